@@ -1,0 +1,123 @@
+"""`python -m remote VERB`: one JSON line (`messages.envelope.Call`) on stdin, JSON lines on stdout.
+
+By hand, and for other launchers (Slurm, Ray, a container's entrypoint), a request's fields can be options:
+`python -m remote extract --workdir ~/roost --assignment FILE` reads no stdin.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ValidationError
+
+from remote.context import Context
+from remote.errors import RoostError, UsageError
+from remote.messages.envelope import Call, Failure, Result
+from remote.paths import Workdir
+from remote.report import Report
+from remote.verbs import VERBS
+
+Verb = Callable[[Any, Context], BaseModel]
+
+
+def main(arguments: list[str]) -> int:
+    """Run one verb; exit 0 with a Result, 1 with a Failure, 2 where the request itself was wrong."""
+    report = Report(_claim_stdout())
+    try:
+        call = _read_call(arguments)
+        if call.tethered:
+            _end_with_stdin()
+        report.line(Result(value=_run(call, report).model_dump(mode="json")))
+        return 0
+    except RoostError as error:
+        report.line(
+            Failure(kind=error.kind, message=error.message, remedy=error.remedy, details=dict(error.details))
+        )
+        return 2 if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        trace = traceback.format_exc()
+        message = f"{type(error).__name__}: {error}"
+        report.line(Failure(kind="internal", message=message, details={"traceback": trace}))
+        return 1
+
+
+def _claim_stdout() -> Any:
+    """Keep the real stdout for protocol lines; whatever else prints (a library, a warning) goes to stderr."""
+    protocol = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+    return protocol
+
+
+def _read_call(arguments: list[str]) -> Call:
+    if len(arguments) > 1:
+        return _call_from_options(arguments[0], arguments[1:])
+    try:
+        call = Call.model_validate_json(sys.stdin.buffer.readline())
+    except ValidationError as error:
+        raise UsageError(f"The request could not be read: {_first_problem(error)}.") from error
+    if arguments and arguments[0] != call.verb:
+        raise UsageError(f"The command line says {arguments[0]!r} and the request says {call.verb!r}.")
+    return call
+
+
+def _call_from_options(verb: str, options: list[str]) -> Call:
+    """`--field value` pairs as a request; values stay text and pydantic converts them."""
+    pairs = dict(zip(options[::2], options[1::2], strict=False))
+    if len(options) % 2 or not all(key.startswith("--") for key in pairs):
+        raise UsageError(f"Options of {verb!r} come in pairs, as in --assignment FILE.")
+    request = {key[2:].replace("-", "_"): value for key, value in pairs.items()}
+    workdir = request.pop("workdir", "~/roost")
+    return Call(verb=verb, workdir=workdir, request=dict(request))
+
+
+def _run(call: Call, report: Report) -> BaseModel:
+    verb = _load(call.verb)
+    context = Context(Workdir(Path(call.workdir).expanduser()), report, call.operator)
+    request_type = get_type_hints(verb)["request"]
+    try:
+        request = request_type.model_validate(call.request)
+    except ValidationError as error:
+        raise UsageError(f"The request for {call.verb!r} is wrong: {_first_problem(error)}.") from error
+    return verb(request, context)
+
+
+def _load(name: str) -> Verb:
+    if name not in VERBS:
+        raise UsageError(f"There is no verb {name!r}.", remedy=f"Verbs: {', '.join(sorted(VERBS))}.")
+    module, function = VERBS[name].split(":")
+    verb: Verb = getattr(importlib.import_module(module), function)
+    return verb
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    return f"{where}: {problem['msg']}" if where else str(problem["msg"])
+
+
+def _end_with_stdin() -> None:
+    """End this process when the laptop's end of stdin closes, so that a cut connection leaves nothing running."""
+
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        signal.pthread_kill(main_thread, signal.SIGINT)
+
+    threading.Thread(target=watch, name="stdin-watch", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

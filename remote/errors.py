@@ -1,0 +1,41 @@
+"""The one root of Roost's errors, shared by the laptop and the hosts.
+
+A message is one sentence for a person: what was tried and what came back. `remedy` is what to do about it.
+The laptop puts the host's name in front, so a message never starts with one.
+"""
+
+from __future__ import annotations
+
+
+class RoostError(Exception):
+    """Anything Roost reports to a person instead of a traceback."""
+
+    kind = "error"
+    """Short machine-readable cause; travels in `Failure.kind` and in `--json`."""
+
+    def __init__(self, message: str, *, remedy: str = "", details: dict[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.details = details or {}
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}".strip()
+
+
+class UsageError(RoostError, ValueError):
+    """What was asked for makes no sense (exit code 2): an unknown host, a flag that contradicts another."""
+
+    kind = "usage"
+
+
+class HostError(RoostError):
+    """The host cannot do what was asked (exit code 1): a missing path, a taken port, a full disk."""
+
+    kind = "host"
+
+
+class RecordError(RoostError):
+    """One record failed a check; it is quarantined with this cause and the others go on."""
+
+    kind = "record"
