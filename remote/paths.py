@@ -115,6 +115,11 @@ class RunPaths:
         return self.root / "state.json"
 
     @property
+    def lock(self) -> Path:
+        """Held by the one extractor of the run while it lives."""
+        return self.root / "extract.lock"
+
+    @property
     def control(self) -> Path:
         """What the extractor was asked to do (`pause`, `resume`, `stop`), read by it continually."""
         return self.root / "control.json"

@@ -52,6 +52,12 @@ class Assignment(Message):
     context_length: int
     then_stop: bool = False
     """End the servers when the run is complete."""
+    max_attempts: int = 3
+    """Tries of one record before it is quarantined with its last cause."""
+    request_timeout_seconds: float = 600.0
+    """For one prefill, and again for its dump to appear: past it the request is aborted and tried anew."""
+    server_wait_seconds: float = 1800.0
+    """How long a run waits for a server that is not ready (a restart) before it fails with that cause."""
 
 
 ExtractorStatus = Literal["running", "paused", "waiting", "complete", "stopped", "failed"]
@@ -82,7 +88,13 @@ class ExtractorState(Message):
     tokens_per_second: float = 0.0
     """Over the last minute."""
     backpressure_seconds: float = 0.0
+    """Time in which a record was ready to be sent and uncollected dumps held it back."""
     retries: int = 0
+    quarantine_causes: dict[str, int] = Field(default_factory=dict)
+    """Causes of this session's quarantined records, with how often each came."""
+    flagged: int = 0
+    """Records of this session kept although a slot's norm left the band that the run has seen."""
+    parity_checked: int = 0
     started_at: float = 0.0
     updated_at: float = 0.0
 
@@ -97,3 +109,91 @@ class ShardRow(Message):
     """xxh3-128 of the shard's (uncompressed) bytes, 32 hex digits."""
     epoch: int
     stored: Literal["plain", "compressed"] = "plain"
+
+
+class ShardBatch(Message):
+    """One streamed item of the verb `shards`: rows in the order in which they were finished."""
+
+    rows: list[ShardRow]
+    cursor: int
+    """Give it back as `after` to be told only what is newer."""
+
+
+class ShardsRequest(Message):
+    """Ledger rows of finished records that are on this host's disk."""
+
+    run: str
+    after: int = 0
+    limit: int | None = None
+    """At most so many rows; None for all."""
+
+
+class ShardsResult(Message):
+    """What was streamed, and whether more can come."""
+
+    rows: int
+    cursor: int
+    counts: Counts
+    status: ExtractorStatus
+
+
+class ExtractRequest(Message):
+    """Start a run's extractor: detached by `run`, or in the foreground of this very process by `assignment`."""
+
+    run: str = ""
+    assignment: str = ""
+    """An assignment folder anywhere on this host, for launchers that keep the process themselves."""
+    epoch: int | None = None
+    """The newest epoch that the laptop knows; a host that only has an older one starts nothing."""
+    then_stop: bool | None = None
+    """Overrides the assignment's value."""
+
+
+class RunRequest(Message):
+    """Ask about one run, or about the newest one where no name is given."""
+
+    run: str = ""
+
+
+class RunStatus(Message):
+    """A run on a host: its ledger, its extractor's last word, and whether that extractor lives."""
+
+    run: str
+    alive: bool
+    state: ExtractorState
+    host: str = ""
+    records_flagged: int = 0
+    causes: dict[str, int] = Field(default_factory=dict)
+    """Causes of the quarantined records, with how often each occurs in the ledger."""
+    free_bytes: int = 0
+    """On the shards' file system."""
+    in_flight_bytes: int = 0
+    """Dumps of this run that lie in the RAM disk."""
+
+
+class ControlRequest(Message):
+    """Steer a running extractor; `pause` and `stop` let what is in flight finish."""
+
+    run: str
+    action: Literal["pause", "resume", "stop"]
+
+
+class Control(Message):
+    """`control.json`: the newest wish."""
+
+    action: Literal["pause", "resume", "stop"]
+    at: float
+
+
+class IndicesRequest(Message):
+    """Records of one run, by global index."""
+
+    run: str
+    indices: list[int]
+
+
+class IndicesResult(Message):
+    """How many of the given records the request applied to, and bytes that came free by it."""
+
+    records: int
+    freed_bytes: int = 0
