@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from remote.context import Context
 from remote.errors import RoostError, UsageError
-from remote.messages.envelope import Call, Failure, Result
+from remote.messages.envelope import BEAT_SECONDS, Beat, Call, Failure, Result
 from remote.paths import Workdir
 from remote.report import Report
 from remote.verbs import VERBS
@@ -35,12 +35,11 @@ def main(arguments: list[str]) -> int:
         call = _read_call(arguments)
         if call.tethered:
             _end_with_stdin()
+            _send_beats(report)
         report.line(Result(value=_run(call, report).model_dump(mode="json")))
         return 0
     except RoostError as error:
-        report.line(
-            Failure(kind=error.kind, message=error.message, remedy=error.remedy, details=dict(error.details))
-        )
+        report.line(Failure(kind=error.kind, message=error.message, remedy=error.remedy, details=dict(error.details)))
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         return 130
@@ -117,6 +116,17 @@ def _end_with_stdin() -> None:
         signal.pthread_kill(main_thread, signal.SIGINT)
 
     threading.Thread(target=watch, name="stdin-watch", daemon=True).start()
+
+
+def _send_beats(report: Report) -> None:
+    """Show the laptop that this end lives; a host that freezes falls silent instead of blocking it for ever."""
+    never = threading.Event()
+
+    def beat() -> None:
+        while not never.wait(BEAT_SECONDS):
+            report.line(Beat())
+
+    threading.Thread(target=beat, name="beats", daemon=True).start()
 
 
 if __name__ == "__main__":

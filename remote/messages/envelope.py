@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+BEAT_SECONDS = 5.0
+
 
 class Message(BaseModel):
     """Base of everything that travels: unknown keys are an error, so a mistyped field never passes silently."""
@@ -25,7 +27,7 @@ class Call(Message):
     workdir: str
     """The host's working directory; `~` is the home directory of the user over there."""
     tethered: bool = False
-    """End the verb when stdin closes: the laptop is gone and nobody reads on."""
+    """End the verb when stdin closes (the laptop is gone and nobody reads on), and send beats until then."""
     operator: str = ""
     """Who types, as `user@laptop`: shown to a second operator by the host's lock."""
 
@@ -47,6 +49,12 @@ class Progress(Message):
     done: float | None = None
     total: float | None = None
     unit: str = ""
+
+
+class Beat(Message):
+    """Nothing to say yet, still there: sent every `BEAT_SECONDS`, so that silence means a lost connection."""
+
+    type: Literal["beat"] = "beat"
 
 
 class Item(Message):
@@ -73,5 +81,5 @@ class Failure(Message):
     details: dict[str, Any] = Field(default_factory=dict)
 
 
-Line = Annotated[Hello | Progress | Item | Result | Failure, Field(discriminator="type")]
+Line = Annotated[Hello | Beat | Progress | Item | Result | Failure, Field(discriminator="type")]
 LINE: TypeAdapter[Line] = TypeAdapter(Line)

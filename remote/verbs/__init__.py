@@ -7,5 +7,5 @@ the annotation. It raises RoostError for anything a person should read.
 from __future__ import annotations
 
 VERBS: dict[str, str] = {
-    # verb: "module:function"
+    "hello": "remote.verbs.hello:hello",
 }

@@ -1,0 +1,56 @@
+"""The laptop's own errors; their root is `remote.errors.RoostError`, as on the hosts.
+
+Every message is one sentence that names the host, what was tried and what came back; `remedy` says what to do.
+"""
+
+from __future__ import annotations
+
+from remote.errors import HostError, RoostError, UsageError
+
+__all__ = [
+    "AuthenticationError",
+    "ConnectionLostError",
+    "HostError",
+    "HostKeyError",
+    "HostUnreachableError",
+    "InventoryError",
+    "ProtocolError",
+    "RoostError",
+    "UsageError",
+]
+
+
+class InventoryError(UsageError):
+    """`inventory.yaml` cannot be used as it is."""
+
+    kind = "inventory"
+
+
+class HostUnreachableError(HostError, ConnectionError):
+    """No SSH session could be opened: name, network, port, or a host that accepts and never answers."""
+
+    kind = "unreachable"
+
+
+class HostKeyError(HostError):
+    """The host's key is unknown or has changed; nothing was sent to it."""
+
+    kind = "host-key"
+
+
+class AuthenticationError(HostError):
+    """The host refused every key that was offered."""
+
+    kind = "authentication"
+
+
+class ConnectionLostError(HostError, ConnectionError):
+    """The session broke, or fell silent, in the middle of a call."""
+
+    kind = "connection-lost"
+
+
+class ProtocolError(HostError):
+    """The host answered, but not with what a Roost payload says."""
+
+    kind = "protocol"

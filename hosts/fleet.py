@@ -1,0 +1,156 @@
+"""One call on many hosts at once: an outcome a host, each reported as it finishes; one lost host costs only itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from hosts.errors import RoostError
+from hosts.inventory.model import Host, Inventory
+from hosts.transport.backend import DEFAULT_DEADLINE_SECONDS, Backend
+from hosts.transport.local import LocalBackend
+from hosts.transport.ssh import SshBackend
+from remote.messages.envelope import Progress
+
+POOL_SIZE = 64
+"""Hosts worked on at once; 64 connections open in about a second from one laptop."""
+
+T = TypeVar("T")
+R = TypeVar("R", bound=BaseModel)
+Request = BaseModel | Callable[[Host], BaseModel]
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """What came of one host: a value, or the error that ended it."""
+
+    host: Host
+    value: T | None = None
+    error: RoostError | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+    @property
+    def result(self) -> T:
+        """The value; raises the host's error where there is none."""
+        if self.error is not None:
+            raise self.error
+        assert self.value is not None
+        return self.value
+
+
+def new_backend(host: Host) -> Backend:
+    """The backend that the inventory asks for."""
+    return LocalBackend(host) if host.connection == "local" else SshBackend(host)
+
+
+class Fleet:
+    """The hosts that a command is for, with one open backend each."""
+
+    def __init__(self, inventory: Inventory, hosts: list[Host]) -> None:
+        self.inventory = inventory
+        self.hosts = hosts
+        self._backends = {host.name: new_backend(host) for host in hosts}
+        self._local: Backend | None = None
+
+    def backend(self, host: Host) -> Backend:
+        """The host's one connection."""
+        return self._backends[host.name]
+
+    @property
+    def local(self) -> Backend:
+        """The laptop, for the data verbs."""
+        if self._local is None:
+            self._local = new_backend(self.inventory.local)
+        return self._local
+
+    def narrowed(self, hosts: list[Host]) -> Fleet:
+        """The same connections, fewer hosts."""
+        fleet = Fleet(self.inventory, [])
+        fleet.hosts = hosts
+        fleet._backends = {host.name: self._backends[host.name] for host in hosts}
+        return fleet
+
+    def each(
+        self, action: Callable[[Backend], T], on_outcome: Callable[[Outcome[T]], None] | None = None
+    ) -> list[Outcome[T]]:
+        """Run `action` for every host at once and return the outcomes in the fleet's order.
+
+        Only RoostErrors become outcomes; anything else is a fault of Roost's own and is raised.
+        """
+        if not self.hosts:
+            return []
+        pool = ThreadPoolExecutor(min(POOL_SIZE, len(self.hosts)), thread_name_prefix="host")
+        outcomes: dict[str, Outcome[T]] = {}
+        try:
+            pending = {pool.submit(self._outcome, host, action): host for host in self.hosts}
+            for future in as_completed(pending):
+                outcome = _settled(future)
+                outcomes[outcome.host.name] = outcome
+                if on_outcome is not None:
+                    on_outcome(outcome)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        return [outcomes[host.name] for host in self.hosts]
+
+    def call(
+        self,
+        verb: str,
+        request: Request,
+        result: type[R],
+        *,
+        deadline: float | None = DEFAULT_DEADLINE_SECONDS,
+        on_progress: Callable[[Host, Progress], None] | None = None,
+        on_item: Callable[[Host, dict[str, Any]], None] | None = None,
+        on_outcome: Callable[[Outcome[R]], None] | None = None,
+    ) -> list[Outcome[R]]:
+        """Run one verb on every host; `request` is the same for all, or made for each."""
+
+        def action(backend: Backend) -> R:
+            host = backend.host
+            message = request if isinstance(request, BaseModel) else request(host)
+            return backend.call(
+                verb,
+                message,
+                result,
+                deadline=deadline,
+                on_progress=None if on_progress is None else lambda line: on_progress(host, line),
+                on_item=None if on_item is None else lambda value: on_item(host, value),
+            )
+
+        return self.each(action, on_outcome)
+
+    def _outcome(self, host: Host, action: Callable[[Backend], T]) -> Outcome[T]:
+        try:
+            return Outcome(host, action(self.backend(host)))
+        except RoostError as error:
+            return Outcome(host, error=error)
+
+    def close(self) -> None:
+        """End every connection; what runs detached on the hosts goes on."""
+        for backend in self._backends.values():
+            backend.close()
+
+
+def _settled(future: Future[Outcome[T]]) -> Outcome[T]:
+    return future.result()
+
+
+@contextmanager
+def fleet_of(inventory: Inventory, hosts: list[Host]) -> Iterator[Fleet]:
+    """A fleet whose connections are ended with the block."""
+    fleet = Fleet(inventory, hosts)
+    try:
+        yield fleet
+    finally:
+        fleet.close()

@@ -1,0 +1,154 @@
+"""From `inventory.yaml` to an `Inventory`: defaults merged, everything validated, every mistake placed at its line."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from hosts.errors import InventoryError
+from hosts.inventory import positions
+from hosts.inventory.model import Host, Inventory, Mode, Notify, ServerEntry
+
+ENVIRONMENT_VARIABLE = "ROOST_INVENTORY"
+DEFAULT_NAME = "inventory.yaml"
+TOP_KEYS = ("defaults", "groups", "hosts", "local", "modes", "nccl")
+
+
+def inventory_path(given: str | None) -> Path:
+    """`--inventory`, else $ROOST_INVENTORY, else ./inventory.yaml."""
+    return Path(given or os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_NAME).expanduser()
+
+
+def load_inventory(path: Path) -> Inventory:
+    """Read and validate; raises InventoryError with file, line, key, what was expected and the nearest right key."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InventoryError(
+            f"The inventory {path} could not be read: {reason}.",
+            remedy="Name one with --inventory or ROOST_INVENTORY.",
+        ) from error
+    return _Loader(path, *positions.read(text, str(path))).inventory()
+
+
+class _Loader:
+    """One file's data with the lines of its keys."""
+
+    def __init__(self, path: Path, data: dict[str, Any], lines: dict[positions.Path, int]) -> None:
+        self._path = path
+        self._data = data
+        self._lines = lines
+
+    def inventory(self) -> Inventory:
+        for key in self._data:
+            if key not in TOP_KEYS:
+                raise self._wrong((key,), f"unknown key {key!r}{_nearest(key, TOP_KEYS)}")
+        hosts = self._mapping("hosts")
+        if not hosts:
+            raise self._wrong(("hosts",), "no hosts are listed; give at least one under `hosts:`")
+        built = {name: self._host(name, own) for name, own in hosts.items()}
+        return Inventory(path=self._path, hosts=built, groups=self._groups(set(built)), local=self._local())
+
+    def _host(self, name: str, own: Any) -> Host:
+        if not isinstance(name, str):
+            raise self._wrong(("hosts", str(name)), f"a host's name must be text; quote {name!r}")
+        return self._build(name, self._section(own, ("hosts", name)), ("hosts", name))
+
+    def _local(self) -> Host:
+        own = {"connection": "local", "workdir": "~/.roost", "gpus": 0, "tp": 1}
+        return self._build("local", {**own, **self._mapping("local")}, ("local",), own)
+
+    def _build(
+        self, name: str, own: dict[str, Any], where: positions.Path, implied: dict[str, Any] | None = None
+    ) -> Host:
+        """Merge the shared settings with a host's own ones and validate; `implied` needs no line in the file."""
+        shared = _merge(
+            self._mapping("defaults"),
+            {key: self._data[key] for key in ("modes", "nccl") if key in self._data},
+        )
+        if implied is not None:
+            shared = {key: value for key, value in shared.items() if key not in implied}
+        try:
+            return Host.model_validate({**_merge(shared, own), "name": name})
+        except ValidationError as error:
+            raise self._explain(error, where) from error
+
+    def _groups(self, known: set[str]) -> dict[str, list[str]]:
+        groups: dict[str, list[str]] = {}
+        for name, members in self._mapping("groups").items():
+            if not isinstance(members, list):
+                raise self._wrong(("groups", name), f"group {name!r} must be a list of host names")
+            if name in known or name == "all":
+                raise self._wrong(("groups", name), f"{name!r} names a group and a host")
+            for number, member in enumerate(members):
+                if member not in known:
+                    problem = f"group {name!r} names the unknown host {member!r}{_nearest(str(member), known)}"
+                    raise self._wrong(("groups", name, number), problem)
+            groups[name] = members
+        return groups
+
+    def _mapping(self, key: str) -> dict[str, Any]:
+        return self._section(self._data.get(key), (key,))
+
+    def _section(self, value: Any, where: positions.Path) -> dict[str, Any]:
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self._wrong(where, f"{where[-1]!r} must be a mapping of keys to values")
+        return value
+
+    def _explain(self, error: ValidationError, where: positions.Path) -> InventoryError:
+        """The first problem at the place where the person wrote it: the host's own key, or the shared one."""
+        problem = error.errors(include_url=False)[0]
+        location = tuple(part for part in problem["loc"] if isinstance(part, str | int))
+        written = self._written(location, where)
+        if problem["type"] == "extra_forbidden":
+            text = f"unknown key {str(location[-1])!r}{_nearest(str(location[-1]), _keys_at(location[:-1]))}"
+        elif location:
+            text = f"{'.'.join(map(str, location))} is {problem['input']!r}: {_plain(problem['msg'])}"
+        else:
+            text = _plain(problem["msg"])
+        return self._wrong(written, text)
+
+    def _written(self, location: positions.Path, where: positions.Path) -> positions.Path:
+        for length in range(len(location), 0, -1):
+            part = location[:length]
+            for prefix in (where, ("defaults",), ()):
+                if (*prefix, *part) in self._lines:
+                    return (*prefix, *part)
+        return where
+
+    def _wrong(self, where: positions.Path, problem: str) -> InventoryError:
+        line = next((self._lines[where[:n]] for n in range(len(where), 0, -1) if where[:n] in self._lines), None)
+        place = f"{self._path}" + (f" line {line}" if line else "")
+        return InventoryError(f"{place}: {problem}.", details={"line": line})
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`; mappings merge key by key, everything else is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _keys_at(location: positions.Path) -> list[str]:
+    """The keys that would have been right where an unknown one was found."""
+    models: dict[str, type[BaseModel]] = {"modes": Mode, "servers": ServerEntry, "notify": Notify}
+    model = models.get(str(location[0]), Host) if location else Host
+    return list(model.model_fields)
+
+
+def _nearest(key: str, known: Any) -> str:
+    close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _plain(message: str) -> str:
+    return message.removeprefix("Value error, ").rstrip(".")

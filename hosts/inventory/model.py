@@ -1,0 +1,174 @@
+"""What an inventory says, validated. A `Host` is complete: the defaults and its own settings, merged.
+
+Sizes accept `64GiB`-style text and are bytes here; durations are seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
+
+from remote.messages.server import Attach, FinalNorm
+
+FlagValue = str | int | float | bool | list[str | int | float]
+Format = Literal["speculators", "speculators-v1", "specforge", "model-optimizer"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+def _text(value: object) -> object:
+    """Environment values are text; YAML reads `16` and `true` as something else."""
+    if isinstance(value, dict):
+        return {key: _env_text(item) for key, item in value.items()}
+    return value
+
+
+def _env_text(value: object) -> object:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value) if isinstance(value, int | float) else value
+
+
+Environment = Annotated[dict[str, str], BeforeValidator(_text)]
+
+
+class Section(BaseModel):
+    """A part of the inventory; an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Mode(Section):
+    """One way of running the server, complete in itself: `inv serve --mode NAME`."""
+
+    capture: bool = False
+    """Whether hidden states are captured; the flags that capture needs are added for the installed SGLang."""
+    flags: dict[str, FlagValue] = Field(default_factory=dict)
+    """Arguments of `sglang.launch_server` by name: true is a bare flag, false leaves it out, a list repeats values."""
+    env: Environment = Field(default_factory=dict)
+    why: dict[str, str] = Field(default_factory=dict)
+    """A sentence on a flag or variable, shown by `inv diff-modes`."""
+    restart: bool = False
+    """Start again after a crash, with capped backoff."""
+
+
+class ServerEntry(Section):
+    """One of several servers on a box."""
+
+    name: str | None = None
+    gpus: list[int] | None = None
+    port: int | None = Field(default=None, ge=1, le=65535)
+    tp: int | None = Field(default=None, ge=1)
+    nodes: list[str] = Field(default_factory=list)
+    """Names of all inventory hosts that this server spans, this one included; empty for one box."""
+
+
+class Notify(Section):
+    """Told when a server is ready or failed and when a run is finished."""
+
+    command: str | None = None
+    """Run on the laptop with the event's JSON on stdin; split as a shell would, run without one."""
+    webhook: str | None = None
+    """An http(s) address that gets the event's JSON as a POST."""
+
+
+class Host(Section):
+    """One host with every setting that Roost needs."""
+
+    name: str
+    connection: Literal["ssh", "local"] = "ssh"
+    address: str | None = None
+    """Host name, address or an alias of the OpenSSH configuration; the host's own name where unset."""
+    user: str | None = None
+    ssh_port: int | None = Field(default=None, ge=1, le=65535)
+    identity_file: str | None = None
+    ssh_config: str = "~/.ssh/config"
+    known_hosts: str = "~/.ssh/known_hosts"
+    connect_timeout: float = Field(default=15.0, gt=0)
+
+    python: str = "python3"
+    """The Python that SGLang is installed in."""
+    exec: str = ""
+    """Prefix for hosts whose SGLang lives in a container: `docker exec -i sglang`."""
+    workdir: str = "~/roost"
+    log_dir: str | None = None
+    env: Environment = Field(default_factory=dict)
+    secrets: list[str] = Field(default_factory=list)
+    """Names of the laptop's own environment variables that the servers get; values are never shown or stored."""
+
+    model: str | None = None
+    """Path of the model on the host."""
+    context_length: int | None = Field(default=None, ge=1)
+    """Longest record in tokens; the model's own limit where unset."""
+    gpus: int = Field(default=8, ge=0)
+    """How many GPUs the box is promised to have; 0 for a CPU host."""
+    tp: int = Field(default=8, ge=1)
+    port: int = Field(default=8000, ge=1, le=65535)
+    max_running_requests: int | None = Field(default=None, ge=1)
+    servers: list[ServerEntry] = Field(default_factory=list)
+    private_interface: str | None = None
+    """Network interface for the rendezvous of a server that spans boxes; it never listens on a public one."""
+    modes: dict[str, Mode] = Field(default_factory=dict)
+    nccl: Environment = Field(default_factory=dict)
+    ready_timeout: float = Field(default=1800.0, gt=0)
+
+    layers: list[int] = Field(default_factory=list)
+    """Boundaries to capture (k = the residual stream after k blocks); the final state is always the last slot."""
+    final: FinalNorm = "pre"
+    attach: Attach = "auto"
+    dump_dir: str = "/dev/shm/sglang_hs"  # noqa: S108
+    dump_high_water: ByteSize = ByteSize(64 << 30)
+    pinned_memory: ByteSize = ByteSize(4 << 30)
+    format: Format = "speculators"
+    store: Literal["plain", "compressed"] = "plain"
+    min_free: ByteSize = ByteSize(20 << 30)
+    parity_rate: float = Field(default=0.01, ge=0, le=1)
+    tokens_per_second: float | None = Field(default=None, gt=0)
+    """Extraction speed for planning, until it has been measured."""
+    tune: dict[str, list[FlagValue]] = Field(default_factory=dict)
+    """Grid of NCCL variables and server flags for `inv tune`."""
+    notify: Notify = Field(default_factory=Notify)
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            raise ValueError("a host's name has letters, digits, '.', '_' and '-' only; put the rest in `address`")
+        return value
+
+    @field_validator("address", "user")
+    @classmethod
+    def _no_option(cls, value: str | None) -> str | None:
+        if value is not None and (
+            value.startswith("-") or any(char.isspace() or not char.isprintable() for char in value)
+        ):
+            raise ValueError("must not start with '-' or contain spaces")
+        return value
+
+    @field_validator("layers")
+    @classmethod
+    def _rising(cls, value: list[int]) -> list[int]:
+        if any(layer < 0 for layer in value) or sorted(set(value)) != value:
+            raise ValueError("layers are boundaries in rising order, each once")
+        return value
+
+    @model_validator(mode="after")
+    def _absolute_paths(self) -> Host:
+        for key in ("model", "dump_dir", "log_dir", "workdir"):
+            path = getattr(self, key)
+            if path is not None and not path.startswith(("/", "~")):
+                raise ValueError(f"{key} must be an absolute path on the host, not {path!r}")
+        return self
+
+
+class Inventory(Section):
+    """The whole file."""
+
+    path: Path
+    hosts: dict[str, Host]
+    groups: dict[str, list[str]] = Field(default_factory=dict)
+    local: Host
+    """The laptop itself, for the data verbs."""

@@ -1,0 +1,46 @@
+"""`--host a`, `--hosts a,b`, `--hosts all`, `--hosts GROUP`: which hosts a command is for."""
+
+from __future__ import annotations
+
+import difflib
+
+from hosts.errors import UsageError
+from hosts.inventory.model import Host, Inventory
+
+ALL = "all"
+LOCAL = "local"
+
+
+def select(inventory: Inventory, host: str | None, hosts: str | None) -> list[Host]:
+    """Return the hosts asked for, in the inventory's order, each once.
+
+    Names, groups and `all` may be mixed, separated by commas; `local` is the laptop. Raises UsageError where nothing
+    was asked for or a name is unknown.
+    """
+    words = [word.strip() for part in (host, hosts) if part for word in part.split(",") if word.strip()]
+    if not words:
+        raise UsageError("No host was named.", remedy=f"Say --host NAME or --hosts all ({_known(inventory)}).")
+    wanted: set[str] = set()
+    for word in words:
+        wanted.update(_expand(inventory, word))
+    chosen = [candidate for name, candidate in inventory.hosts.items() if name in wanted]
+    return [*chosen, inventory.local] if LOCAL in wanted and LOCAL not in inventory.hosts else chosen
+
+
+def _expand(inventory: Inventory, word: str) -> list[str]:
+    if word == ALL:
+        return list(inventory.hosts)
+    if word in inventory.groups:
+        return inventory.groups[word]
+    if word in inventory.hosts or word == LOCAL:
+        return [word]
+    close = difflib.get_close_matches(word, [*inventory.hosts, *inventory.groups, ALL], n=1, cutoff=0.5)
+    hint = f"Did you mean {close[0]!r}?" if close else f"{inventory.path} has {_known(inventory)}."
+    raise UsageError(f"There is no host or group {word!r}.", remedy=hint)
+
+
+def _known(inventory: Inventory) -> str:
+    names = list(inventory.hosts)
+    listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    groups = f"; groups {', '.join(inventory.groups)}" if inventory.groups else ""
+    return f"hosts {listed}{groups}"

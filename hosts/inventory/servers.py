@@ -1,0 +1,93 @@
+"""From a host's settings and a mode to the `ServerSpec`s that are sent to it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+
+from hosts.errors import UsageError
+from hosts.inventory.model import FlagValue, Host, Mode, ServerEntry
+from remote.messages.server import CaptureSpec, ServerSpec
+
+
+def server_specs(host: Host, mode_name: str) -> list[ServerSpec]:
+    """Return the servers of `host` in `mode_name`, resolved; raises UsageError for what the inventory lacks."""
+    mode = _mode(host, mode_name)
+    if host.model is None:
+        raise UsageError(f"{host.name} has no `model` in the inventory.", remedy="Give the model's path on the host.")
+    if mode.capture and not host.layers:
+        raise UsageError(
+            f"{host.name} has no `layers` in the inventory.",
+            remedy="Say which boundaries to capture, as in [3, 31, 59].",
+        )
+    entries = host.servers or [ServerEntry(name="main", gpus=list(range(min(host.gpus, host.tp))))]
+    return [_spec(host, mode_name, mode, entry, number) for number, entry in enumerate(entries)]
+
+
+def _mode(host: Host, name: str) -> Mode:
+    if name not in host.modes:
+        close = difflib.get_close_matches(name, host.modes, n=1, cutoff=0.4)
+        known = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(host.modes) or 'none'}."
+        raise UsageError(f"{host.name} has no mode {name!r}.", remedy=known)
+    return host.modes[name]
+
+
+def _spec(host: Host, mode_name: str, mode: Mode, entry: ServerEntry, number: int) -> ServerSpec:
+    assert host.model is not None
+    name = entry.name or f"server{number}"
+    flags = dict(mode.flags)
+    if host.max_running_requests is not None:
+        flags.setdefault("max-running-requests", host.max_running_requests)
+    if host.context_length is not None:
+        flags.setdefault("context-length", host.context_length)
+    return ServerSpec(
+        name=name,
+        mode=mode_name,
+        model=host.model,
+        port=entry.port or host.port + number,
+        tp=entry.tp or host.tp,
+        gpus=entry.gpus if entry.gpus is not None else [],
+        flags=flag_arguments(flags),
+        env={**host.env, **host.nccl, **mode.env, **_secrets(host)},
+        capture=_capture(host, name) if mode.capture else None,
+        ready_timeout_seconds=host.ready_timeout,
+        restart=mode.restart,
+        log_dir=host.log_dir,
+        nodes=entry.nodes,
+    )
+
+
+def _capture(host: Host, server: str) -> CaptureSpec:
+    shared = len(host.servers) > 1
+    return CaptureSpec(
+        layers=host.layers,
+        final=host.final,
+        dump_dir=f"{host.dump_dir}/{server}" if shared else host.dump_dir,
+        high_water_bytes=int(host.dump_high_water) // max(1, len(host.servers)),
+        pinned_bytes=int(host.pinned_memory),
+        attach=host.attach,
+    )
+
+
+def flag_arguments(flags: dict[str, FlagValue]) -> list[str]:
+    """`{"tp-size": 8, "trust-remote-code": True}` as arguments, in the order written."""
+    arguments: list[str] = []
+    for name, value in flags.items():
+        if value is False:
+            continue
+        arguments.append(f"--{name.lstrip('-').replace('_', '-')}")
+        if isinstance(value, list):
+            arguments.extend(str(item) for item in value)
+        elif value is not True:
+            arguments.append(str(value))
+    return arguments
+
+
+def _secrets(host: Host) -> dict[str, str]:
+    missing = [name for name in host.secrets if name not in os.environ]
+    if missing:
+        raise UsageError(
+            f"{host.name} wants the secret {missing[0]} and your environment does not have it.",
+            remedy=f"export {missing[0]}=… and try again.",
+        )
+    return {name: os.environ[name] for name in host.secrets}

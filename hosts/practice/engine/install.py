@@ -1,0 +1,81 @@
+"""Builds `.engine`, the practice hosts' Python. Runs on the laptop under any Python 3.11+, standard library only.
+
+`make engine` calls it. It writes only inside the venv; a second run with the same requirements changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SHIMS = HERE / "shims"
+STAMP = "roost-engine.stamp"
+# In this order: torch must be settled before packages that would pull another one are added without theirs.
+STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("requirements.txt", ()),
+    ("requirements-bare.txt", ("--no-deps",)),
+    ("requirements-dev.txt", ()),
+)
+
+
+def install(target: Path) -> bool:
+    """Bring the venv at `target` to what the requirements say; False when it was there already."""
+    if (target / STAMP).is_file() and (target / STAMP).read_text() == _digest():
+        _link_shims(target)
+        return False
+    (target / STAMP).unlink(missing_ok=True)
+    if not (target / "bin" / "python").exists():
+        venv.create(target, with_pip=True)
+    for name, options in STEPS:
+        print(f"{target.name}: installing {name}", flush=True)
+        _pip(target, *options, "-r", str(HERE / name))
+    _link_shims(target)
+    _prove(target)
+    (target / STAMP).write_text(_digest())
+    return True
+
+
+def _digest() -> str:
+    """What the venv depends on: the requirements and this Python."""
+    content = b"".join((HERE / name).read_bytes() for name, _ in STEPS)
+    return hashlib.sha256(content + sys.version.encode()).hexdigest() + "\n"
+
+
+def _pip(target: Path, *arguments: str) -> None:
+    command = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    subprocess.run([*command, "--disable-pip-version-check", *arguments], check=True)
+
+
+def _link_shims(target: Path) -> None:
+    """Put the shims on the venv's path, and have the one that must come before torchvision imported."""
+    packages = sysconfig.get_path("purelib", vars={"base": str(target), "platbase": str(target)})
+    Path(packages, "roost-shims.pth").write_text(f"{SHIMS}\nimport roost_torchvision_schema\n")
+
+
+def _prove(target: Path) -> None:
+    """Import what a server imports first, so that a broken install fails here and not in a server's log."""
+    subprocess.run([str(target / "bin" / "python"), "-c", "import transformers, sglang.srt.server_args"], check=True)
+
+
+def main() -> int:
+    """Build the venv named on the command line."""
+    parser = argparse.ArgumentParser(description="Build the practice hosts' Python: SGLang on CPU.")
+    parser.add_argument("target", type=Path, nargs="?", default=Path(".engine"))
+    target = parser.parse_args().target.absolute()
+    try:
+        changed = install(target)
+    except subprocess.CalledProcessError as error:
+        print(f"{target} could not be built: `{' '.join(error.cmd[:5])} …` ended with {error.returncode}.")
+        return 1
+    print(f"{target} is {'ready' if changed else 'up to date'}.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

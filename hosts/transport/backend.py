@@ -1,0 +1,99 @@
+"""A host that runs verbs: the one class that `hosts/commands` talks to, over SSH or on the laptop itself."""
+
+from __future__ import annotations
+
+import getpass
+import shlex
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from hosts.inventory.model import Host
+from hosts.transport import bootstrap
+from hosts.transport.call import Conversation
+from hosts.transport.payload import Payload, current_payload
+from hosts.transport.process import Process
+from remote.messages.envelope import Call, Progress
+
+R = TypeVar("R", bound=BaseModel)
+OnProgress = Callable[[Progress], None]
+OnItem = Callable[[dict[str, Any]], None]
+
+DEFAULT_DEADLINE_SECONDS = 60.0
+
+
+class Backend(ABC):
+    """One host; thread-safe, any number of calls at once over one connection."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    @abstractmethod
+    def open(self, argv: list[str]) -> Process:
+        """Start a program there; each argument arrives as it is, whatever it contains.
+
+        Raises HostUnreachableError, HostKeyError or AuthenticationError where there is no way in.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection; running detached programs are not touched."""
+
+    def call(
+        self,
+        verb: str,
+        request: BaseModel,
+        result: type[R],
+        *,
+        deadline: float | None = DEFAULT_DEADLINE_SECONDS,
+        on_progress: OnProgress | None = None,
+        on_item: OnItem | None = None,
+    ) -> R:
+        """Run one verb and return its result; places the payload first if the host lacks it.
+
+        `deadline` is in seconds for the whole call, None for one that goes on until it is left (logs).
+        Raises the verb's own RoostError, or ConnectionLostError, ProtocolError and `open`'s errors.
+        """
+        payload = current_payload()
+        process = self.open(self.argv())
+        try:
+            conversation = Conversation(process, deadline)
+            conversation.begin(payload, workdir=self.host.workdir, verb=verb)
+            conversation.send(
+                Call(
+                    verb=verb,
+                    request=request.model_dump(mode="json"),
+                    workdir=self.host.workdir,
+                    tethered=True,
+                    operator=operator(),
+                )
+            )
+            return result.model_validate(conversation.result(on_progress, on_item))
+        finally:
+            process.close()
+
+    def argv(self) -> list[str]:
+        """How this host starts Python on the bootstrap, its `exec` prefix included."""
+        return [*shlex.split(self.host.exec), self.host.python, "-c", BOOTSTRAP]
+
+    def payload(self) -> Payload:
+        """What a call places."""
+        return current_payload()
+
+
+def operator() -> str:
+    """Who types, for the host's lock: `user@laptop`."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def _source() -> str:
+    """The bootstrap's text without its comments' weight: sent as an argument with every call."""
+    from pathlib import Path
+
+    return Path(bootstrap.__file__).read_text(encoding="ascii")
+
+
+BOOTSTRAP = _source()

@@ -1,0 +1,160 @@
+"""One verb's exchange over a process's pipes: hello, payload, request, then lines until a result or an error.
+
+What a host sends is not trusted: a line has a bound, anything before the hello is noise, and everything after it must
+be one of the envelope's types.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import ValidationError
+
+from hosts.errors import ConnectionLostError, HostError, ProtocolError, RoostError, UsageError
+from hosts.transport.payload import Payload
+from hosts.transport.process import Process
+from remote.messages.envelope import BEAT_SECONDS, LINE, Call, Failure, Hello, Item, Line, Progress, Result
+
+LINE_LIMIT_BYTES = 32 << 20
+NOISE_LIMIT_BYTES = 1 << 20
+SILENCE_SECONDS = 6 * BEAT_SECONDS
+"""A tethered verb sends a beat every 5 s; after six missed ones the host or the way to it is gone."""
+
+STATUS_COMMAND_NOT_FOUND = 127
+
+
+class Conversation:
+    """The laptop's end of one call."""
+
+    def __init__(self, process: Process, deadline: float | None) -> None:
+        self._process = process
+        self._ends_at = None if deadline is None else time.monotonic() + deadline
+        self._deadline = deadline
+        self._buffer = bytearray()
+
+    def begin(self, payload: Payload, *, workdir: str, verb: str) -> None:
+        """Say what is wanted, wait for the hello, send the payload where it is missing."""
+        nonce = secrets.token_hex(8)
+        header = {"nonce": nonce, "digest": payload.digest, "size": len(payload.archive)}
+        self._write(json.dumps({**header, "workdir": workdir, "verb": verb}).encode() + b"\n")
+        if not self._await_hello(nonce).have_payload:
+            self._write(payload.archive)
+
+    def send(self, call: Call) -> None:
+        """Send the request line."""
+        self._write(call.model_dump_json().encode() + b"\n")
+
+    def result(
+        self,
+        on_progress: Callable[[Progress], None] | None,
+        on_item: Callable[[dict[str, Any]], None] | None,
+    ) -> dict[str, Any]:
+        """Read to the verb's result, handing on what comes before it; raise the verb's error as it was meant."""
+        while True:
+            line = self._parse(self._read_line())
+            if isinstance(line, Progress) and on_progress is not None:
+                on_progress(line)
+            elif isinstance(line, Item) and on_item is not None:
+                on_item(line.value)
+            elif isinstance(line, Failure):
+                raise _as_error(line)
+            elif isinstance(line, Result):
+                return line.value
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._process.write(data)
+        except OSError as error:
+            raise self._ended() from error
+
+    def _await_hello(self, nonce: str) -> Hello:
+        noise = 0
+        while True:
+            raw = self._read_line()
+            try:
+                line = LINE.validate_json(raw)
+            except ValidationError:
+                line = None
+            if isinstance(line, Hello) and line.nonce == nonce:
+                return line
+            noise += len(raw)
+            if noise > NOISE_LIMIT_BYTES:
+                raise ProtocolError(
+                    "The login shell printed over 1 MiB before Roost's first line.",
+                    remedy="Make the shell's start-up files silent for sessions without a terminal.",
+                )
+
+    def _parse(self, raw: bytes) -> Line:
+        try:
+            return LINE.validate_json(raw)
+        except ValidationError as error:
+            raise ProtocolError(f"A line of the answer is not Roost's: {_printable(raw[:200])}.") from error
+
+    def _read_line(self) -> bytes:
+        searched = 0
+        while (end := self._buffer.find(b"\n", searched)) < 0:
+            searched = len(self._buffer)
+            if searched > LINE_LIMIT_BYTES:
+                raise ProtocolError(f"The answer has a line of over {LINE_LIMIT_BYTES >> 20} MiB.")
+            self._buffer += self._read_some()
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        return line
+
+    def _read_some(self) -> bytes:
+        patience = SILENCE_SECONDS
+        if self._ends_at is not None:
+            patience = min(patience, max(0.0, self._ends_at - time.monotonic()))
+        try:
+            chunk = self._process.read(1 << 16, patience)
+        except TimeoutError as error:
+            raise self._too_late(patience) from error
+        except OSError as error:
+            raise self._ended() from error
+        if not chunk:
+            raise self._ended()
+        if self._ends_at is not None and time.monotonic() > self._ends_at:
+            raise self._too_late(0.0)
+        return chunk
+
+    def _too_late(self, patience: float) -> RoostError:
+        if patience >= SILENCE_SECONDS:
+            return ConnectionLostError(
+                f"Nothing came back for {SILENCE_SECONDS:.0f} s.",
+                remedy="The host or the way to it hangs; what runs detached there goes on.",
+            )
+        return ConnectionLostError(f"No result came within {self._deadline:.0f} s.")
+
+    def _ended(self) -> RoostError:
+        """Why the stream ended before a result: the exit status and the last words on stderr."""
+        try:
+            status = self._process.wait(5.0)
+        except (TimeoutError, OSError):
+            return ConnectionLostError("The connection broke in the middle of the call.")
+        if status < 0:
+            return ConnectionLostError("The connection broke in the middle of the call.")
+        words = _printable(self._process.stderr_tail().encode()[-600:]) or "nothing on stderr"
+        if status == STATUS_COMMAND_NOT_FOUND:
+            return HostError(
+                f"The command was not found there ({words}).",
+                remedy="Set `python` (and `exec`, if there is one) for this host.",
+            )
+        return ProtocolError(f"The program ended with status {status} and no result: {words}.")
+
+
+def _as_error(failure: Failure) -> RoostError:
+    """The verb's own error again; `kind` keeps the remote class's name for `--json`."""
+    kind = UsageError if failure.kind == UsageError.kind else HostError
+    error = kind(failure.message, remedy=failure.remedy, details=failure.details)
+    error.kind = failure.kind
+    return error
+
+
+def _printable(raw: bytes) -> str:
+    """Foreign bytes as one harmless line: control characters and escapes shown, never executed."""
+    text = raw.decode("utf-8", "replace").strip()
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -1,0 +1,82 @@
+"""The laptop as a host: the same bootstrap and the same verbs in a subprocess, a real second backend."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import threading
+from typing import IO
+
+from hosts.errors import HostUnreachableError
+from hosts.inventory.model import Host
+from hosts.transport.backend import Backend
+from hosts.transport.process import Process
+
+
+class LocalBackend(Backend):
+    """Runs verbs under the inventory's `python` for `local`, without SSH."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+
+    def open(self, argv: list[str]) -> Process:
+        try:
+            return LocalProcess(argv)
+        except OSError as error:
+            raise HostUnreachableError(
+                f"{argv[0]} could not be started here: {error.strerror}.",
+                remedy="Set `python` for this host.",
+            ) from error
+
+    def close(self) -> None:
+        """Nothing is held open between calls."""
+
+
+class LocalProcess(Process):
+    """A subprocess in a session of its own, so that Ctrl-C reaches it through its stdin and not twice."""
+
+    def __init__(self, argv: list[str]) -> None:
+        super().__init__()
+        pipe = subprocess.PIPE
+        argv = [os.path.expanduser(argv[0]), *argv[1:]]  # noqa: PTH111
+        self._popen = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        self._drain = threading.Thread(target=self._drain_stderr, args=(self._popen.stderr,), daemon=True)
+        self._drain.start()
+
+    def write(self, data: bytes) -> None:
+        assert self._popen.stdin is not None
+        self._popen.stdin.write(data)
+        self._popen.stdin.flush()
+
+    def close_stdin(self) -> None:
+        assert self._popen.stdin is not None
+        self._popen.stdin.close()
+
+    def read(self, size: int, timeout: float | None) -> bytes:
+        assert self._popen.stdout is not None
+        descriptor = self._popen.stdout.fileno()
+        if not select.select([descriptor], [], [], timeout)[0]:
+            raise TimeoutError
+        return os.read(descriptor, size)
+
+    def wait(self, timeout: float) -> int:
+        try:
+            status = self._popen.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError from error
+        self._drain.join(1.0)
+        return status
+
+    def close(self) -> None:
+        for stream in (self._popen.stdin, self._popen.stdout):
+            if stream is not None:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    continue
+
+    def _drain_stderr(self, stream: IO[bytes]) -> None:
+        while chunk := os.read(stream.fileno(), 65536):
+            self._keep_stderr(chunk)
+        stream.close()

@@ -1,0 +1,21 @@
+"""The verb `hello`: placing the payload is all that `inv deploy` asks of a host before capture is attached."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+
+from remote.context import Context
+from remote.messages.hello import HelloRequest, HelloResult
+
+
+def hello(request: HelloRequest, context: Context) -> HelloResult:
+    """Say which Python and payload run here, and what the host's clock shows (Unix seconds)."""
+    return HelloResult(
+        python=sys.executable,
+        version=platform.python_version(),
+        payload=context.payload.name,
+        workdir=str(context.workdir.root),
+        clock_at=time.time(),
+    )
