@@ -1,0 +1,42 @@
+"""Where the tiny models are, making them when missing. Runs on the laptop's side; the work is done by `.engine`.
+
+Called by the practice fleet, the demo and the tests. Writes only `.practice/models/`, one folder for each model
+and version of the code that makes it, so that an edited recipe is never served from an old folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+from filelock import FileLock
+
+RECIPE = ("tiny_model.py", "families.py", "weights.py", "tokenizer.py")
+DEFAULT_FAMILY = "deepseek_v3"
+DEFAULT_LAYERS = 6
+
+
+def engine_python(root: Path) -> Path:
+    """The practice hosts' own Python."""
+    return root / ".engine" / "bin" / "python"
+
+
+def tiny_model(
+    root: Path, family: str = DEFAULT_FAMILY, *, layers: int = DEFAULT_LAYERS, dtype: str = "float32"
+) -> Path:
+    """Return the folder of a tiny model, making it first where it is missing (some seconds)."""
+    folder = root / ".practice" / "models" / f"{family}-{layers}-{dtype}-{_recipe_digest()}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f".{folder.name}.lock")):
+        if not folder.exists():
+            command = [str(engine_python(root)), "-m", "hosts.practice.engine.tiny_model", str(folder)]
+            options = ["--family", family, "--layers", str(layers), "--dtype", dtype]
+            subprocess.run([*command, *options], cwd=root, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def _recipe_digest() -> str:
+    engine = Path(__file__).parent / "engine"
+    content = b"".join((engine / name).read_bytes() for name in RECIPE)
+    return hashlib.sha256(content).hexdigest()[:12]
