@@ -1,0 +1,107 @@
+"""The one way in which a task prints: text and tables on a terminal, one JSON document with `--json`.
+
+Results go to stdout; progress, notes and errors to stderr, so that a pipe gets the results alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hosts.console.text import printable
+from hosts.errors import RoostError
+from hosts.fleet import Outcome
+
+T = TypeVar("T", bound=BaseModel)
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class Output:
+    """Where a task's words go."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self.out = Console(highlight=False, soft_wrap=True)
+        self.err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """Say something on the side (stderr); silent with `--json`."""
+        if not self.as_json:
+            self.err.print(escape(printable(text)))
+
+    def line(self, text: str) -> None:
+        """One line of result; silent with `--json`, whose document says it all."""
+        if not self.as_json:
+            self.out.print(escape(printable(text)))
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
+        """A table of plain values; numbers are right-aligned."""
+        if self.as_json:
+            return
+        table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        for number, column in enumerate(columns):
+            numeric = bool(rows) and all(isinstance(row[number], int | float) for row in rows)
+            table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(escape(printable(f"{cell:,}" if isinstance(cell, int) else str(cell))) for cell in row))
+        self.out.print(table)
+
+    def document(self, value: Any) -> None:
+        """The `--json` document; nothing without `--json`."""
+        if self.as_json:
+            self.out.file.write(json.dumps(value, indent=2, sort_keys=False) + "\n")
+
+    def error(self, error: RoostError, host: str = "") -> None:
+        """One sentence, the host in front, and what to do."""
+        if self.as_json:
+            return
+        where = f"[bold]{escape(host)}:[/bold] " if host else ""
+        remedy = f"\n    {escape(printable(error.remedy))}" if error.remedy else ""
+        self.err.print(f"[red]✗[/red] {where}{escape(printable(error.message))}{remedy}")
+
+    def outcomes(
+        self,
+        outcomes: Sequence[Outcome[T]],
+        line: Callable[[T], str] | None = None,
+        failed: Callable[[T], bool] | None = None,
+    ) -> int:
+        """Print one line a host (`line` makes it), or the JSON document; return the exit code.
+
+        `failed` tells a result that is no error and no success either (a red finding, a process left over).
+        """
+        bad = [outcome for outcome in outcomes if not outcome.ok or (failed is not None and failed(outcome.result))]
+        self.document({"hosts": {outcome.host.name: as_document(outcome) for outcome in outcomes}})
+        for outcome in outcomes:
+            if outcome.error is not None:
+                self.error(outcome.error, outcome.host.name)
+            elif line is not None:
+                mark = "[yellow]![/yellow]" if outcome in bad else "[green]✓[/green]"
+                text = escape(printable(line(outcome.result)))
+                if not self.as_json:
+                    self.out.print(f"{mark} [bold]{escape(outcome.host.name)}:[/bold] {text}")
+        if bad and len(outcomes) > 1:
+            names = ", ".join(outcome.host.name for outcome in bad)
+            self.note(f"{len(bad)} of {len(outcomes)} hosts failed: {names}.")
+        return EXIT_FAILED if bad else EXIT_OK
+
+
+def as_document(outcome: Outcome[T]) -> dict[str, Any]:
+    """One host's outcome for `--json`."""
+    if outcome.error is not None:
+        return {"ok": False, "error": error_document(outcome.error)}
+    return {"ok": True, "value": outcome.result.model_dump(mode="json")}
+
+
+def error_document(error: RoostError) -> dict[str, Any]:
+    """An error for `--json`."""
+    return {"kind": error.kind, "message": error.message, "remedy": error.remedy, "details": error.details}

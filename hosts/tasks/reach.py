@@ -1,0 +1,37 @@
+"""Tasks that make a host reachable: `trust`."""
+
+from __future__ import annotations
+
+import sys
+
+from invoke.context import Context
+
+from hosts.commands import trust as trusting
+from hosts.tasks.session import JSON, TARGET, finish, roost_task, session
+
+
+@roost_task(TARGET, JSON, yes="accept without asking (after comparing the fingerprint another way)")
+def trust(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    yes: bool = False,
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Show each host's key fingerprint and, when accepted, add it to known_hosts."""
+    with session(host, hosts, inventory, json) as (fleet, output):
+        accept = yes
+        if not yes and sys.stdin.isatty() and not json:
+            seen = trusting.trust(fleet, accept=False)
+            output.outcomes(seen, _key)
+            unknown = any(outcome.ok and not outcome.result.known_before for outcome in seen)
+            accept = unknown and input("Trust the unknown ones? [y/N] ").strip().lower() in {"y", "yes"}
+            if not accept:
+                return
+        finish(output.outcomes(trusting.trust(fleet, accept=accept), _key))
+
+
+def _key(key: trusting.Trusted) -> str:
+    state = f"added to {key.added_to}" if key.added_to else ("known" if key.known_before else "NOT trusted yet")
+    return f"{key.name} {key.kind} {key.fingerprint} ({state})"

@@ -1,0 +1,73 @@
+"""What every task shares: which hosts, which inventory, how to print, and how errors become exit codes.
+
+Exit codes: 0 all well, 1 a host or a record failed, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from invoke.tasks import task
+
+from hosts.console.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Output, error_document
+from hosts.errors import RoostError, UsageError
+from hosts.fleet import Fleet
+from hosts.inventory.load import inventory_path, load_inventory
+from hosts.inventory.select import select
+
+TARGET = {
+    "host": "a host of the inventory (or several, or a group)",
+    "hosts": "hosts: names and groups separated by commas, or 'all'",
+    "inventory": "inventory file (default: $ROOST_INVENTORY, else ./inventory.yaml)",
+}
+JSON = {"json": "print one JSON document instead of text"}
+DRY_RUN = {"dry_run": "say what would be done and change nothing"}
+
+
+def roost_task(*helps: dict[str, str], name: str | None = None, **more: str) -> Callable[[Callable[..., Any]], Any]:
+    """An Invoke task with help for every argument and no surprising one-letter flags."""
+    texts: dict[str, str] = {}
+    for part in helps:
+        texts.update(part)
+    texts.update(more)
+    options: dict[str, Any] = {"help": texts, "auto_shortflags": False}
+    return task(name=name, **options) if name else task(**options)
+
+
+@contextmanager
+def printing(json: bool) -> Iterator[Output]:
+    """An Output whose block turns errors into one sentence and an exit code."""
+    output = Output(json)
+    try:
+        yield output
+    except RoostError as error:
+        output.error(error)
+        output.document({"error": error_document(error)})
+        sys.exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
+    except KeyboardInterrupt:
+        output.note("Interrupted; what runs detached on the hosts goes on.")
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(EXIT_FAILED)
+
+
+@contextmanager
+def session(host: str | None, hosts: str | None, inventory: str | None, json: bool) -> Iterator[tuple[Fleet, Output]]:
+    """The fleet that a task is for and where it prints; connections end with the block."""
+    with printing(json) as output:
+        loaded = load_inventory(inventory_path(inventory))
+        fleet = Fleet(loaded, select(loaded, host, hosts))
+        try:
+            yield fleet, output
+        finally:
+            fleet.close()
+
+
+def finish(code: int) -> None:
+    """End the task with its exit code."""
+    if code:
+        sys.exit(code)
