@@ -1,0 +1,45 @@
+"""Capture's settings survive the trip through environment variables, and a wrong one is named."""
+
+import pytest
+
+from remote.capture.environment import VARIABLES, environment, settings
+from remote.errors import UsageError
+from remote.messages.server import CaptureSpec
+
+
+def test_a_spec_arrives_as_it_was_ordered() -> None:
+    spec = CaptureSpec(layers=[59, 3, 31], final="post", dump_dir="/dev/shm/x y", high_water_bytes=9, pinned_bytes=8)
+    read = settings(environment(spec))
+    assert read is not None
+    assert (str(read.dump_dir), read.layers, read.final) == ("/dev/shm/x y", (59, 3, 31), "post")
+    assert (read.high_water_bytes, read.pinned_bytes) == (9, 8)
+    assert set(environment(spec)) <= set(VARIABLES)
+
+
+def test_without_a_dump_directory_nothing_else_is_looked_at() -> None:
+    assert settings({"SGLANG_HS_LAYERS": "nonsense"}) is None
+    assert settings({"SGLANG_HS_DUMP_DIR": ""}) is None
+
+
+def test_no_layers_means_the_final_slot_alone() -> None:
+    read = settings({"SGLANG_HS_DUMP_DIR": "/d"})
+    assert read is not None
+    assert read.layers == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SGLANG_HS_DUMP_DIR", "relative"),
+        ("SGLANG_HS_LAYERS", "3,x"),
+        ("SGLANG_HS_LAYERS", "3,3"),
+        ("SGLANG_HS_LAYERS", "-1"),
+        ("SGLANG_HS_FINAL", "both"),
+        ("SGLANG_HS_HIGH_WATER", "0"),
+        ("SGLANG_HS_PINNED", "4G"),
+        ("SGLANG_HS_WRITERS", "-1"),
+    ],
+)
+def test_a_wrong_value_is_named(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        settings({"SGLANG_HS_DUMP_DIR": "/d", name: value})
