@@ -1,0 +1,1 @@
+"""Shards come back, assignments go out: the laptop's side of `remote/transfer`."""

@@ -1,0 +1,167 @@
+"""A folder goes to a host: resumable, verified by digest, and there under its name whole or not at all.
+
+Runs on the laptop for whoever needs something on a host (assignments, datasets, plans). The far end is
+`remote/transfer/receiver.py`, started from its source, so nothing needs to be on the host first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hosts.errors import ConnectionLostError, HostError, UsageError
+from hosts.transport.backend import Backend
+from hosts.transport.process import Process
+from remote.transfer import receiver
+
+SOURCE = Path(receiver.__file__).read_text(encoding="ascii")
+BLOCK_BYTES = 1 << 20
+SILENCE_SECONDS = 120.0
+"""The far end hashes an earlier push's remains before it answers: 100 GB at a slow disk's speed would be longer,
+but folders that are pushed are datasets and assignments of at most some GB."""
+
+OnBytes = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What one push did: nothing, where the host had the folder already."""
+
+    files: int
+    total_bytes: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+    relative: str
+    size: int
+    sha256: str
+
+
+def push(backend: Backend, local_dir: Path, remote_dir: str, on_bytes: OnBytes | None = None) -> Pushed:
+    """Make `remote_dir` (absolute, or with a leading `~`) on the host hold exactly the files of `local_dir`.
+
+    Calls `on_bytes(done, total)` as bytes leave. Raises HostError where `remote_dir` exists with other content or
+    cannot be written, ConnectionLostError where the connection breaks: the next call sends what is missing.
+    """
+    files = _files(local_dir)
+    total = sum(file.size for file in files)
+    process = backend.open([*shlex.split(backend.host.exec), backend.host.python, "-I", "-S", "-c", SOURCE])
+    try:
+        return _push(_Dialogue(process), files, remote_dir, total, on_bytes)
+    except OSError as error:
+        raise ConnectionLostError(
+            f"The connection broke while {local_dir.name} was being pushed.",
+            remedy="Run it again: it goes on where it stopped.",
+        ) from error
+    finally:
+        process.close()
+
+
+def _push(dialogue: _Dialogue, files: list[_File], remote_dir: str, total: int, on_bytes: OnBytes | None) -> Pushed:
+    listing = [{"path": file.relative, "size": file.size, "sha256": file.sha256} for file in files]
+    dialogue.say({"target": remote_dir, "files": listing})
+    answer = dialogue.hear()
+    if answer["state"] == "have":
+        return Pushed(len(files), total, 0)
+    starts = [_start(file, prefix) for file, prefix in zip(files, answer["prefixes"], strict=True)]
+    dialogue.say({"starts": starts})
+    done = sum(starts)
+    for file, start in zip(files, starts, strict=True):
+        for block in _blocks(file, start):
+            dialogue.send(block)
+            done += len(block)
+            if on_bytes is not None:
+                on_bytes(done, total)
+    dialogue.hear()
+    return Pushed(len(files), total, total - sum(starts))
+
+
+def _blocks(file: _File, start: int) -> Iterator[bytes]:
+    """The file's bytes from `start` to the size that was announced; the far end's digest sees any change."""
+    left = file.size - start
+    with file.path.open("rb") as stream:
+        stream.seek(start)
+        while left:
+            block = stream.read(min(BLOCK_BYTES, left))
+            if not block:
+                raise UsageError(f"{file.path} became shorter while it was being pushed.")
+            left -= len(block)
+            yield block
+
+
+def _files(root: Path) -> list[_File]:
+    if not root.is_dir():
+        raise UsageError(f"{root} is not a folder, so it cannot be pushed.")
+    paths = sorted(path for path in root.rglob("*") if path.is_file())
+    return [
+        _File(path, path.relative_to(root).as_posix(), path.stat().st_size, _digest(path, path.stat().st_size))
+        for path in paths
+    ]
+
+
+def _start(file: _File, prefix: dict[str, Any]) -> int:
+    """Where sending begins: behind what the host holds, if those are this file's own first bytes."""
+    size = int(prefix["size"])
+    kept = 0 < size <= file.size and _digest(file.path, size) == prefix["sha256"]
+    return size if kept else 0
+
+
+def _digest(path: Path, size: int) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while size > 0 and (block := stream.read(min(BLOCK_BYTES, size))):
+            digest.update(block)
+            size -= len(block)
+    return digest.hexdigest()
+
+
+class _Dialogue:
+    """JSON lines and raw bytes with the receiver; its refusals become errors."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._heard = b""
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.send(json.dumps(message).encode() + b"\n")
+
+    def send(self, data: bytes) -> None:
+        """Send raw bytes; where the receiver has hung up, its own last sentence says why."""
+        try:
+            self._process.write(data)
+        except OSError:
+            self.hear()
+            raise
+
+    def hear(self) -> dict[str, Any]:
+        """The next line that is the receiver's (a login shell may print before it)."""
+        while True:
+            line = self._line()
+            try:
+                message: dict[str, Any] = json.loads(line)
+                state = message["state"]
+            except (ValueError, KeyError, TypeError):
+                continue
+            if state == "error":
+                raise HostError(str(message["message"]), remedy=str(message["remedy"]))
+            return message
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._heard:
+            chunk = self._process.read(1 << 16, SILENCE_SECONDS)
+            if not chunk:
+                raise ConnectionLostError(
+                    f"The receiver ended early: {self._process.stderr_tail() or 'nothing on stderr'}.",
+                    remedy="Run it again: it goes on where it stopped.",
+                )
+            self._heard += chunk
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line

@@ -1,0 +1,165 @@
+"""The far end of a push: takes one folder from stdin and makes it appear whole, or not at all.
+
+Runs on the host as `python -I -S -c SOURCE` (`hosts/pull/push.py` hands over this very text), so it needs neither a
+payload nor a package. Writes only TARGET and `.aside-push-*` beside it. Protocol, one JSON line unless said otherwise:
+
+    <- {"target": PATH, "files": [{"path", "size", "sha256"}]}
+    -> {"state": "have"} and the end, or {"state": "need", "prefixes": [{"size", "sha256"}]} (what an earlier push left)
+    <- {"starts": [OFFSET]}, then the raw bytes of each file from its offset on, in order
+    -> {"state": "placed"}; anywhere: {"state": "error", "message", "remedy"}
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+BLOCK = 1 << 20
+
+
+class Refusal(Exception):
+    """A sentence for the person who pushes, and what to do about it."""
+
+
+def say(**message: Any) -> None:
+    """One protocol line."""
+    os.write(1, json.dumps(message).encode("ascii") + b"\n")
+
+
+def digest_of(path: Path, size: int) -> hashlib._Hash:
+    """The sha256 of the first `size` bytes of `path`, ready for more."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while size and (block := stream.read(min(BLOCK, size))):
+            digest.update(block)
+            size -= len(block)
+    return digest
+
+
+def is_same(root: Path, files: list[dict[str, Any]]) -> bool:
+    """Whether `root` holds exactly these files with exactly these bytes."""
+    found = {path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir()}
+    return found == {file["path"] for file in files} and all(
+        (root / file["path"]).stat().st_size == file["size"]
+        and digest_of(root / file["path"], file["size"]).hexdigest() == file["sha256"]
+        for file in files
+    )
+
+
+def prefix_of(path: Path) -> dict[str, Any]:
+    """What an interrupted push left of one file: its size, and the digest that decides whether it is kept."""
+    size = path.stat().st_size if path.exists() else 0
+    return {"size": size, "sha256": digest_of(path, size).hexdigest() if size else ""}
+
+
+def receive_file(path: Path, file: dict[str, Any], start: int) -> None:
+    """Append the bytes from stdin to the kept prefix; the whole file must have the announced digest."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    with path.open("r+b") as stream:
+        stream.truncate(start)
+        stream.seek(start)
+        digest = digest_of(path, start)
+        left = file["size"] - start
+        while left:
+            block = os.read(0, min(BLOCK, left))
+            if not block:
+                raise Refusal("The push was cut off.", "Run it again: it goes on where it stopped.")
+            stream.write(block)
+            digest.update(block)
+            left -= len(block)
+        stream.flush()
+        if digest.hexdigest() != file["sha256"]:
+            stream.truncate(0)
+            raise Refusal(f"{file['path']} arrived with other bytes than were sent.", "Run it again.")
+        os.fsync(stream.fileno())
+
+
+def fsync_folder(path: Path) -> None:
+    """Make the names in `path` survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock(path: Path) -> None:
+    """Hold `path` against a second push of the same folder; the lock ends with this process."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise Refusal("Another push of this folder is under way.", "Wait for it to end.") from error
+
+
+def checked(file: dict[str, Any]) -> dict[str, Any]:
+    """The file, if its path stays below the folder."""
+    parts = file["path"].split("/")
+    if file["path"].startswith("/") or not all(parts) or ".." in parts or "." in parts:
+        raise Refusal(f"The push names the file {file['path']!r}.", "Use plain relative paths.")
+    return file
+
+
+def read_line() -> dict[str, Any]:
+    """One JSON line, byte by byte: what follows it may be raw."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            raise Refusal("The push was cut off.", "Run it again: it goes on where it stopped.")
+        line += byte
+    message: dict[str, Any] = json.loads(line)
+    return message
+
+
+def receive() -> None:
+    """One push, from its first line to its last."""
+    request = read_line()
+    target = Path(request["target"]).expanduser()
+    files = [checked(file) for file in request["files"]]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if os.path.lexists(target):
+        if not is_same(target, files):
+            remedy = "Push to a new name, or remove it there first."
+            raise Refusal(f"{target} exists with other content.", remedy)
+        say(state="have")
+        return
+    manifest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
+    aside = target.with_name(f".aside-push-{target.name}-{manifest}")
+    aside.mkdir(exist_ok=True)
+    lock_file = aside.with_name(f"{aside.name}.lock")
+    lock(lock_file)
+    say(state="need", prefixes=[prefix_of(aside / file["path"]) for file in files])
+    for file, start in zip(files, read_line()["starts"], strict=True):
+        receive_file(aside / file["path"], file, start)
+    for folder, _, _ in os.walk(aside):
+        fsync_folder(Path(folder))
+    aside.rename(target)
+    lock_file.unlink()
+    fsync_folder(target.parent)
+    say(state="placed")
+
+
+def main() -> int:
+    """Run one push; every failure is one line for the laptop."""
+    os.umask(0o077)
+    try:
+        receive()
+    except Refusal as refusal:
+        say(state="error", message=refusal.args[0], remedy=refusal.args[1])
+        return 1
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        say(state="error", message=f"The folder could not be written: {error.strerror}{where}.", remedy="")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""A pushed folder is there whole or not at all, and an interrupted push goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hosts.errors import HostError, UsageError
+from hosts.inventory.model import Host
+from hosts.pull.push import SOURCE, _Dialogue, _files, push
+from hosts.transport.local import LocalBackend
+from hosts.transport.process import Process
+
+HOSTILE = "a'; echo foo\n\"b"
+
+
+@pytest.fixture
+def backend() -> LocalBackend:
+    return LocalBackend(Host(name="local", connection="local", python=sys.executable))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / HOSTILE
+    (root / "deep er").mkdir(parents=True)
+    (root / "assignment.json").write_text('{"records": 3}')
+    (root / "deep er" / "tokens.safetensors").write_bytes(bytes(range(256)) * 20_000)
+    (root / "empty").touch()
+    return root
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def leave_half(folder: Path, target: Path) -> Path:
+    """Start a push as `push` does and cut it in the middle of the large file; return what it left."""
+    receiver = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", SOURCE], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    listing = [{"path": f.relative, "size": f.size, "sha256": f.sha256} for f in _files(folder)]
+    first = json.dumps({"target": str(target), "files": listing}) + "\n" + json.dumps({"starts": [0, 0, 0]}) + "\n"
+    sent = (folder / "assignment.json").read_bytes() + contents(folder)["deep er/tokens.safetensors"][:3_000_000]
+    receiver.communicate(first.encode() + sent, timeout=30)
+    assert receiver.returncode == 1
+    (aside,) = [path for path in target.parent.iterdir() if path.is_dir()]
+    return aside
+
+
+def test_a_pushed_folder_holds_the_same_files_and_nothing_else(
+    backend: LocalBackend, folder: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "host" / HOSTILE / "7"
+    done = push(backend, folder, str(target))
+    assert contents(target) == contents(folder)
+    assert [path.name for path in target.parent.iterdir()] == ["7"]
+    assert done.sent_bytes == done.total_bytes
+    assert target.stat().st_mode & 0o777 == 0o700
+    assert (target / "assignment.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_that_is_there_already_is_not_sent_again(backend: LocalBackend, folder: Path, tmp_path: Path) -> None:
+    push(backend, folder, str(tmp_path / "target"))
+    assert push(backend, folder, str(tmp_path / "target")).sent_bytes == 0
+
+
+def test_a_folder_with_other_content_is_never_overwritten(backend: LocalBackend, folder: Path, tmp_path: Path) -> None:
+    push(backend, folder, str(tmp_path / "target"))
+    before = contents(folder)
+    (folder / "assignment.json").write_text('{"records": 4}')
+    with pytest.raises(HostError, match="exists with other content"):
+        push(backend, folder, str(tmp_path / "target"))
+    assert contents(tmp_path / "target") == before
+
+
+def test_an_interrupted_push_leaves_no_target_and_goes_on_inside_the_file(
+    backend: LocalBackend, folder: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "host" / "target"
+    leave_half(folder, target)
+    assert not target.exists()
+    done = push(backend, folder, str(target))
+    assert contents(target) == contents(folder)
+    assert done.sent_bytes < done.total_bytes - 2_000_000
+
+
+def test_a_wrong_byte_in_what_was_left_is_repaired(backend: LocalBackend, folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "host" / "target"
+    part = leave_half(folder, target) / "deep er" / "tokens.safetensors"
+    left = bytearray(part.read_bytes())
+    left[1000] ^= 1
+    part.write_bytes(left)
+    push(backend, folder, str(target))
+    assert contents(target) == contents(folder)
+
+
+def test_a_path_that_leaves_the_folder_is_refused(backend: LocalBackend, tmp_path: Path) -> None:
+    process: Process = backend.open([sys.executable, "-I", "-S", "-c", SOURCE])
+    dialogue = _Dialogue(process)
+    dialogue.say({"target": str(tmp_path / "t"), "files": [{"path": "../x", "size": 0, "sha256": ""}]})
+    with pytest.raises(HostError, match="plain relative paths"):
+        dialogue.hear()
+    process.close()
+
+
+def test_what_is_not_a_folder_is_a_users_mistake(backend: LocalBackend, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a folder"):
+        push(backend, tmp_path / "missing", "/nowhere")
