@@ -1,19 +1,28 @@
-"""The command line: `inv --list`. Every task lives in `hosts/tasks/`, grouped by the part of the day it belongs to."""
+"""The command line: `inv --list`, `inv help`. Every task lives in `hosts/tasks/`; `catalog.py` there gathers them."""
 
 from __future__ import annotations
 
-from types import ModuleType
-
 from invoke.collection import Collection
-from invoke.tasks import Task
+from invoke.context import Context
+from invoke.tasks import task
+from rich.console import Console
+from rich.table import Table
 
-from hosts.tasks import reach
+from hosts.tasks.catalog import GROUPS, summary, tasks_of
 
-MODULES: tuple[ModuleType, ...] = (reach,)
-"""Modules whose tasks are commands of their own, in the order of the day."""
 
-namespace = Collection()
-for module in MODULES:
-    for member in vars(module).values():
-        if isinstance(member, Task):
-            namespace.add_task(member)
+@task(name="help")
+def overview(context: Context) -> None:
+    """Show every task in the order of the day (one task's options: inv TASK --help)."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for title, module in GROUPS:
+        table.add_row(f"[bold]{title}[/bold]", "")
+        for member in tasks_of(module):
+            table.add_row(f"  inv {member.name}", summary(member))
+    Console(highlight=False).print(table)
+
+
+namespace = Collection(overview)
+for _, module in GROUPS:
+    for member in tasks_of(module):
+        namespace.add_task(member)

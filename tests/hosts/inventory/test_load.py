@@ -1,0 +1,154 @@
+"""An inventory that is right loads with its defaults merged; one that is wrong says where and what would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hosts.errors import InventoryError, UsageError
+from hosts.inventory.load import load_inventory
+from hosts.inventory.model import Inventory
+from hosts.inventory.select import select
+from hosts.inventory.servers import flag_arguments, server_specs
+
+CHECKED_IN = Path(__file__).parents[3] / "inventory.yaml"
+
+
+def load(tmp_path: Path, text: str) -> Inventory:
+    path = tmp_path / "inventory.yaml"
+    path.write_text(text)
+    return load_inventory(path)
+
+
+def test_the_checked_in_example_gives_two_boxes_ready_to_extract() -> None:
+    inventory = load_inventory(CHECKED_IN)
+    assert [host.name for host in select(inventory, None, "all")] == ["gpu1", "gpu2"]
+    (spec,) = server_specs(inventory.hosts["gpu1"], "extract")
+    assert (spec.tp, spec.gpus, spec.port) == (8, list(range(8)), 8000)
+    assert spec.capture is not None
+    assert spec.capture.layers == [3, 31, 59]
+    assert spec.env["NCCL_BUFFSIZE"] == "16777216"
+    assert "--disable-radix-cache" in spec.flags
+    (production,) = server_specs(inventory.hosts["gpu1"], "serve")
+    assert production.capture is None
+    assert "--disable-cuda-graph" not in production.flags
+
+
+def test_a_host_overrides_one_key_of_a_shared_mapping_and_keeps_the_rest(tmp_path: Path) -> None:
+    inventory = load(
+        tmp_path,
+        """
+nccl: {NCCL_PROTO: LL, NCCL_ALGO: Ring}
+modes: {extract: {capture: true, flags: {mem-fraction-static: 0.88, trust-remote-code: true}}}
+defaults: {model: /m, layers: [1], gpus: 1, tp: 1}
+hosts:
+  a: {nccl: {NCCL_ALGO: Tree}, modes: {extract: {flags: {mem-fraction-static: 0.8}}}}
+  b:
+""",
+    )
+    (a,) = server_specs(inventory.hosts["a"], "extract")
+    (b,) = server_specs(inventory.hosts["b"], "extract")
+    assert a.env == {"NCCL_PROTO": "LL", "NCCL_ALGO": "Tree"}
+    assert a.flags == ["--mem-fraction-static", "0.8", "--trust-remote-code"]
+    assert b.env["NCCL_ALGO"] == "Ring"
+
+
+def test_several_servers_on_a_box_get_ports_and_dump_directories_of_their_own(tmp_path: Path) -> None:
+    inventory = load(
+        tmp_path,
+        """
+modes: {extract: {capture: true}}
+defaults: {model: /m, layers: [1], tp: 1, dump_high_water: 10GiB}
+hosts:
+  a: {servers: [{name: x, gpus: [0]}, {name: y, gpus: [1], port: 9000}]}
+""",
+    )
+    first, second = server_specs(inventory.hosts["a"], "extract")
+    assert (first.port, second.port) == (8000, 9000)
+    assert first.capture is not None
+    assert second.capture is not None
+    assert first.capture.dump_dir != second.capture.dump_dir
+    assert first.capture.high_water_bytes + second.capture.high_water_bytes == 10 << 30
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hosts: {a: {prot: 8000}}", "line 1: unknown key 'prot'; did you mean 'port'?"),
+        ("defaults:\n  tp: 8\n  prot: 8000\nhosts: {a: {}}", "line 3: unknown key 'prot'; did you mean 'port'?"),
+        ("hosts:\n  a:\n    port: eight", "line 3: port is 'eight'"),
+        ("defaults: {port: 70000}\nhosts: {a: {}}", "line 1: port is 70000"),
+        ("hosts:\n  a:\n    layers: [5, 3]", "line 3: layers is [5, 3]: layers are boundaries in rising order"),
+        ("host: {a: {}}", "line 1: unknown key 'host'; did you mean 'hosts'?"),
+        ("hosts: {}", "no hosts are listed"),
+        ("hosts: {a: {}, a: {}}", "line 1: 'a' is given twice"),
+        ("hosts: {a: {}}\ngroups: {g: [a, bb]}", "line 2: group 'g' names the unknown host 'bb'"),
+        ("hosts: {a: {}}\ngroups: {a: [a]}", "line 2: 'a' names a group and a host"),
+        ("hosts: [a, b]", "line 1: 'hosts' must be a mapping"),
+        ("hosts:\n  a: {x: 1", "line 2"),
+        ("hosts: {'a b; rm': {}}", "a host's name has letters"),
+        ("hosts: {a: {address: -oProxyCommand=x}}", "must not start with '-'"),
+        ("hosts: {a: {workdir: relative}}", "workdir must be an absolute path"),
+        (
+            "modes: {extract: {flag: {x: 1}}}\nhosts: {a: {}}",
+            "line 1: unknown key 'flag'; did you mean 'flags'?",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_line_and_the_nearest_right_key(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InventoryError) as raised:
+        load(tmp_path, text)
+    assert said in str(raised.value)
+    assert "inventory.yaml" in str(raised.value)
+
+
+def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InventoryError, match="could not be read: No such file"):
+        load_inventory(tmp_path / "none.yaml")
+
+
+FLEET = "groups: {east: [a, b]}\nhosts: {a: {}, b: {}, c: {}}"
+
+
+@pytest.mark.parametrize(
+    ("host", "hosts", "names"),
+    [
+        ("a", None, ["a"]),
+        (None, "c,a", ["a", "c"]),
+        (None, "all", ["a", "b", "c"]),
+        (None, "east", ["a", "b"]),
+        ("east", "c,a", ["a", "b", "c"]),
+        (None, "local,a", ["a", "local"]),
+    ],
+)
+def test_hosts_are_chosen_by_name_group_and_all(
+    tmp_path: Path, host: str | None, hosts: str | None, names: list[str]
+) -> None:
+    assert [chosen.name for chosen in select(load(tmp_path, FLEET), host, hosts)] == names
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"), [("eas", "Did you mean 'east'?"), ("zzzz", "hosts a, b, c"), (None, "No host was named")]
+)
+def test_an_unknown_host_is_refused_with_what_there_is(tmp_path: Path, hosts: str | None, said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        select(load(tmp_path, FLEET), None, hosts)
+    assert said in str(raised.value)
+
+
+def test_flags_become_arguments_in_the_order_written() -> None:
+    flags = {"tp-size": 8, "trust_remote_code": True, "off": False, "ids": [1, 2]}
+    assert flag_arguments(flags) == ["--tp-size", "8", "--trust-remote-code", "--ids", "1", "2"]  # type: ignore[arg-type]
+
+
+def test_a_secret_comes_from_the_environment_or_is_missed_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inventory = load(tmp_path, "modes: {serve: {}}\ndefaults: {model: /m, secrets: [HF_TOKEN]}\nhosts: {a: {}}")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(UsageError, match="HF_TOKEN"):
+        server_specs(inventory.hosts["a"], "serve")
+    monkeypatch.setenv("HF_TOKEN", "s3cret")
+    (spec,) = server_specs(inventory.hosts["a"], "serve")
+    assert spec.env["HF_TOKEN"] == "s3cret"

@@ -1,0 +1,120 @@
+"""A verb over a subprocess: the whole exchange, without SSH."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from hosts.errors import ConnectionLostError, HostError, HostUnreachableError, ProtocolError, UsageError
+from hosts.inventory.model import Host
+from hosts.transport.backend import Backend
+from hosts.transport.local import LocalBackend
+from hosts.transport.payload import current_payload
+from remote.messages.hello import HelloRequest, HelloResult
+
+
+@pytest.fixture
+def workdir(tmp_path: Path) -> Path:
+    return tmp_path / 'a\'; echo foo $HOME "x"' / "work dir"
+
+
+@pytest.fixture
+def backend(workdir: Path) -> Backend:
+    return LocalBackend(Host(name="here", connection="local", python=sys.executable, workdir=str(workdir)))
+
+
+def hello(backend: Backend) -> HelloResult:
+    return backend.call("hello", HelloRequest(), HelloResult, deadline=30)
+
+
+def test_the_first_call_places_the_payload_and_the_next_one_sends_nothing(backend: Backend, workdir: Path) -> None:
+    assert hello(backend).payload == current_payload().digest
+    placed = workdir / "payloads" / current_payload().digest
+    before = placed.stat()
+    assert hello(backend).payload == placed.name
+    assert placed.stat().st_ino == before.st_ino
+    assert (workdir / "payloads" / "current").resolve() == placed
+    assert placed.stat().st_mode & 0o077 == 0
+
+
+def test_a_damaged_payload_is_set_aside_and_placed_again(backend: Backend, workdir: Path) -> None:
+    hello(backend)
+    victim = workdir / "payloads" / current_payload().digest / "remote" / "errors.py"
+    victim.write_text("raise SystemExit('damaged')")
+    assert hello(backend).payload == current_payload().digest
+    assert "damaged" not in victim.read_text()
+
+
+def test_a_verb_that_does_not_exist_is_a_usage_error(backend: Backend) -> None:
+    with pytest.raises(UsageError, match="no verb 'nonsense'"):
+        backend.call("nonsense", HelloRequest(), HelloResult, deadline=30)
+
+
+def test_a_missing_python_is_one_sentence(workdir: Path) -> None:
+    backend = LocalBackend(Host(name="here", connection="local", python="/no/such/python", workdir=str(workdir)))
+    with pytest.raises(HostUnreachableError, match="/no/such/python could not be started"):
+        hello(backend)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_workdir_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    backend = LocalBackend(Host(name="h", connection="local", python=sys.executable, workdir=str(locked / "w")))
+    with pytest.raises(HostError, match="could not be placed"):
+        hello(backend)
+
+
+def test_a_workdir_below_a_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    workdir = tmp_path / "file" / "work"
+    backend = LocalBackend(Host(name="h", connection="local", python=sys.executable, workdir=str(workdir)))
+    with pytest.raises(HostError, match="could not be placed"):
+        hello(backend)
+
+
+def fake_python(tmp_path: Path, script: str) -> Backend:
+    """A host whose `python` is a shell script: what a broken or hostile host could answer."""
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return LocalBackend(Host(name="h", connection="local", python=str(path), workdir=str(tmp_path / "w")))
+
+
+def test_noise_before_the_hello_is_passed_over(tmp_path: Path) -> None:
+    backend = fake_python(tmp_path, f'echo "welcome {{"; echo \'{{"type":"beat"}}\'; exec {sys.executable} "$@"')
+    assert hello(backend).payload == current_payload().digest
+
+
+def test_a_python_that_is_too_old_says_so(tmp_path: Path) -> None:
+    script = f"""shift
+code=$(printf 'import sys; sys.version_info = (3, 8, 1)\\n%s' "$1")
+exec {sys.executable} -c "$code" """
+    backend = fake_python(tmp_path, script)
+    with pytest.raises(HostError, match=r"Python 3\.8\.1 .* is too old"):
+        hello(backend)
+
+
+def test_a_program_that_ends_at_once_gives_its_last_words_with_escapes_shown(tmp_path: Path) -> None:
+    backend = fake_python(tmp_path, "printf 'bad \\033[31mnews' >&2; exit 3")
+    with pytest.raises(ProtocolError, match=r"status 3 and no result: bad \\x1b\[31mnews"):
+        hello(backend)
+
+
+def test_endless_noise_is_cut_off(tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError, match="over 1 MiB"):
+        hello(fake_python(tmp_path, "yes noise"))
+
+
+def test_an_endless_line_is_cut_off(tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError, match="a line of over"):
+        hello(fake_python(tmp_path, "tr '\\0' x < /dev/zero"))
+
+
+def test_a_host_that_never_answers_ends_at_the_deadline(tmp_path: Path) -> None:
+    backend = fake_python(tmp_path, "exec sleep 60")
+    with pytest.raises(ConnectionLostError, match="No result came within"):
+        backend.call("hello", HelloRequest(), HelloResult, deadline=0.5)
