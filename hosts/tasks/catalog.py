@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 from invoke.tasks import Task
 
@@ -13,13 +14,13 @@ GROUPS: tuple[tuple[str, ModuleType], ...] = (("Reach the hosts", reach),)
 """A title and the module whose tasks stand under it, in the order in which they are used."""
 
 
-def tasks_of(module: ModuleType) -> Iterator[Task]:
+def tasks_of(module: ModuleType) -> Iterator[Task[Any]]:
     """The tasks that a module defines, in its order."""
     for member in vars(module).values():
         if isinstance(member, Task):
             yield member
 
 
-def summary(task: Task) -> str:
+def summary(task: Task[Any]) -> str:
     """A task's first line of help."""
     return (task.__doc__ or "").strip().splitlines()[0]
