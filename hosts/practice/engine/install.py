@@ -30,8 +30,8 @@ def install(target: Path) -> bool:
         _link_shims(target)
         return False
     (target / STAMP).unlink(missing_ok=True)
-    if not (target / "bin" / "python").exists():
-        venv.create(target, with_pip=True)
+    if not _is_of_this_python(target):
+        venv.create(target, with_pip=True, symlinks=True, clear=True)
     for name, options in STEPS:
         print(f"{target.name}: installing {name}", flush=True)
         _pip(target, *options, "-r", str(HERE / name))
@@ -39,6 +39,17 @@ def install(target: Path) -> bool:
     _prove(target)
     (target / STAMP).write_text(_digest())
     return True
+
+
+def _is_of_this_python(target: Path) -> bool:
+    """Whether there is a venv already, whole or half filled, and its Python is the one that runs this."""
+    python = target / "bin" / "python"
+    if not python.exists():
+        return False
+    told = subprocess.run(
+        [str(python), "-c", "import sys; print(sys.version)"], capture_output=True, text=True, check=False
+    )
+    return told.stdout.strip() == sys.version
 
 
 def _digest() -> str:

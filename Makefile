@@ -1,0 +1,55 @@
+# Everything a clone needs, from nothing: `make demo` and `make test` call the rest.
+# PYTHON is any 3.11 or newer; the engine's torch is several GB from the default index on Linux x86 unless
+# PIP_EXTRA_INDEX_URL points at PyTorch's CPU index (see hosts/practice/engine/requirements.txt).
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && exit; done; echo python3)
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help system venv engine readers demo practice-up practice-down test test-fast lint clean
+
+help: ## what each target does
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+system: ## check for sshd, rsync and venv; install them when root on a Debian-like system
+	@$(PYTHON) hosts/practice/system.py
+
+venv: .venv/roost.stamp ## the laptop's side: .venv with Roost itself
+
+.venv/roost.stamp: pyproject.toml | system
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+engine: | system ## the practice hosts' Python: .engine with SGLang on CPU
+	@$(PYTHON) hosts/practice/engine/install.py .engine
+
+readers: venv engine ## the trainers' own packages that open what Roost writes, each in a small venv
+	@$(BIN)/python -m hosts.practice.readers
+
+demo: venv engine ## the whole product on this machine: real SSH, real SGLang, real hidden states
+	@$(BIN)/python -m hosts.practice.demo
+
+practice-up: venv engine ## two practice hosts on loopback; then: export ROOST_INVENTORY=.practice/inventory.yaml
+	@$(BIN)/inv practice.up
+
+practice-down: venv ## end the practice hosts and everything they run
+	@$(BIN)/inv practice.down
+
+lint: venv ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-fast: venv engine ## the tests that start no server and open no connection; under a minute
+	$(BIN)/python -m pytest -m "not ssh and not engine and not reader and not namespaces" tests/hosts tests/fleet
+	.engine/bin/python -m pytest -m "not ssh and not engine and not reader and not namespaces" tests/remote
+
+test: lint readers ## lint, types and every test, with real sshd, rsync and SGLang
+	$(BIN)/python -m pytest tests/hosts tests/fleet
+	.engine/bin/python -m pytest tests/remote
+
+clean: ## remove what was built or practised here; ends the practice fleet first
+	@if test -x $(BIN)/inv; then $(BIN)/inv practice.down; fi
+	rm -rf .venv .engine .readers .practice build dist *.egg-info

@@ -1,0 +1,174 @@
+"""The practice fleet: hosts that are real in all but hardware, on this machine. Laptop's side.
+
+Called by the `inv practice.*` tasks, the demo and the tests. Each host is a private sshd with a home of its own;
+its servers are unmodified SGLang on CPU. Writes `.practice/`; ends only what it started.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+from pydantic import BaseModel, Field, ValidationError
+
+from hosts.errors import HostError, UsageError
+from hosts.inventory.load import load_inventory
+from hosts.inventory.model import Host
+from hosts.practice import processes
+from hosts.practice.inventory import HostFacts, write_inventory
+from hosts.practice.leftovers import Running, end_running, running_on
+from hosts.practice.models import tiny_model
+from hosts.practice.paths import PracticePaths
+from hosts.practice.sshd import PrivateSshd, free_port
+from remote.files import make_directory, write_whole
+from remote.messages.server import ProcessRef
+
+MOST_HOSTS = 16
+
+
+class HostState(BaseModel):
+    """One host as it was last started; its ports stay the same over a restart where they are free."""
+
+    name: str
+    ssh_port: int
+    server_port: int
+    sshd: ProcessRef
+
+
+class FleetState(BaseModel):
+    """`.practice/fleet.json`."""
+
+    hosts: list[HostState] = Field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PracticeHost:
+    """One practice host as it is at this moment."""
+
+    name: str
+    ssh_port: int
+    up: bool
+    """Its sshd runs."""
+    running: list[Running]
+    """The servers and extractors that its workdir knows and that live."""
+
+
+def up(root: Path, hosts: int = 2) -> list[PracticeHost]:
+    """Have exactly `hosts` practice hosts up and their inventory written; what already runs stays as it is.
+
+    `root` is the clone's root. Raises HostError where the engine or sshd is missing.
+    """
+    if not 1 <= hosts <= MOST_HOSTS:
+        raise UsageError(f"A practice fleet has 1 to {MOST_HOSTS} hosts, not {hosts}.")
+    paths = PracticePaths(root)
+    if not paths.engine_python.exists():
+        raise HostError("The practice hosts have no Python with SGLang yet.", remedy="Run make engine.")
+    model = tiny_model(root)
+    with _locked(paths):
+        before = {host.name: host for host in _read(paths).hosts}
+        names = [f"practice{number}" for number in range(1, hosts + 1)]
+        for name in before.keys() - set(names):
+            _take_down(paths, before[name])
+        state = FleetState()
+        for name in names:
+            state.hosts.append(_bring_up(paths, name, before.get(name)))
+            write_whole(paths.state, state.model_dump_json(indent=1).encode())
+        _write_client_files(paths, state, model)
+    return status(root)
+
+
+def down(root: Path) -> list[str]:
+    """End what `up` and later commands started on the practice hosts; return one sentence for each thing ended."""
+    paths = PracticePaths(root)
+    with _locked(paths):
+        ended = [line for host in _read(paths).hosts for line in _take_down(paths, host)]
+        paths.state.unlink(missing_ok=True)
+    return ended
+
+
+def status(root: Path) -> list[PracticeHost]:
+    """Look at every practice host; changes nothing, needs no SSH."""
+    paths = PracticePaths(root)
+    return [
+        PracticeHost(
+            name=host.name,
+            ssh_port=host.ssh_port,
+            up=processes.find(host.sshd) is not None,
+            running=running_on(paths.host(host.name).workdir),
+        )
+        for host in _read(paths).hosts
+    ]
+
+
+def inventory_hosts(root: Path) -> list[Host]:
+    """The practice hosts as the inventory describes them; raises HostError where the fleet is not up."""
+    paths = PracticePaths(root)
+    if not all(host.up for host in status(root)) or not paths.inventory.exists():
+        raise HostError("The practice fleet is not up.", remedy="Run make practice-up.")
+    return list(load_inventory(paths.inventory).hosts.values())
+
+
+@contextmanager
+def _locked(paths: PracticePaths) -> Iterator[None]:
+    make_directory(paths.folder)
+    with FileLock(paths.lock):
+        yield
+
+
+def _read(paths: PracticePaths) -> FleetState:
+    try:
+        return FleetState.model_validate_json(paths.state.read_bytes())
+    except FileNotFoundError:
+        return FleetState()
+    except ValidationError as error:
+        raise HostError(
+            f"{paths.state} cannot be read, so nothing in it can be ended by its process id.",
+            remedy="Look for its sshd by hand (ps), then remove the file.",
+        ) from error
+
+
+def _bring_up(paths: PracticePaths, name: str, before: HostState | None) -> HostState:
+    if before is not None and processes.find(before.sshd) is not None:
+        return before
+    sshd = _sshd(paths, name)
+    ref, port = sshd.start(before.ssh_port if before else None)
+    return HostState(name=name, ssh_port=port, server_port=before.server_port if before else free_port(), sshd=ref)
+
+
+def _take_down(paths: PracticePaths, host: HostState) -> list[str]:
+    ended = end_running(paths.host(host.name).workdir, paths.engine_python)
+    dump_dir = paths.host(host.name).dump_dir
+    if (dump_dir / ".roost").is_file():
+        shutil.rmtree(dump_dir)
+        ended.append(f"removed {dump_dir}")
+    if processes.find(host.sshd) is not None:
+        ended.append(f"ended sshd on port {host.ssh_port}")
+    _sshd(paths, host.name).stop(host.sshd)
+    return [f"{host.name}: {line}" for line in ended]
+
+
+def _sshd(paths: PracticePaths, name: str) -> PrivateSshd:
+    host = paths.host(name)
+    return PrivateSshd(host.folder, host.home)
+
+
+def _write_client_files(paths: PracticePaths, state: FleetState, model: Path) -> None:
+    sshds = {host.name: _sshd(paths, host.name) for host in state.hosts}
+    known = "".join(sshds[host.name].known_hosts_line(host.ssh_port) for host in state.hosts)
+    write_whole(paths.known_hosts, known.encode())
+    write_whole(paths.ssh_config, b"# Empty on purpose: the practice fleet does not depend on ~/.ssh/config.\n")
+    facts = [
+        HostFacts(
+            name=host.name,
+            ssh_port=host.ssh_port,
+            server_port=host.server_port,
+            client_key=sshds[host.name].client_key,
+            dump_dir=paths.host(host.name).dump_dir,
+        )
+        for host in state.hosts
+    ]
+    write_inventory(paths, facts, model)

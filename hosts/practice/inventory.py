@@ -1,0 +1,97 @@
+"""The practice fleet's `inventory.yaml`, written from what really runs. Laptop's side, called by `fleet.py`.
+
+It is an ordinary inventory: every command works on it as on real boxes.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from hosts.practice.paths import PracticePaths
+from hosts.practice.sshd import ADDRESS
+from remote.files import write_whole
+
+LAYERS = [1, 3, 5]
+"""Boundaries of the six-layer tiny model; with the final state four slots, as on the real boxes."""
+CONTEXT_LENGTH = 4096
+
+# What unmodified SGLang needs to serve on a CPU without its compiled kernels.
+ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1", "TORCH_COMPILE_DISABLE": "1"}
+FLAGS: Mapping[str, str | int | bool] = {
+    "device": "cpu",
+    "dtype": "float32",
+    "attention-backend": "torch_native",
+    "disable-overlap-schedule": True,
+    "max-total-tokens": 16384,
+    "chunked-prefill-size": 2048,
+    "log-level": "info",
+}
+MAX_RUNNING_REQUESTS = 8
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What the inventory says of one practice host."""
+
+    name: str
+    ssh_port: int
+    server_port: int
+    client_key: Path
+    dump_dir: Path
+
+
+def write_inventory(paths: PracticePaths, hosts: list[HostFacts], model: Path) -> Path:
+    """Write `.practice/inventory.yaml` for `hosts`, whose servers serve `model`; return its path."""
+    text = yaml.safe_dump(_inventory(paths, hosts, model), sort_keys=False, width=110, allow_unicode=True)
+    note = (
+        "# The practice fleet, written by `inv practice.up`. Use it: export ROOST_INVENTORY=.practice/inventory.yaml\n"
+    )
+    write_whole(paths.inventory, (note + text).encode())
+    return paths.inventory
+
+
+def _inventory(paths: PracticePaths, hosts: list[HostFacts], model: Path) -> dict[str, object]:
+    return {
+        "defaults": {
+            "address": ADDRESS,
+            "user": getpass.getuser(),
+            "ssh_config": str(paths.ssh_config),
+            "known_hosts": str(paths.known_hosts),
+            "python": str(paths.engine_python),
+            "workdir": "~/roost",
+            "model": str(model),
+            "context_length": CONTEXT_LENGTH,
+            "gpus": 0,
+            "tp": 1,
+            "max_running_requests": MAX_RUNNING_REQUESTS,
+            "layers": LAYERS,
+            "dump_high_water": "256MiB",
+            "pinned_memory": "64MiB",
+            "min_free": "1GiB",
+            "parity_rate": 0.05,
+            "ready_timeout": 300,
+            "env": ENVIRONMENT,
+        },
+        "modes": {
+            "serve": {"flags": dict(FLAGS)},
+            "extract": {
+                "capture": True,
+                "flags": {**FLAGS, "disable-cuda-graph": True, "disable-radix-cache": True},
+            },
+        },
+        "local": {"python": str(paths.engine_python), "workdir": str(paths.local_workdir)},
+        "hosts": {
+            host.name: {
+                "ssh_port": host.ssh_port,
+                "identity_file": str(host.client_key),
+                "port": host.server_port,
+                "dump_dir": str(host.dump_dir),
+            }
+            for host in hosts
+        },
+    }

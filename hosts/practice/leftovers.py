@@ -1,0 +1,94 @@
+"""What Roost's commands left running on a practice host, found through Roost's own state files. Laptop's side.
+
+Called by `fleet.py`. Works without SSH (the host is this machine), so that a fleet whose sshd was killed can be
+taken down too. Ends only processes that those files name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from hosts.errors import HostError, RoostError
+from hosts.inventory.model import Host
+from hosts.practice import processes
+from hosts.transport.local import LocalBackend
+from remote.messages.server import ProcessRef, StopRequest, StopResult
+from remote.paths import Workdir
+
+STOP_SECONDS = 90.0
+EXTRACTOR_GRACE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Running:
+    """A living process of a practice host's workdir."""
+
+    kind: Literal["server", "extractor"]
+    name: str
+    process: ProcessRef
+
+
+class _Processes(BaseModel):
+    """The part of a server's or an extractor's `state.json` that says which processes there are."""
+
+    supervisor: ProcessRef | None = None
+    server: ProcessRef | None = None
+    process: ProcessRef | None = None
+
+
+def running_on(workdir: Path) -> list[Running]:
+    """Return the servers and extractors that this workdir's state files name and that live."""
+    place = Workdir(workdir)
+    servers = [
+        Running("server", state.parent.name, ref)
+        for state in sorted(place.servers.glob("*/state.json"))
+        for ref in _living(state, "server", "supervisor")
+    ]
+    extractors = [
+        Running("extractor", state.parent.name, ref)
+        for state in sorted(place.runs.glob("*/state.json"))
+        for ref in _living(state, "process")
+    ]
+    return servers + extractors
+
+
+def end_running(workdir: Path, python: Path) -> list[str]:
+    """End the extractors, then the servers through the `stop` verb; return one sentence for each.
+
+    Raises HostError where something lives on.
+    """
+    before = running_on(workdir)
+    extractors = [one for one in before if one.kind == "extractor"]
+    living = [process for one in extractors if (process := processes.find(one.process))]
+    processes.end(living, EXTRACTOR_GRACE_SECONDS)
+    if any(one.kind == "server" for one in before):
+        _stop_servers(workdir, python)
+    left = running_on(workdir)
+    if left:
+        raise HostError(
+            f"{left[0].kind} {left[0].name} (pid {left[0].process.pid}) of {workdir} would not end.",
+            remedy="End it by hand and try again.",
+        )
+    return sorted({f"ended {one.kind} {one.name}" for one in before})
+
+
+def _stop_servers(workdir: Path, python: Path) -> None:
+    host = Host(name="practice", connection="local", workdir=str(workdir), python=str(python), gpus=0, tp=1)
+    try:
+        LocalBackend(host).call("stop", StopRequest(), StopResult, deadline=STOP_SECONDS)
+    except RoostError as error:
+        raise HostError(f"The servers of {workdir} could not be stopped: {error}") from error
+
+
+def _living(state: Path, *keys: str) -> list[ProcessRef]:
+    """Return the first of the named processes that lives; none where the file is torn or of another version."""
+    try:
+        recorded = _Processes.model_validate_json(state.read_bytes())
+    except (OSError, ValidationError):
+        return []
+    refs: list[ProcessRef | None] = [getattr(recorded, key) for key in keys]
+    return [ref for ref in refs if ref is not None and processes.find(ref) is not None][:1]

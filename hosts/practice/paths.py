@@ -1,0 +1,93 @@
+"""Every path under `.practice/`; no other module of the practice fleet joins one by hand. Laptop's side, pure."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class PracticePaths:
+    """`.practice/` of a clone: everything that practising leaves behind, removed with the folder."""
+
+    root: Path
+    """The clone's root."""
+
+    @property
+    def folder(self) -> Path:
+        return self.root / ".practice"
+
+    @property
+    def state(self) -> Path:
+        """Which sshd processes were started, as `fleet.FleetState`."""
+        return self.folder / "fleet.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / "lock"
+
+    @property
+    def inventory(self) -> Path:
+        return self.folder / "inventory.yaml"
+
+    @property
+    def ssh_config(self) -> Path:
+        """An empty OpenSSH configuration: practising must not depend on the user's own."""
+        return self.folder / "ssh_config"
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.folder / "known_hosts"
+
+    @property
+    def models(self) -> Path:
+        return self.folder / "models"
+
+    @property
+    def corpus(self) -> Path:
+        return self.folder / "conversations.jsonl"
+
+    @property
+    def local_workdir(self) -> Path:
+        """Working directory of the inventory's `local`."""
+        return self.folder / "local"
+
+    @property
+    def demos(self) -> Path:
+        """One folder a demo: its dataset, and what came back."""
+        return self.folder / "demos"
+
+    @property
+    def engine_python(self) -> Path:
+        """The practice hosts' own Python."""
+        return self.root / ".engine" / "bin" / "python"
+
+    @property
+    def readers(self) -> Path:
+        return self.root / ".readers"
+
+    def host(self, name: str) -> HostPaths:
+        return HostPaths(self.folder / "hosts" / name, name)
+
+
+@dataclass(frozen=True)
+class HostPaths:
+    """One practice host's folder: what its sshd needs, and its home."""
+
+    folder: Path
+    name: str
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    @property
+    def workdir(self) -> Path:
+        """Where `~/roost` is on that host."""
+        return self.home / "roost"
+
+    @property
+    def dump_dir(self) -> Path:
+        """In RAM, and named for the user: /dev/shm belongs to everybody."""
+        return Path(f"/dev/shm/roost-practice-{os.getuid()}-{self.name}")  # noqa: S108

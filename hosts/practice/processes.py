@@ -1,0 +1,49 @@
+"""Processes that the practice fleet started: remembered so that no other is ever mistaken for them.
+
+Laptop's side, called by `sshd.py` and `fleet.py`; signals only a process whose pid and create time both match.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+
+import psutil
+
+from remote.messages.server import ProcessRef
+
+GRACE_SECONDS = 5.0
+
+
+def reference(process: psutil.Process) -> ProcessRef:
+    """Describe a living process."""
+    pid = process.pid
+    return ProcessRef(pid=pid, created_at=process.create_time(), group=os.getpgid(pid), session=os.getsid(pid))
+
+
+def find(ref: ProcessRef | None) -> psutil.Process | None:
+    """Return the process that `ref` describes, or None where it has ended."""
+    if ref is None:
+        return None
+    try:
+        process = psutil.Process(ref.pid)
+        same = process.create_time() == ref.created_at and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return None
+    return process if same else None
+
+
+def end(processes: list[psutil.Process], grace_seconds: float = GRACE_SECONDS) -> None:
+    """SIGTERM, and SIGKILL for what is still there after `grace_seconds`."""
+    for process in processes:
+        _deliver(process, signal.SIGTERM)
+    _, alive = psutil.wait_procs(processes, timeout=grace_seconds)
+    for process in alive:
+        _deliver(process, signal.SIGKILL)
+    psutil.wait_procs(alive, timeout=grace_seconds)
+
+
+def _deliver(process: psutil.Process, number: signal.Signals) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)

@@ -1,0 +1,201 @@
+"""A private OpenSSH sshd on loopback: its own port, host key, client key and home. Laptop's side.
+
+Called by the practice fleet and by tests. Runs as whoever starts it, logs in that same user, writes only its folder.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from hosts.errors import HostError
+from hosts.practice import processes
+from remote.files import make_directory, write_whole
+from remote.messages.server import ProcessRef
+
+ADDRESS = "127.0.0.1"
+START_SECONDS = 15.0
+PORT_ATTEMPTS = 5
+PORTS = range(20_000, 30_000)
+# Debian keeps sshd's unprivileged half in here and creates it from the service that we do not use.
+PRIVILEGE_SEPARATION = Path("/run/sshd")
+
+
+@dataclass(frozen=True)
+class PrivateSshd:
+    """Files and settings of one sshd; whether it runs is told by the `ProcessRef` that `start` returns."""
+
+    folder: Path
+    home: Path
+    """HOME of every session, created by `start`; may have any name."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Further lines of sshd_config, as in `{"MaxStartups": "10"}`; they win over this module's own."""
+
+    @property
+    def client_key(self) -> Path:
+        """The private key that logs in; its public half is the only authorized one."""
+        return self.folder / "client_key"
+
+    @property
+    def host_key(self) -> Path:
+        return self.folder / "host_key"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "sshd.log"
+
+    def known_hosts_line(self, port: int) -> str:
+        """The known_hosts entry by which a client recognises it on `port`."""
+        kind, key = self.host_key.with_suffix(".pub").read_text().split()[:2]
+        return f"[{ADDRESS}]:{port} {kind} {key}\n"
+
+    def start(self, port: int | None = None) -> tuple[ProcessRef, int]:
+        """Start it on `port`, or on a free one where that is None or taken; return when it listens.
+
+        Raises HostError where sshd is missing or ends at once, with its last words.
+        """
+        program = find_sshd()
+        self._prepare()
+        for attempt in range(PORT_ATTEMPTS):
+            chosen = port if port is not None and attempt == 0 else free_port()
+            process = self._launch(program, chosen)
+            if _listens(process, chosen):
+                return processes.reference(psutil.Process(process.pid)), chosen
+            process.kill()
+            process.wait()
+        raise HostError(f"sshd did not start on {ADDRESS}: {self._last_words()}.", remedy=f"See {self.log}.")
+
+    def stop(self, ref: ProcessRef) -> None:
+        """End this sshd and the sessions that it serves; what a session detached lives on."""
+        listener = processes.find(ref)
+        processes.end([*([listener] if listener else []), *_sessions(ref)])
+
+    def _prepare(self) -> None:
+        make_directory(self.folder)
+        make_directory(self.home)
+        if os.geteuid() == 0:
+            PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
+        for key in (self.host_key, self.client_key):
+            if not key.exists():
+                _make_key(key)
+        write_whole(self.folder / "authorized_keys", self.client_key.with_suffix(".pub").read_bytes())
+
+    def _launch(self, program: str, port: int) -> subprocess.Popen[bytes]:
+        config = self.folder / "sshd_config"
+        write_whole(config, self._config(port).encode())
+        with self.log.open("wb") as log:
+            return subprocess.Popen(
+                [program, "-D", "-e", "-f", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _config(self, port: int) -> str:
+        """The first value of a keyword counts, so `settings` come before the defaults."""
+        defaults = {
+            "ListenAddress": ADDRESS,
+            "Port": str(port),
+            "HostKey": _quoted(self.host_key),
+            "AuthorizedKeysFile": _quoted(str(self.folder / "authorized_keys").replace("%", "%%")),
+            "SetEnv": _quoted(f"HOME={self.home}"),
+            "AllowUsers": getpass.getuser(),
+            "AuthenticationMethods": "publickey",
+            "PermitRootLogin": "prohibit-password",
+            # PAM is asked only where the account is locked, which sshd alone would refuse.
+            "UsePAM": "yes" if _account_is_locked() else "no",
+            # A clone may lie in a folder that others can write to; the keys inside are 0600.
+            "StrictModes": "no",
+            "PidFile": "none",
+            "UseDNS": "no",
+            "PrintMotd": "no",
+            "LogLevel": "VERBOSE",
+            "Subsystem": "sftp internal-sftp",
+        }
+        lines = {**self.settings, **{key: value for key, value in defaults.items() if key not in self.settings}}
+        return "".join(f"{key} {value}\n" for key, value in lines.items())
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1].rstrip(".") if lines else "it said nothing"
+
+
+def find_sshd() -> str:
+    """Return sshd's absolute path, which it needs to run itself again; raises HostError where it is missing."""
+    program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin:/sbin")
+    if program is None:
+        raise HostError("There is no OpenSSH server (sshd) on this machine.", remedy="Run make system.")
+    return program
+
+
+def free_port() -> int:
+    """Return a TCP port that nothing listens on at this moment.
+
+    Outside the range from which systems choose the near end of connections, so that it also stays free.
+    """
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe:
+            if probe.connect_ex((ADDRESS, port)) != 0:
+                return port
+
+
+def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
+    """Wait until this very process listens on `port`; False where it ends first (another has the port)."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            sockets = psutil.Process(process.pid).net_connections(kind="tcp")
+        except psutil.Error:
+            continue
+        if any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in sockets):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def _sessions(ref: ProcessRef) -> list[psutil.Process]:
+    """The sshd processes of its connections, which stay in its process session also when the listener is dead."""
+    found = []
+    for process in psutil.process_iter(["name", "create_time"]):
+        if not process.info["name"].startswith("sshd") or process.info["create_time"] < ref.created_at:
+            continue
+        try:
+            ours = os.getsid(process.pid) == ref.session and process.pid != ref.pid
+        except OSError:
+            continue
+        if ours:
+            found.append(process)
+    return found
+
+
+def _make_key(path: Path) -> None:
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"roost {path.name}", "-f", str(path)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def _account_is_locked() -> bool:
+    """Whether root's or the user's password field starts with `!`; only root can look, and only for root it matters."""
+    try:
+        entries = Path("/etc/shadow").read_text().splitlines()
+    except OSError:
+        return False
+    return any(
+        entry.split(":", 2)[:2][1].startswith("!") for entry in entries if entry.startswith(f"{getpass.getuser()}:")
+    )
+
+
+def _quoted(value: Path | str) -> str:
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,78 @@
+"""What the machine itself must have before anything can be built: `make system`. Any Python 3, standard library only.
+
+Installs with apt-get where this is root on a Debian-like system; otherwise says the one command to type.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+OLDEST_PYTHON = (3, 11)
+SYSTEM_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin"
+
+
+@dataclass(frozen=True)
+class Need:
+    """A program or Python module, and the package that brings it on Debian and on a Mac (Homebrew)."""
+
+    name: str
+    debian: str
+    brew: str
+
+    def is_there(self) -> bool:
+        """Look on PATH and where servers' programs are kept, or among this Python's modules."""
+        if self.name.startswith("module "):
+            return find_spec(self.name.removeprefix("module ")) is not None
+        return shutil.which(self.name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_FOLDERS}") is not None
+
+
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+NEEDS = (
+    Need("ssh", "openssh-client", "openssh"),
+    Need("ssh-keygen", "openssh-client", "openssh"),
+    Need("sshd", "openssh-server", "openssh"),
+    Need("rsync", "rsync", "rsync"),
+    Need("module ensurepip", f"python{VERSION}-venv", f"python@{VERSION}"),
+)
+
+
+def main() -> int:
+    """Check, install what may be installed, and say in one sentence what is left to do."""
+    if sys.version_info < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        print(f"Roost needs Python {oldest} or newer and this is {VERSION}; try: make PYTHON=python{oldest}")
+        return 1
+    missing = [need for need in NEEDS if not need.is_there()]
+    if not missing:
+        return 0
+    if shutil.which("apt-get") and os.geteuid() == 0:
+        _apt_install(missing)
+        missing = [need for need in missing if not need.is_there()]
+    if missing:
+        names = ", ".join(need.name for need in missing)
+        print(f"This machine lacks {names}; type: {_command(missing)}")
+    return 1 if missing else 0
+
+
+def _apt_install(missing: list[Need]) -> None:
+    packages = sorted({need.debian for need in missing})
+    print(f"Installing {', '.join(packages)}", flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for arguments in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", *packages]):
+        subprocess.run(["apt-get", *arguments], check=False, env=environment, stdin=subprocess.DEVNULL)
+
+
+def _command(missing: list[Need]) -> str:
+    if shutil.which("brew"):
+        return f"brew install {' '.join(sorted({need.brew for need in missing}))}"
+    packages = " ".join(sorted({need.debian for need in missing}))
+    return f"sudo apt-get install {packages} (or your system's packages of these programs)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
