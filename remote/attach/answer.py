@@ -1,0 +1,24 @@
+"""`python -m remote.attach.answer MODULE:FUNCTION`: the far end of `interpreter.Interpreter.ask`.
+
+Runs under the host's Python in a server's environment. Reads a JSON object, calls the function with it, prints one
+marked JSON line, whatever else was printed by what it imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+
+MARK = "ROOST-ANSWER "
+
+
+def main(target: str) -> None:
+    """Answer one question."""
+    module, _, function = target.partition(":")
+    answer = getattr(importlib.import_module(module), function)(json.load(sys.stdin))
+    print(f"\n{MARK}{json.dumps(answer, default=str)}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,51 @@
+"""The model families that capture serves, and where SGLang keeps them. Host side, imports nothing of SGLang.
+
+Read by the patch (which file to edit), the refusals (is this model served at all) and the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Family:
+    """One model file of SGLang, and the architectures (`config.json`) whose layers it runs."""
+
+    name: str
+    module: str
+    architectures: tuple[str, ...]
+
+    def file(self, package: Path) -> Path:
+        """Where this family's module lies in an `sglang` package folder."""
+        return package.joinpath(*self.module.split(".")[1:]).with_suffix(".py")
+
+
+FAMILIES = (
+    Family(
+        "deepseek",
+        "sglang.srt.models.deepseek_v2",
+        (
+            "DeepseekV2ForCausalLM",
+            "DeepseekV3ForCausalLM",
+            "KimiK25ForConditionalGeneration",
+        ),
+    ),
+    Family("llama", "sglang.srt.models.llama", ("LlamaForCausalLM",)),
+    Family("qwen3", "sglang.srt.models.qwen3", ("Qwen3ForCausalLM",)),
+    Family("qwen3_moe", "sglang.srt.models.qwen3_moe", ("Qwen3MoeForCausalLM",)),
+)
+
+
+def architecture(model_config: Mapping[str, object]) -> str:
+    """First architecture that a model's `config.json` names; empty where it names none."""
+    names = model_config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
+
+
+def family_of(model_config: Mapping[str, object]) -> Family | None:
+    """The family that runs a model, or None where capture does not serve it."""
+    name = architecture(model_config)
+    return next((family for family in FAMILIES if name in family.architectures), None)

@@ -1,0 +1,76 @@
+"""Ask the host's Python something in a process of its own: JSON in on stdin, one JSON line out.
+
+Host side, used by the attach room alone: what is asked may import SGLang (seconds, hundreds of megabytes, logging of
+its own), and must see the very environment and working folder that a server start would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from remote.attach.answer import MARK
+from remote.errors import HostError
+
+DEADLINE_SECONDS = 300.0
+"""An import of SGLang from a cold network file system takes minutes."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python as a server start would run it."""
+
+    payload: Path
+    """The folder that holds `remote/`; it comes first on PYTHONPATH."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """On top of this process's environment."""
+    python: str = sys.executable
+    cwd: Path = Path("/")
+
+    def ask(
+        self, function: str, question: Mapping[str, object], *, deadline: float = DEADLINE_SECONDS
+    ) -> dict[str, Any]:
+        """Call `package.module:function` with `question` over there and return what it returns.
+
+        Raises HostError, with the last line of stderr, where no answer comes.
+        """
+        run = self._run(function, json.dumps(question), deadline)
+        answers = [line for line in run.stdout.splitlines() if line.startswith(MARK)]
+        if not answers:
+            last = (run.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise HostError(f"{self.python} could not run {function}: {last} (exit code {run.returncode}).")
+        answer: dict[str, Any] = json.loads(answers[-1].removeprefix(MARK))
+        return answer
+
+    def _run(self, function: str, question: str, deadline: float) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **self.env}
+        environment["PYTHONPATH"] = prepend(str(self.payload), environment.get("PYTHONPATH", ""))
+        try:
+            return subprocess.run(
+                [self.python, "-m", "remote.attach.answer", function],
+                input=question,
+                env=environment,
+                cwd=self.cwd,
+                capture_output=True,
+                text=True,
+                timeout=deadline,
+                check=False,
+            )
+        except OSError as error:
+            raise HostError(
+                f"{self.python} cannot be started: {error.strerror}.", remedy="Set `python` in the inventory."
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise HostError(f"{self.python} did not answer {function} within {deadline:.0f} s.") from error
+
+
+def prepend(entry: str, path: str) -> str:
+    """Put `entry` first on a PYTHONPATH-like list, once."""
+    rest = [part for part in path.split(os.pathsep) if part and part != entry]
+    return os.pathsep.join([entry, *rest])

@@ -1,0 +1,182 @@
+"""What cannot be captured right, refused before a server starts: by name, in a sentence, with the cure. Host side.
+
+Called by every server start with the arguments as the installed SGLang parsed them. A table as data: a new finding is
+a new row, and `docs/attach.md` is printed from it. Rows say what was read or seen to go wrong silently; what is
+detected while running (a missing prefix, a non-finite value) is the capture's and the collector's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from remote.attach.families import FAMILIES, architecture, family_of
+from remote.attach.situation import Situation
+from remote.messages.attach import CheckedFlags, Refusal
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One configuration in which rows would be missing, partial or somebody else's."""
+
+    name: str
+    applies: Callable[[Situation], bool]
+    sentence: str
+    cure: Callable[[Situation], str] | str
+    example: tuple[str, ...] = ()
+    """Flags that provoke it, for the table and the tests."""
+
+
+def _served() -> str:
+    return ", ".join(name for family in FAMILIES for name in family.architectures)
+
+
+def _fusion_cure(situation: Situation) -> str:
+    if situation.has("enforce_disable_flashinfer_allreduce_fusion"):
+        return "--enforce-disable-flashinfer-allreduce-fusion, without --enable-aiter-allreduce-fusion"
+    return "SGLANG_IS_FLASHINFER_AVAILABLE=false in `env` (this SGLang has no flag for it), or SGLang 0.5.10 or newer"
+
+
+def _graph_cure(situation: Situation) -> str:
+    if situation.has("cuda_graph_backend_prefill"):
+        return "--cuda-graph-backend-prefill=disabled"
+    if situation.has("disable_piecewise_cuda_graph"):
+        return "--disable-piecewise-cuda-graph, without --enforce-piecewise-cuda-graph"
+    return "remove --enable-piecewise-cuda-graph"
+
+
+RULES = (
+    Rule(
+        "model",
+        lambda it: family_of(it.model_config) is None,
+        "no capture is written for this model's architecture",
+        f"a model of one of: {_served()}",
+    ),
+    Rule(
+        "model-implementation",
+        lambda it: it.value("model_impl") not in (None, "auto", "sglang"),
+        "the model runs through another implementation than the one that capture reads",
+        "--model-impl=sglang",
+        ("--model-impl=transformers",),
+    ),
+    Rule(
+        "radix-cache",
+        lambda it: not it.on("disable_radix_cache"),
+        "a cached prefix is not computed again, so a record would lack its rows (199 of a repeated 200)",
+        "--disable-radix-cache",
+        ("--radix-eviction-policy=lru",),
+    ),
+    Rule(
+        "hierarchical-cache",
+        lambda it: it.any_on("enable_hierarchical_cache", "enable_lmcache", "enable_flexkv"),
+        "prefixes come back from a second cache without being computed, so records would lack their rows",
+        "remove --enable-hierarchical-cache, --enable-lmcache and --enable-flexkv",
+        ("--enable-hierarchical-cache",),
+    ),
+    Rule(
+        "prefill-graph",
+        lambda it: it.prefill_graphs,
+        "prefill runs as CUDA graphs, and on replay no capture code runs, so nothing would be written",
+        _graph_cure,
+        ("--cuda-graph-backend-prefill=breakable",),
+    ),
+    Rule(
+        "two-batch-overlap",
+        lambda it: it.on("enable_two_batch_overlap"),
+        "layers leave the loop and run on half batches side by side, so boundaries would be skipped",
+        "remove --enable-two-batch-overlap",
+        ("--enable-two-batch-overlap",),
+    ),
+    Rule(
+        "allreduce-fusion",
+        lambda it: it.allreduce_fusion,
+        "a layer hands on a sum that other ranks still owe, so rows would be one rank's part of it",
+        _fusion_cure,
+        ("--tp-size=2", "--enable-aiter-allreduce-fusion"),
+    ),
+    Rule(
+        "scattered-rows",
+        lambda it: (
+            it.attention_tp > 1
+            and (
+                it.value("moe_a2a_backend") not in (None, "none")
+                or it.value("moe_dense_tp_size") == 1
+                or it.any_on("enable_attn_tp_input_scattered", "enable_layernorm_sp")
+            )
+        ),
+        "between layers each rank holds only its share of a prompt's rows",
+        "as many attention DP ranks as TP ranks, or none of --moe-a2a-backend, --moe-dense-tp-size=1, "
+        "--enable-attn-tp-input-scattered and --enable-layernorm-sp",
+        ("--tp-size=2", "--moe-a2a-backend=deepep"),
+    ),
+    Rule(
+        "context-parallel",
+        lambda it: (
+            it.number("attn_cp_size") > 1
+            or it.any_on(
+                "enable_prefill_cp",
+                "enable_prefill_context_parallel",
+                "enable_nsa_prefill_context_parallel",
+                "enable_dsa_prefill_context_parallel",
+            )
+        ),
+        "a prompt's rows are split over ranks and out of order",
+        "remove --enable-prefill-cp (or its older names) and --attn-cp-size",
+        ("--attn-cp-size=2",),
+    ),
+    Rule(
+        "speculative-decoding",
+        lambda it: it.value("speculative_algorithm") is not None,
+        "draft and verify batches look like prefill, and the draft model runs the same layer class",
+        "remove --speculative-algorithm and the flags that go with it",
+        ("--speculative-algorithm=EAGLE3",),
+    ),
+    Rule(
+        "mixed-chunk",
+        lambda it: it.on("enable_mixed_chunk"),
+        "decode rows ride in prefill batches as prompts of length 1",
+        "remove --enable-mixed-chunk",
+        ("--enable-mixed-chunk",),
+    ),
+    Rule(
+        "split-prefill",
+        lambda it: it.on("enable_pdmux"),
+        "prefill is split by layers and bypasses the model's forward pass",
+        "remove --enable-pdmux",
+        ("--enable-pdmux",),
+    ),
+    Rule(
+        "diffusion-decoding",
+        lambda it: it.value("dllm_algorithm") is not None,
+        "blocks are denoised repeatedly, and each pass looks like a prefill",
+        "remove --dllm-algorithm",
+        ("--dllm-algorithm=LowConfidence",),
+    ),
+    Rule(
+        "disaggregation",
+        lambda it: it.value("disaggregation_mode") not in (None, "null"),
+        "a prompt's request is answered by another server than the one that computes its rows",
+        "remove --disaggregation-mode",
+        ("--disaggregation-mode=prefill",),
+    ),
+)
+
+
+def refusals(
+    checked: CheckedFlags, model_config: Mapping[str, object], env: Mapping[str, str] | None = None
+) -> list[Refusal]:
+    """Return every reason why capture could not be right; empty where it can.
+
+    `checked` is what `check_flags` returned, `model_config` the model's `config.json`, `env` the variables that the
+    server is started with.
+    """
+    situation = Situation(checked, model_config, env or {})
+    return [_refusal(rule, situation) for rule in RULES if rule.applies(situation)]
+
+
+def _refusal(rule: Rule, situation: Situation) -> Refusal:
+    cure = rule.cure if isinstance(rule.cure, str) else rule.cure(situation)
+    sentence = rule.sentence
+    if rule.name == "model":
+        sentence = f"{sentence} ({architecture(situation.model_config) or 'config.json names none'})"
+    return Refusal(name=rule.name, sentence=sentence, cure=cure)

@@ -1,0 +1,86 @@
+"""A server start as the refusals see it: parsed flags, model config and environment, with what follows from them.
+
+Host side. Knows under which names SGLang 0.5.9 to 0.5.23 keep the same setting; changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from remote.messages.attach import CheckedFlags
+
+_FALSE = {"0", "false", "no", "n", "off"}
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One start, not yet made."""
+
+    checked: CheckedFlags
+    model_config: Mapping[str, object]
+    env: Mapping[str, str]
+
+    def has(self, name: str) -> bool:
+        """Whether this SGLang has the setting at all."""
+        return name in self.checked.values
+
+    def value(self, name: str) -> object:
+        """The setting's value; None where it is unset or unknown to this SGLang."""
+        return self.checked.values.get(name)
+
+    def on(self, name: str) -> bool:
+        """Whether a switch is set."""
+        return bool(self.value(name))
+
+    def any_on(self, *names: str) -> bool:
+        """Whether one of several switches is set."""
+        return any(self.on(name) for name in names)
+
+    def number(self, name: str) -> int:
+        """A size; 1 where it is unset."""
+        value = self.value(name)
+        return value if isinstance(value, int) else 1
+
+    @property
+    def attention_dp(self) -> int:
+        """Groups of ranks that hold different requests."""
+        dp = self.number("dp_size") if self.on("enable_dp_attention") else 1
+        return max(dp, self.number("attn_dp_size"))
+
+    @property
+    def attention_tp(self) -> int:
+        """Ranks that hold the same requests."""
+        return max(1, self.number("tp_size") // (self.attention_dp * self.number("attn_cp_size")))
+
+    @property
+    def prefill_graphs(self) -> bool:
+        """Prefill may run as CUDA graphs: not turned off in so many words (what a default becomes varies by GPU)."""
+        if not self.has("cuda_graph_backend_prefill"):
+            if self.has("disable_piecewise_cuda_graph"):
+                return not self.on("disable_piecewise_cuda_graph") or self.on("enforce_piecewise_cuda_graph")
+            return self.on("enable_piecewise_cuda_graph")
+        chosen = self._graph_config() or self.value("cuda_graph_backend_prefill")
+        if chosen is not None:
+            return chosen != "disabled"
+        return not self.any_on("disable_cuda_graph", "disable_prefill_cuda_graph")
+
+    def _graph_config(self) -> object:
+        """The prefill backend of `--cuda-graph-config`, which wins over every other flag."""
+        config = self.value("cuda_graph_config")
+        prefill = config.get("prefill") if isinstance(config, dict) else None
+        return prefill.get("backend") if isinstance(prefill, dict) else None
+
+    @property
+    def allreduce_fusion(self) -> bool:
+        """A layer's all-reduce may be left to the next layer's norm: asked for, or turned on by SGLang itself.
+
+        SGLang turns it on for MoE models on Hopper and Blackwell with TP above 1 and no DP attention.
+        """
+        if self.number("tp_size") == 1 or self.attention_dp > 1 or self.value("device") == "cpu":
+            return False
+        if self.on("enable_aiter_allreduce_fusion"):
+            return True
+        if self.has("enforce_disable_flashinfer_allreduce_fusion"):
+            return not self.on("enforce_disable_flashinfer_allreduce_fusion")
+        return self.env.get("SGLANG_IS_FLASHINFER_AVAILABLE", "true").lower() not in _FALSE

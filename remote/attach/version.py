@@ -1,0 +1,27 @@
+"""SGLang's version numbers, ordered. Standard library only."""
+
+from __future__ import annotations
+
+import re
+
+_NUMBERS = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:\.post(\d+))?")
+
+SUPPORTED = ((0, 5, 9, 0), (0, 5, 23, 99))
+"""First and last SGLang that the patch was tried over, inclusive."""
+COMPLETE_RESIDUAL = (0, 5, 21, 0)
+"""From here on the residual can be completed at any boundary, whoever owes a reduction."""
+
+
+def release(version: str) -> tuple[int, int, int, int]:
+    """`0.5.10.post1` as (0, 5, 10, 1); what cannot be read is (0, 0, 0, 0), older than everything."""
+    found = _NUMBERS.match(version)
+    if found is None:
+        return (0, 0, 0, 0)
+    major, minor, patch, post = found.groups(default="0")
+    return (int(major), int(minor), int(patch), int(post))
+
+
+def supported(version: str) -> bool:
+    """Whether a version lies within the range that was tried."""
+    first, last = SUPPORTED
+    return first <= release(version) <= last
