@@ -1,4 +1,4 @@
-"""Tasks that make a host reachable: `trust`."""
+"""Tasks that make a host reachable and ready: `trust`, `deploy`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import sys
 
 from invoke.context import Context
 
+from hosts.commands import deploy as deploying
 from hosts.commands import trust as trusting
-from hosts.tasks.session import JSON, TARGET, finish, roost_task, session
+from hosts.console.deploy import deployed_line
+from hosts.console.live import live_lines
+from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
 
 
 @roost_task(TARGET, JSON, yes="accept without asking (after comparing the fingerprint another way)")
@@ -30,6 +33,22 @@ def trust(
             if not accept:
                 return
         finish(output.outcomes(trusting.trust(fleet, accept=accept), _key))
+
+
+@roost_task(TARGET, JSON, DRY_RUN)
+def deploy(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    dry_run: bool = False,
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Push the payload (nothing, where the host has it) and attach capture to the host's SGLang."""
+    with session(host, hosts, inventory, json) as (fleet, output):
+        with live_lines(output) as lines:
+            outcomes = deploying.deploy(fleet, dry_run=dry_run, on_progress=lines)
+        finish(output.outcomes(outcomes, deployed_line))
 
 
 def _key(key: trusting.Trusted) -> str:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from hosts.inventory.model import Host
 from hosts.transport import bootstrap
 from hosts.transport.call import Conversation
-from hosts.transport.payload import Payload, current_payload
+from hosts.transport.payload import current_payload
 from hosts.transport.process import Process
 from remote.messages.envelope import Call, Progress
 
@@ -57,11 +57,10 @@ class Backend(ABC):
         `deadline` is in seconds for the whole call, None for one that goes on until it is left (logs).
         Raises the verb's own RoostError, or ConnectionLostError, ProtocolError and `open`'s errors.
         """
-        payload = current_payload()
         process = self.open(self.argv())
         try:
             conversation = Conversation(process, deadline)
-            conversation.begin(payload, workdir=self.host.workdir, verb=verb)
+            conversation.begin(current_payload(), workdir=self.host.workdir, verb=verb)
             conversation.send(
                 Call(
                     verb=verb,
@@ -75,13 +74,18 @@ class Backend(ABC):
         finally:
             process.close()
 
+    def has_payload(self, deadline: float = DEFAULT_DEADLINE_SECONDS) -> bool:
+        """Whether the host holds this payload, whole; changes nothing there."""
+        process = self.open(self.argv())
+        try:
+            conversation = Conversation(process, deadline)
+            return conversation.ask(current_payload(), workdir=self.host.workdir, verb="hello")
+        finally:
+            process.close()
+
     def argv(self) -> list[str]:
         """How this host starts Python on the bootstrap, its `exec` prefix included."""
         return [*shlex.split(self.host.exec), self.host.python, "-c", BOOTSTRAP]
-
-    def payload(self) -> Payload:
-        """What a call places."""
-        return current_payload()
 
 
 def operator() -> str:
