@@ -12,7 +12,7 @@ from remote.messages.server import CaptureSpec, ServerSpec
 
 def server_specs(host: Host, mode_name: str) -> list[ServerSpec]:
     """Return the servers of `host` in `mode_name`, resolved; raises UsageError for what the inventory lacks."""
-    mode = _mode(host, mode_name)
+    mode = find_mode(host, mode_name)
     if host.model is None:
         raise UsageError(f"{host.name} has no `model` in the inventory.", remedy="Give the model's path on the host.")
     if mode.capture and not host.layers:
@@ -24,7 +24,8 @@ def server_specs(host: Host, mode_name: str) -> list[ServerSpec]:
     return [_spec(host, mode_name, mode, entry, number) for number, entry in enumerate(entries)]
 
 
-def _mode(host: Host, name: str) -> Mode:
+def find_mode(host: Host, name: str) -> Mode:
+    """Return the host's mode of that name; raises UsageError with the nearest one."""
     if name not in host.modes:
         close = difflib.get_close_matches(name, host.modes, n=1, cutoff=0.4)
         known = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(host.modes) or 'none'}."

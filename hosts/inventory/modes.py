@@ -1,0 +1,60 @@
+"""What differs between two modes of a host, and why each difference is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel
+
+from hosts.inventory.model import FlagValue, Host, Mode
+from hosts.inventory.servers import find_mode
+
+CAPTURE_WHY = "hidden states are captured; Roost adds what that needs for the installed SGLang"
+RESTART_WHY = "a crashed server is started again, with capped backoff"
+
+
+class Difference(BaseModel):
+    """One setting that two modes do not share."""
+
+    setting: str
+    """`--flag`, `$VARIABLE`, `capture` or `restart`."""
+    first: str
+    """Value in the first mode; `-` where it is not set there."""
+    second: str
+    why: str
+    """The inventory's sentence on it (`why:` of the mode), empty where it has none."""
+
+
+def diff_modes(host: Host, first: str, second: str) -> list[Difference]:
+    """Return what differs between two modes as `host` would run them; raises UsageError for an unknown mode."""
+    one, two = find_mode(host, first), find_mode(host, second)
+    why = {**one.why, **two.why}
+    own = [
+        _difference("capture", one.capture, two.capture, CAPTURE_WHY),
+        _difference("restart", one.restart, two.restart, RESTART_WHY),
+    ]
+    flags = _differences("--", _flags(one), _flags(two), why)
+    env = _differences("$", one.env, two.env, why)
+    return [difference for difference in (*own, *flags, *env) if difference.first != difference.second]
+
+
+def _differences(
+    sign: str, one: Mapping[str, FlagValue], two: Mapping[str, FlagValue], why: dict[str, str]
+) -> list[Difference]:
+    names = {**one, **two}
+    return [_difference(f"{sign}{name}", one.get(name), two.get(name), why.get(name, "")) for name in names]
+
+
+def _flags(mode: Mode) -> dict[str, FlagValue]:
+    """Flags by one spelling; a false one is not set at all."""
+    return {name.lstrip("-").replace("_", "-"): value for name, value in mode.flags.items() if value is not False}
+
+
+def _difference(setting: str, first: FlagValue | None, second: FlagValue | None, why: str) -> Difference:
+    return Difference(setting=setting, first=_shown(first), second=_shown(second), why=why)
+
+
+def _shown(value: FlagValue | None) -> str:
+    if value is None or value is False:
+        return "-"
+    return "set" if value is True else str(value)
