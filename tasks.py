@@ -5,9 +5,9 @@ from __future__ import annotations
 from invoke.collection import Collection
 from invoke.context import Context
 from invoke.tasks import task
-from rich.console import Console
 from rich.table import Table
 
+from hosts.console.output import new_console
 from hosts.tasks.catalog import GROUPS, summary, tasks_of
 
 
@@ -19,7 +19,7 @@ def overview(context: Context) -> None:
         table.add_row(f"[bold]{title}[/bold]", "")
         for member in tasks_of(module):
             table.add_row(f"  inv {member.name}", summary(member))
-    Console(highlight=False).print(table)
+    new_console().print(table)
 
 
 namespace = Collection(overview)
