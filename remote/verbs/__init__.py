@@ -7,5 +7,18 @@ the annotation. It raises RoostError for anything a person should read.
 from __future__ import annotations
 
 VERBS: dict[str, str] = {
+    "assign": "remote.data.assign:assign",
+    "control": "remote.extract.verbs:control",
+    "extract": "remote.extract.launch:extract",
+    "freed": "remote.extract.verbs:freed",
     "hello": "remote.verbs.hello:hello",
+    "logs": "remote.logs.verb:logs",
+    "prepare": "remote.data.prepare:prepare",
+    "requeue": "remote.extract.verbs:requeue",
+    "serve": "remote.servers.serve:serve",
+    "servers": "remote.servers.records:servers",
+    "shards": "remote.extract.verbs:shards",
+    "status": "remote.extract.verbs:status",
+    "stop": "remote.servers.stop:stop",
+    "supervise": "remote.servers.supervisor:supervise",
 }

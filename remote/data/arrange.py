@@ -1,0 +1,173 @@
+"""The spool's records to a dataset's Arrow files: dedup, order, and each file written on its own.
+
+Called by `remote.data.prepare`; the order depends on the records and the seed alone, never on timing, on the
+number of processes or on the version of a random generator.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from remote.data.chunk import BYTES_PER_TOKEN, SpooledChunk, read_index
+from remote.data.dataset import SCHEMA, batch_of, shard_filename
+from remote.data.sources import Chunk
+from remote.files import written_aside
+
+SHARD_TOKENS = 32 << 20
+"""Tokens an Arrow file: 160 MB, well below the 2^31 elements that one Arrow list column can hold."""
+_BATCH_TOKENS = 1 << 20
+"""Tokens a record batch: bounds what a writer holds in memory to some 10 MB."""
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All records of the spool, one entry each, in the order of the sources; then, arranged, of the dataset."""
+
+    chunk: np.ndarray
+    """int32: which spool file."""
+    offset: np.ndarray
+    """int64: the record's first byte in it."""
+    length: np.ndarray
+    """int32, tokens."""
+    loss: np.ndarray
+    """int32, tokens with mask 1."""
+    origin: np.ndarray
+    """int64 [N, 2]: source, number."""
+    digest: np.ndarray
+    """uint64 [N, 2]."""
+
+    def take(self, places: np.ndarray) -> Catalogue:
+        """Return the entries at `places`, in that order."""
+        return Catalogue(
+            self.chunk[places],
+            self.offset[places],
+            self.length[places],
+            self.loss[places],
+            self.origin[places],
+            self.digest[places],
+        )
+
+    def content_digest(self) -> str:
+        """xxh3-128 over the records' digests in order."""
+        return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(self.digest, ">u8").tobytes())
+
+
+def catalogue(chunks: list[Chunk], spooled: list[SpooledChunk]) -> Catalogue:
+    """Put the chunks' indices together."""
+    counts = [len(chunk.length) for chunk in spooled]
+    offsets = [np.cumsum(chunk.length.astype(np.int64)) - chunk.length for chunk in spooled]
+    sources = np.repeat(np.array([chunk.source for chunk in chunks], np.int64), counts)
+    numbers = _joined([chunk.number for chunk in spooled], np.int64)
+    digests = [chunk.digest for chunk in spooled]
+    return Catalogue(
+        chunk=np.repeat(np.arange(len(spooled), dtype=np.int32), counts),
+        offset=_joined(offsets, np.int64) * BYTES_PER_TOKEN,
+        length=_joined([chunk.length for chunk in spooled], np.int32),
+        loss=_joined([chunk.loss for chunk in spooled], np.int32),
+        origin=np.stack([sources, numbers], axis=1),
+        digest=np.concatenate(digests) if digests else np.zeros((0, 2), np.uint64),
+    )
+
+
+def _joined(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate(arrays).astype(dtype) if arrays else np.zeros(0, dtype)
+
+
+def first_of_each(records: Catalogue) -> np.ndarray:
+    """Return the places of the records without exact copies of earlier ones (same ids, same mask), ascending."""
+    high, low = records.digest[:, 0], records.digest[:, 1]
+    order = np.lexsort((low, high))
+    same = (high[order][1:] == high[order][:-1]) & (low[order][1:] == low[order][:-1])
+    return np.sort(order[np.concatenate([[True], ~same])]) if len(order) else order
+
+
+def shuffled(records: Catalogue, seed: int | None) -> np.ndarray:
+    """Return the places in the order of their global indices: by a hash of seed and content; None keeps the order."""
+    if seed is None:
+        return np.arange(len(records.length))
+    rows = np.ascontiguousarray(records.digest, ">u8").tobytes()
+    keys = [
+        xxhash.xxh3_64_intdigest(rows[place : place + 16], seed & (1 << 64) - 1) for place in range(0, len(rows), 16)
+    ]
+    return np.lexsort((records.digest[:, 1], records.digest[:, 0], np.array(keys, np.uint64)))
+
+
+def cut(lengths: np.ndarray) -> list[tuple[int, int]]:
+    """Cut the dataset into half-open ranges of records, one an Arrow file."""
+    if not len(lengths):
+        return []
+    file_of = (np.cumsum(lengths, dtype=np.int64) - 1) // SHARD_TOKENS
+    edges = [0, *(np.flatnonzero(np.diff(file_of)) + 1).tolist(), len(lengths)]
+    return list(pairwise(edges))
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """One Arrow file to write."""
+
+    target: Path
+    spool: Path
+    chunk: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+
+
+def shard_tasks(records: Catalogue, out: Path, spool: Path) -> Iterator[ShardTask]:
+    """Yield a task for each Arrow file of the arranged `records`."""
+    ranges = cut(records.length)
+    for shard, (start, stop) in enumerate(ranges):
+        part = slice(start, stop)
+        target = out / shard_filename(shard, len(ranges))
+        yield ShardTask(target, spool, records.chunk[part], records.offset[part], records.length[part])
+
+
+def write_shard(task: ShardTask) -> int:
+    """Write one Arrow file, whole, unless it is there; return its records."""
+    if not task.target.exists():
+        with (
+            written_aside(task.target) as aside,
+            pa.OSFile(str(aside), "wb") as sink,
+            pa.ipc.new_stream(sink, SCHEMA) as writer,
+        ):
+            for batch in _batches(task):
+                writer.write_batch(batch)
+    return len(task.length)
+
+
+def _batches(task: ShardTask) -> Iterator[pa.RecordBatch]:
+    files: dict[int, int] = {}
+    held: list[tuple[np.ndarray, np.ndarray]] = []
+    tokens = 0
+    try:
+        for chunk, offset, length in zip(task.chunk.tolist(), task.offset.tolist(), task.length.tolist(), strict=True):
+            if chunk not in files:
+                files[chunk] = os.open(spool_name(task.spool, chunk).with_suffix(".records"), os.O_RDONLY)
+            content = os.pread(files[chunk], BYTES_PER_TOKEN * length, offset)
+            held.append((np.frombuffer(content, np.int32, length), np.frombuffer(content, np.int8, length, 4 * length)))
+            tokens += length
+            if tokens >= _BATCH_TOKENS:
+                yield batch_of(held)
+                held, tokens = [], 0
+        if held:
+            yield batch_of(held)
+    finally:
+        for descriptor in files.values():
+            os.close(descriptor)
+
+
+def spool_name(spool: Path, chunk: int) -> Path:
+    """Where a chunk is spooled, without suffix."""
+    return spool / f"{chunk:06d}"
+
+
+def read_spool(spool: Path, chunk: int) -> SpooledChunk:
+    """Read one finished chunk's index."""
+    return read_index(spool_name(spool, chunk).with_suffix(".npz"))

@@ -1,0 +1,84 @@
+"""Verb `assign`: a plan's shares to assignment folders, ready to be pushed to their hosts.
+
+Runs where the dataset is (`local`). Writes each share's `tokens.safetensors`, then its `assignment.json`, whole;
+streams from the mapped dataset, so that memory does not grow with a share's size.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from remote.context import Context
+from remote.data.dataset import DatasetFolder
+from remote.data.tensorfile import TensorSpec, header
+from remote.errors import UsageError
+from remote.files import make_directory, write_whole, written_aside
+from remote.messages.dataset import AssignRequest, AssignResult, HostShare, Ranges
+from remote.messages.extract import Assignment
+
+TOKENS_NAME = "tokens.safetensors"
+ASSIGNMENT_NAME = "assignment.json"
+
+
+def assign(request: AssignRequest, context: Context) -> AssignResult:
+    """Write every share of `request`; raise UsageError where one does not fit the dataset."""
+    dataset = DatasetFolder.open(request.dataset)
+    written: list[Assignment] = []
+    sizes: list[int] = []
+    for number, share in enumerate(request.shares):
+        _check(dataset, share)
+        assignment, size = _write(dataset, share)
+        written.append(assignment)
+        sizes.append(size)
+        context.report.progress("writing assignments", number + 1, len(request.shares), "hosts")
+    return AssignResult(assignments=written, size_bytes=sizes)
+
+
+def _check(dataset: DatasetFolder, share: HostShare) -> None:
+    manifest, host = dataset.manifest, share.assignment.host
+    if share.assignment.identity.dataset != manifest.digest:
+        raise UsageError(
+            f"The plan for {host} was made for dataset {share.assignment.identity.dataset}, "
+            f"and {dataset.root} is {manifest.digest}.",
+            remedy="Plan again.",
+        )
+    if not share.ranges:
+        raise UsageError(f"The plan gives {host} no records.")
+    if share.ranges[-1][1] > manifest.records:
+        raise UsageError(
+            f"The plan for {host} has record {share.ranges[-1][1] - 1}; the dataset ends at {manifest.records - 1}."
+        )
+
+
+def _write(dataset: DatasetFolder, share: HostShare) -> tuple[Assignment, int]:
+    folder = make_directory(Path(share.folder).expanduser())
+    lengths = np.concatenate([dataset.lengths[start:stop] for start, stop in share.ranges])
+    tokens = int(lengths.sum(dtype=np.int64))
+    with written_aside(folder / TOKENS_NAME) as aside, aside.open("wb") as out:
+        _write_tokens(out, dataset, share.ranges, lengths)
+        size = out.tell()
+    counted = {"records": len(lengths), "tokens": tokens, "vocab_size": dataset.manifest.vocab_size}
+    assignment = share.assignment.model_copy(update=counted)
+    write_whole(folder / ASSIGNMENT_NAME, assignment.model_dump_json(indent=1).encode())
+    return assignment, size
+
+
+def _write_tokens(out: BinaryIO, dataset: DatasetFolder, ranges: Ranges, lengths: np.ndarray) -> None:
+    records, tokens = len(lengths), int(lengths.sum(dtype=np.int64))
+    out.write(
+        header(
+            [
+                TensorSpec("index", "I64", (records,)),
+                TensorSpec("offset", "I64", (records + 1,)),
+                TensorSpec("token_ids", "I32", (tokens,)),
+            ]
+        )
+    )
+    for start, stop in ranges:
+        out.write(np.arange(start, stop, dtype="<i8").tobytes())
+    out.write(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype("<i8").tobytes())
+    for piece in dataset.tokens(ranges):
+        out.write(np.ascontiguousarray(piece, "<i4").data)

@@ -1,0 +1,225 @@
+"""One chunk of a source to tokenized records in the spool: what each worker process of `prepare` does.
+
+Writes `<spool>/<chunk>.records` (for each record its ids as int32, then its mask as int8) and, last and whole,
+`<spool>/<chunk>.npz` with everything else. A chunk whose `.npz` exists is done.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from remote.data.records import Conversation, Tokens, normalize
+from remote.data.sources import Chunk, read
+from remote.data.spans import assistant_spans
+from remote.data.template import ChatTemplate, quiet_transformers, with_arguments_as_the_template_takes_them
+from remote.data.tokenizer import ModelTokenizer, TokenizerSpec, load
+from remote.errors import RecordError
+from remote.files import written_aside
+from remote.messages.dataset import MaskMethod
+
+BYTES_PER_TOKEN = 5
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides a record's tokens; the same for all chunks."""
+
+    tokenizer: TokenizerSpec
+    template_options: tuple[tuple[str, Any], ...]
+    max_len: int | None
+    truncate: bool
+    min_len: int
+    vocab_size: int
+
+
+@dataclass
+class Tally:
+    """Counts of one chunk, or of all of them."""
+
+    dropped: dict[str, int] = field(default_factory=dict)
+    tokens_dropped: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    methods: dict[MaskMethod, int] = field(default_factory=dict)
+    truncated: int = 0
+    bad: list[str] = field(default_factory=list)
+    """`FILE:NUMBER: cause` of records that cannot be used, the first few."""
+
+    def drop(self, reason: str, name: str, tokens: int = 0) -> None:
+        """Count one record as left out."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+        self.tokens_dropped[reason] = self.tokens_dropped.get(reason, 0) + tokens
+        examples = self.examples.setdefault(reason, [])
+        if len(examples) < _EXAMPLES:
+            examples.append(name)
+
+    def add(self, other: Tally) -> None:
+        """Count what `other` counted."""
+        for mine, theirs in (
+            (self.dropped, other.dropped),
+            (self.tokens_dropped, other.tokens_dropped),
+            (self.methods, other.methods),
+        ):
+            for key, count in theirs.items():
+                mine[key] = mine.get(key, 0) + count  # type: ignore[index, call-overload]
+        for reason, examples in other.examples.items():
+            known = self.examples.setdefault(reason, [])
+            known += examples[: _EXAMPLES - len(known)]
+        self.truncated += other.truncated
+        self.bad += other.bad
+
+
+@dataclass(frozen=True)
+class SpooledChunk:
+    """What the spool holds of one chunk, its records' tokens aside."""
+
+    number: np.ndarray
+    """int64 [N]: the record's number in its source."""
+    length: np.ndarray
+    """int32 [N], tokens."""
+    loss: np.ndarray
+    """int32 [N], tokens with mask 1."""
+    digest: np.ndarray
+    """uint64 [N, 2]: xxh3-128 of ids and mask, high half first."""
+    tally: Tally
+
+
+class DroppedRecord(Exception):
+    """Control flow inside this module: the record is left out on purpose (too long, cut to nothing)."""
+
+    def __init__(self, reason: str, tokens: int = 0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.tokens = tokens
+
+
+def spool_chunk(recipe: Recipe, task: tuple[Chunk, Path]) -> None:
+    """Tokenize one chunk into its place in the spool: the task that worker processes are given."""
+    _worker(recipe).spool(*task)
+
+
+@lru_cache(maxsize=1)
+def _worker(recipe: Recipe) -> ChunkWorker:
+    return ChunkWorker(recipe)
+
+
+class ChunkWorker:
+    """Holds the tokenizer, loaded once a process and only where a chunk needs it."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        quiet_transformers()
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self.recipe = recipe
+
+    @cached_property
+    def tokenizer(self) -> ModelTokenizer:
+        return load(self.recipe.tokenizer)
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        return ChatTemplate(self.tokenizer, dict(self.recipe.template_options))
+
+    def spool(self, chunk: Chunk, target: Path) -> None:
+        """Tokenize `chunk` into `target` (without suffix); do nothing where that was done before."""
+        if target.with_suffix(".npz").exists():
+            return
+        tally = Tally()
+        rows: list[tuple[int, int, int, int]] = []
+        with written_aside(target.with_suffix(".records")) as aside, aside.open("wb") as out:
+            for number, ids, mask in self._records(chunk, tally):
+                content = ids.tobytes() + mask.tobytes()
+                out.write(content)
+                rows.append((number, len(ids), int(mask.sum()), xxhash.xxh3_128_intdigest(content)))
+        _write_index(target.with_suffix(".npz"), rows, tally)
+
+    def _records(self, chunk: Chunk, tally: Tally) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        for number, raw in read(chunk):
+            name = f"{chunk.name}:{number}"
+            try:
+                if isinstance(raw, RecordError):
+                    raise raw
+                ids, mask, method = self.tokenize(raw)
+                ids, mask = self._within_limits(ids, mask, tally)
+            except RecordError as error:
+                tally.drop(error.message, name)
+                if len(tally.bad) < _EXAMPLES:
+                    tally.bad.append(f"{name}: {error}")
+                continue
+            except DroppedRecord as dropped:
+                tally.drop(dropped.reason, name, dropped.tokens)
+                continue
+            tally.methods[method] = tally.methods.get(method, 0) + 1
+            yield number, ids, mask
+
+    def tokenize(self, raw: Any) -> tuple[np.ndarray, np.ndarray, MaskMethod]:
+        """Return ids int32 [L], mask int8 [L] and the mask's method; raise RecordError."""
+        record = normalize(raw)
+        ids, mask, method = self._tokens_of(record)
+        _check(ids, mask, self.recipe.vocab_size)
+        return np.asarray(ids, np.int32), np.asarray(mask, np.int8), method
+
+    def _tokens_of(self, record: Conversation | Tokens) -> tuple[list[int], list[int], MaskMethod]:
+        if isinstance(record, Tokens):
+            return record.input_ids, record.loss_mask, "given"
+        conversation = with_arguments_as_the_template_takes_them(self.template, record)
+        text = self.template.render(conversation.messages, conversation.tools)
+        spans, method = assistant_spans(self.template, conversation, text)
+        ids, mask = self.tokenizer.encode(text, spans)
+        return ids, mask, method
+
+    def _within_limits(self, ids: np.ndarray, mask: np.ndarray, tally: Tally) -> tuple[np.ndarray, np.ndarray]:
+        recipe = self.recipe
+        if len(ids) < recipe.min_len:
+            raise DroppedRecord(f"shorter than {recipe.min_len} tokens", len(ids))
+        if recipe.max_len is None or len(ids) <= recipe.max_len:
+            return ids, mask
+        if not recipe.truncate:
+            raise DroppedRecord(f"longer than {recipe.max_len} tokens", len(ids))
+        if not mask[: recipe.max_len].any():
+            raise DroppedRecord(f"no assistant token in its first {recipe.max_len} tokens", len(ids))
+        tally.truncated += 1
+        return ids[: recipe.max_len], mask[: recipe.max_len]
+
+
+def _check(ids: list[int], mask: list[int], vocab_size: int) -> None:
+    if not ids:
+        raise RecordError("it has no tokens")
+    low, high = min(ids), max(ids)
+    if low < 0 or high >= vocab_size:
+        raise RecordError(f"token id {low if low < 0 else high} is outside the vocabulary of {vocab_size}")
+    if not any(mask):
+        raise RecordError("its loss mask is all 0: the template shows nothing of the assistant's turns")
+    if all(mask):
+        raise RecordError("its loss mask is all 1: nothing in it was asked of the assistant")
+
+
+def _write_index(path: Path, rows: list[tuple[int, int, int, int]], tally: Tally) -> None:
+    digests = [(digest >> 64, digest & (1 << 64) - 1) for *_, digest in rows]
+    content = io.BytesIO()
+    np.savez(
+        content,
+        number=np.array([row[0] for row in rows], np.int64),
+        length=np.array([row[1] for row in rows], np.int32),
+        loss=np.array([row[2] for row in rows], np.int32),
+        digest=np.array(digests, np.uint64).reshape(-1, 2),
+        tally=np.frombuffer(json.dumps(asdict(tally)).encode(), np.uint8),
+    )
+    with written_aside(path) as aside:
+        aside.write_bytes(content.getbuffer())
+
+
+def read_index(path: Path) -> SpooledChunk:
+    """Read back what `ChunkWorker.spool` wrote last."""
+    with np.load(path) as arrays:
+        tally = Tally(**json.loads(arrays["tally"].tobytes()))
+        return SpooledChunk(arrays["number"], arrays["length"], arrays["loss"], arrays["digest"], tally)

@@ -1,0 +1,133 @@
+"""Which characters of a rendered conversation the assistant generated.
+
+Called in the worker processes of `prepare`; pure. Two ways, in this order:
+
+1. `{% generation %}` blocks, where the template has them: its author's word.
+2. The marker method, right for templates that are not prefix-stable (Qwen3 and DeepSeek-R1 drop the thinking of
+   earlier turns, others trim, merge or reorder). For each assistant turn the *whole* conversation is rendered
+   twice: as it is, and with everything which that turn generated replaced by a private-use character. The two
+   texts share all that surrounds the turn, whatever the template does elsewhere; what lies between their common
+   prefix and common suffix is the turn's text, as this template shows it in this place.
+
+   The span is then widened to what the model would have had to generate:
+   - left, to the end of the template's own generation prompt (so that an opening `<think>` counts where the
+     generation prompt does not already hold it);
+   - right, over the token that closes the turn (`<|im_end|>`), because a drafter must learn to end. White space
+     after it and the next turn's header do not count.
+"""
+
+from __future__ import annotations
+
+from remote.data.records import Conversation, Message
+from remote.data.template import ChatTemplate
+from remote.data.tokenizer import Spans
+from remote.errors import RecordError
+from remote.messages.dataset import MaskMethod
+
+
+def assistant_spans(template: ChatTemplate, conversation: Conversation, text: str) -> tuple[Spans, MaskMethod]:
+    """Return the sorted, disjoint character spans of `text` that the assistant generated, and how they were found."""
+    spans = template.generation_spans(conversation, text)
+    if spans is not None:
+        return spans, "generation"
+    return _marked_spans(template, conversation, text), "marker"
+
+
+def _marked_spans(template: ChatTemplate, conversation: Conversation, text: str) -> Spans:
+    marker = _unused_character(text)
+    spans: Spans = []
+    floor = 0
+    for turn, message in enumerate(conversation.messages):
+        if message["role"] != "assistant":
+            continue
+        marked = _render_marked(template, conversation, turn, marker)
+        if marked == text:
+            continue
+        start, stop = _difference(text, marked)
+        if start < floor:
+            raise RecordError(f"the template moves or rewrites turns after message {turn}, so its mask is unknown")
+        start = _after_generation_prompt(template, conversation, turn, text, start, floor)
+        stop = _after_ending(template, text, stop)
+        if stop > start:
+            spans.append((start, stop))
+            floor = stop
+    return spans
+
+
+def _unused_character(text: str) -> str:
+    """A private-use character that `text` does not hold."""
+    return next(character for character in map(chr, range(0xE000, 0xF8FF)) if character not in text)
+
+
+def _render_marked(template: ChatTemplate, conversation: Conversation, turn: int, marker: str) -> str:
+    """Render with what message `turn` generated replaced by `marker`.
+
+    Some templates demand that an answer of a tool follows a call; for those the call stays, marked inside.
+    """
+    before, message = conversation.messages[:turn], conversation.messages[turn]
+    after = conversation.messages[turn + 1 :]
+    plain: Message = {"role": "assistant", "content": marker}
+    variants = [plain]
+    if message.get("tool_calls"):
+        calls = [_marked_call(call, marker, template) for call in message["tool_calls"]]
+        variants.append({**plain, "tool_calls": calls})
+    for number, variant in enumerate(variants):
+        try:
+            marked = template.render([*before, variant, *after], conversation.tools)
+        except RecordError:
+            if number == len(variants) - 1:
+                raise
+            continue
+        return marked
+    raise AssertionError("a variant was rendered or raised")
+
+
+def _marked_call(call: dict[str, object], marker: str, template: ChatTemplate) -> dict[str, object]:
+    arguments: object = {marker: marker} if template.takes_argument_objects else marker
+    return {**call, "function": {"name": marker, "arguments": arguments}}
+
+
+def _difference(text: str, marked: str) -> tuple[int, int]:
+    """Return the half-open range of `text` outside the two texts' common prefix and common suffix."""
+    prefix = _common(text, marked)
+    longest = min(len(text), len(marked)) - prefix
+    suffix = min(_common(text[::-1], marked[::-1]), longest)
+    return prefix, len(text) - suffix
+
+
+def _common(one: str, other: str) -> int:
+    """Length of the common prefix, by bisection: slices compare at memory speed, characters one by one do not."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one.startswith(other[low:middle], low):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _after_generation_prompt(
+    template: ChatTemplate, conversation: Conversation, turn: int, text: str, start: int, floor: int
+) -> int:
+    """Move `start` left to the end of the generation prompt, where the text shows it just before this turn."""
+    history = conversation.messages[:turn]
+    try:
+        asked = template.render(history, conversation.tools)
+        prompted = template.render(history, conversation.tools, prompt=True)
+    except RecordError:
+        return start
+    prompt = prompted[_common(asked, prompted) :]
+    if not prompt:
+        return start
+    found = text.rfind(prompt, floor, start)
+    return found + len(prompt) if found >= 0 else start
+
+
+def _after_ending(template: ChatTemplate, text: str, stop: int) -> int:
+    """Move `stop` right over the token that closes the turn, if that comes next."""
+    rest = text[stop:]
+    token = template.special_at(rest)
+    if token and (token == template.ending or token in template.eos):
+        return stop + rest.index(token) + len(token)
+    return stop
