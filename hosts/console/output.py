@@ -6,6 +6,7 @@ Results go to stdout; progress, notes and errors to stderr, so that a pipe gets 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -26,13 +27,25 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
+PIPED_COLUMNS = 200
+"""Width of a table that no terminal limits."""
+
+
+def new_console(stderr: bool = False) -> Console:
+    """A console that never breaks a line of text, and lays tables out wide when piped."""
+    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPED_COLUMNS
+    return console
+
+
 class Output:
     """Where a task's words go."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        self.out = Console(highlight=False, soft_wrap=True)
-        self.err = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.out = new_console()
+        self.err = new_console(stderr=True)
 
     def note(self, text: str) -> None:
         """Say something on the side (stderr); silent with `--json`."""
@@ -62,12 +75,15 @@ class Output:
             self.out.file.write(json.dumps(value, indent=2, sort_keys=False) + "\n")
 
     def error(self, error: RoostError, host: str = "") -> None:
-        """One sentence, the host in front, and what to do."""
+        """One sentence, the host in front, and what to do; below it a log's lines where the error carries them."""
         if self.as_json:
             return
         where = f"[bold]{escape(host)}:[/bold] " if host else ""
         remedy = f"\n    {escape(printable(error.remedy))}" if error.remedy else ""
         self.err.print(f"[red]✗[/red] {where}{escape(printable(error.message))}{remedy}")
+        lines = error.details.get("lines", [])
+        for line in lines if isinstance(lines, list) else []:
+            self.err.print(f"    [dim]│ {escape(printable(str(line)))}[/dim]")
 
     def outcomes(
         self,
