@@ -76,6 +76,11 @@ class ServerPaths:
     def current_log(self) -> Path:
         return self.logs / "current"
 
+    @property
+    def supervisor_log(self) -> Path:
+        """What the supervisor itself had to say, start after start."""
+        return self.root / "supervisor.log"
+
     def log(self, start: int) -> Path:
         return self.logs / f"{self.root.name}_v{start}.log"
 

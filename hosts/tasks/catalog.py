@@ -8,9 +8,14 @@ from typing import Any
 
 from invoke.tasks import Task
 
-from hosts.tasks import reach
+from hosts.tasks import practice, reach, servers, tuning
 
-GROUPS: tuple[tuple[str, ModuleType], ...] = (("Reach the hosts", reach),)
+GROUPS: tuple[tuple[str, ModuleType], ...] = (
+    ("Reach the hosts", reach),
+    ("Servers", servers),
+    ("Modes and speed", tuning),
+    ("Practice", practice),
+)
 """A title and the module whose tasks stand under it, in the order in which they are used."""
 
 

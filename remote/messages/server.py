@@ -43,6 +43,8 @@ class ServerSpec(Message):
     """Environment on top of the login's; values never appear in an argv or a log."""
     capture: CaptureSpec | None = None
     """Set in modes that extract; None serves plainly."""
+    secrets: list[str] = Field(default_factory=list)
+    """Keys of `env` whose values are shown nowhere and written nowhere."""
     ready_timeout_seconds: float = 1800.0
     restart: bool = False
     """Start again after a crash, with capped backoff."""
@@ -92,6 +94,8 @@ class ServerState(Message):
     log: str
     start: int = 1
     """Counts starts of this server name on this host; the log's number."""
+    mark: str = ""
+    """What every process of this start carries as `ROOST_SERVER` in its environment."""
     supervisor: ProcessRef | None = None
     server: ProcessRef | None = None
     capture: CaptureState | None = None
@@ -103,3 +107,112 @@ class ServerState(Message):
     exit_code: int | None = None
     cause: str = ""
     """One sentence on why it failed."""
+    restarts: int = 0
+    """Starts that followed a crash of the same `serve`."""
+    restart_at: float | None = None
+    """When the supervisor starts it again; None where it will not."""
+
+
+class ServeRequest(Message):
+    """Start these servers on this host and wait until each is ready."""
+
+    servers: list[ServerSpec]
+    replace: bool = False
+    """Stop this workdir's own server of the same name first."""
+    dry_run: bool = False
+    wait_for_lock: bool = False
+    """Wait for another operator's command to end instead of refusing."""
+
+
+class PlannedStart(Message):
+    """A start as it will run, exactly; secrets in the environment are shown as `***`."""
+
+    name: str
+    command: list[str]
+    env: dict[str, str]
+    """What is set on top of the login's environment."""
+    log: str
+    steps: list[str] = Field(default_factory=list)
+    """What happens before the start, one sentence each."""
+
+
+class ServeResult(Message):
+    """The servers once ready; with `dry_run` only `planned` is filled."""
+
+    servers: list[ServerState] = Field(default_factory=list)
+    planned: list[PlannedStart] = Field(default_factory=list)
+
+
+class ServersRequest(Message):
+    """Which servers this workdir's records know; changes nothing."""
+
+    names: list[str] = Field(default_factory=list)
+    """Empty for all."""
+
+
+class ServerReport(Message):
+    """A server's record beside what is really there."""
+
+    state: ServerState
+    alive: bool
+    """The recorded process lives (same pid and create time, no zombie)."""
+    supervised: bool
+    """Its supervisor lives."""
+    problem: str = ""
+    """One sentence where record and reality differ."""
+
+
+class ServersResult(Message):
+    """All servers of this workdir, by name."""
+
+    servers: list[ServerReport]
+
+
+class ProcessRow(Message):
+    """A process as `inv stop` and `inv free` show it before anything is done to it."""
+
+    pid: int
+    user: str
+    age_seconds: float
+    gpu_bytes: int | None = None
+    """GPU memory that the driver charges to it; None where no driver says."""
+    command: str
+    holds: list[str] = Field(default_factory=list)
+    """Why it is shown: `port 8000`, `/dev/nvidia0`, `dump directory …`, `SGLang server`."""
+    owner: str = ""
+    """The Roost server that it belongs to, as `NAME in WORKDIR`; empty for anyone else's."""
+
+
+class StopRequest(Message):
+    """Stop this workdir's servers; with `force` also whatever else stands in their way."""
+
+    names: list[str] = Field(default_factory=list)
+    """Empty for all."""
+    force: bool = False
+    dry_run: bool = False
+    grace_seconds: float = 30.0
+    """Between SIGTERM and SIGKILL of the whole process group."""
+    wait_for_lock: bool = False
+
+
+class StopResult(Message):
+    """What was stopped (with `dry_run`: would be) and what remains."""
+
+    stopped: list[str] = Field(default_factory=list)
+    """Names of this workdir's servers that were running and are gone."""
+    processes: list[ProcessRow] = Field(default_factory=list)
+    """Every process that was ended."""
+    others: list[ProcessRow] = Field(default_factory=list)
+    """Not of this workdir and in the way: ended only with `force`."""
+    remaining: list[str] = Field(default_factory=list)
+    """What is still there after the deadline, one sentence each with its owner."""
+    freed: list[str] = Field(default_factory=list)
+    """Dump directories emptied and shared memory removed, one sentence each."""
+
+
+class SuperviseRequest(Message):
+    """Be the supervisor of the server whose `state.json` says `starting`; sent by `serve` on the same host."""
+
+    name: str
+    env: dict[str, str]
+    """The server's whole environment, secrets included: it travels through a pipe and is written nowhere."""

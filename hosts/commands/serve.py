@@ -1,0 +1,41 @@
+"""`inv serve` and `inv restart`: servers on every host, from the inventory, until each is really ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hosts.fleet import Fleet, Outcome
+from hosts.inventory.model import Host
+from hosts.inventory.servers import server_specs
+from remote.messages.envelope import Progress
+from remote.messages.server import ServeRequest, ServeResult
+
+OVERHEAD_SECONDS = 900.0
+"""Beside the wait for ready itself: checking flags, stopping an earlier server, a cold file system."""
+
+
+def serve(
+    fleet: Fleet,
+    *,
+    mode: str,
+    replace: bool = False,
+    dry_run: bool = False,
+    wait: bool = False,
+    on_progress: Callable[[Host, Progress], None] | None = None,
+) -> list[Outcome[ServeResult]]:
+    """Start the servers of `mode` on all hosts at once; with `replace`, stop the earlier ones first.
+
+    A mistake in the inventory (a mode that a host does not have) raises UsageError before any host is touched.
+    """
+    requests = {
+        host.name: ServeRequest(servers=server_specs(host, mode), replace=replace, dry_run=dry_run, wait_for_lock=wait)
+        for host in fleet.hosts
+    }
+    patience = max((host.ready_timeout for host in fleet.hosts), default=0.0) + OVERHEAD_SECONDS
+    return fleet.call(
+        "serve",
+        lambda host: requests[host.name],
+        ServeResult,
+        deadline=patience,
+        on_progress=on_progress,
+    )

@@ -1,0 +1,66 @@
+"""What `serve`, `restart` and `stop` print: one line a host, the planned commands, the processes in the way."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from hosts.console.output import Output
+from hosts.console.text import duration, size
+from hosts.fleet import Outcome
+from remote.messages.server import ProcessRow, ServeResult, ServerState, StopResult
+
+
+def server_line(result: ServeResult) -> str:
+    """`main ready on port 8000 after 41 s (SGLang 0.5.23, capture of [3, 31, 59, 61])`."""
+    if result.planned:
+        return f"would start {', '.join(plan.name for plan in result.planned)}"
+    return "; ".join(_state(state) for state in result.servers)
+
+
+def _state(state: ServerState) -> str:
+    took = f" after {duration(state.ready_at - state.started_at)}" if state.ready_at else ""
+    capture = f", capture of {state.capture.boundaries}" if state.capture else ""
+    return f"{state.name} {state.status} on port {state.port}{took} (SGLang {state.sglang}{capture})"
+
+
+def show_plan(output: Output, outcomes: Sequence[Outcome[ServeResult]]) -> None:
+    """Every planned start as it would run: what happens before, the environment, the command, the log."""
+    for outcome in outcomes:
+        for plan in outcome.value.planned if outcome.value else []:
+            output.line(f"\n{outcome.host.name} {plan.name}")
+            for step in plan.steps:
+                output.line(f"  {step}")
+            for name, value in sorted(plan.env.items()):
+                output.line(f"  {name}={shlex.quote(value)}")
+            output.line(f"  {shlex.join(plan.command)}")
+            output.line(f"  log: {plan.log}")
+
+
+def stop_line(result: StopResult) -> str:
+    """What was stopped and what remains, in one line."""
+    said = [f"stopped {', '.join(result.stopped)}" if result.stopped else "nothing of Roost's was running"]
+    said += [f"freed {freed}" for freed in result.freed]
+    said += result.remaining
+    return "; ".join(said)
+
+
+def is_left(result: StopResult) -> bool:
+    """Whether something remains: the exit code is 1."""
+    return bool(result.remaining)
+
+
+def show_processes(output: Output, outcomes: Sequence[Outcome[StopResult]]) -> None:
+    """The processes that were ended or stand in the way, by host."""
+    rows = [
+        (outcome.host.name, *_cells(row))
+        for outcome in outcomes
+        for row in (outcome.value.processes if outcome.value else [])
+    ]
+    if rows:
+        output.table(("host", "pid", "user", "age", "GPU memory", "owner", "command"), rows)
+
+
+def _cells(row: ProcessRow) -> tuple[str, ...]:
+    memory = "" if row.gpu_bytes is None else size(row.gpu_bytes)
+    return (str(row.pid), row.user, duration(row.age_seconds), memory, row.owner, row.command)

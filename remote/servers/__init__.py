@@ -1,0 +1,1 @@
+"""Servers on a GPU host: started detached, awaited until really ready, supervised, stopped without harm to others."""

@@ -1,0 +1,121 @@
+"""GPU memory as the driver charges it: NVML where nvidia-ml-py is installed, `nvidia-smi` otherwise.
+
+Runs on the host, called by preflight, `stop` and `free`. Read-only; a host without GPUs has none.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+SMI_SECONDS = 30.0
+"""nvidia-smi on a box whose driver is sick can hang for ever."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU; inside a container a process's pid may be the outer one and mean nothing here."""
+
+    index: int
+    name: str
+    total_bytes: int
+    used_bytes: int
+    processes: dict[int, int] = field(default_factory=dict)
+    """pid → bytes charged to it."""
+
+
+def gpus() -> list[Gpu]:
+    """All GPUs that this user can see, by index; empty on a host without a driver."""
+    for source in (_by_nvml, _by_smi):
+        found = source()
+        if found is not None:
+            return found
+    return []
+
+
+def charged() -> dict[int, int]:
+    """GPU memory in bytes by pid, over all GPUs."""
+    total: dict[int, int] = {}
+    for gpu in gpus():
+        for pid, size in gpu.processes.items():
+            total[pid] = total.get(pid, 0) + size
+    return total
+
+
+def _by_nvml() -> list[Gpu] | None:
+    """None where nvidia-ml-py or the driver's library is missing."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        with _nvml(pynvml):
+            return [_nvml_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError:
+        return None
+
+
+@contextmanager
+def _nvml(pynvml: Any) -> Iterator[None]:
+    pynvml.nvmlInit()
+    try:
+        yield
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _nvml_gpu(pynvml: Any, index: int) -> Gpu:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    name = pynvml.nvmlDeviceGetName(handle)
+    return Gpu(
+        index=index,
+        name=name.decode() if isinstance(name, bytes) else str(name),
+        total_bytes=int(memory.total),
+        used_bytes=int(memory.used),
+        processes={
+            int(process.pid): int(process.usedGpuMemory or 0)
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        },
+    )
+
+
+def _by_smi() -> list[Gpu] | None:
+    rows = _smi("--query-gpu=index,uuid,name,memory.total,memory.used")
+    if rows is None:
+        return None
+    apps = _smi("--query-compute-apps=gpu_uuid,pid,used_memory") or []
+    return parse_smi(rows, apps)
+
+
+def parse_smi(rows: list[list[str]], apps: list[list[str]]) -> list[Gpu]:
+    """GPUs from nvidia-smi's rows (index, uuid, name, MiB, MiB) and its processes' (uuid, pid, MiB or `[N/A]`)."""
+    found = []
+    for index, uuid, name, total, used in rows:
+        mine = {int(pid): _mebibytes(size) for owner, pid, size in apps if owner == uuid and pid.isdecimal()}
+        found.append(Gpu(int(index), name, _mebibytes(total), _mebibytes(used), mine))
+    return found
+
+
+def _mebibytes(text: str) -> int:
+    return int(text) << 20 if text.isdecimal() else 0
+
+
+def _smi(query: str, run: Callable[..., Any] = subprocess.run) -> list[list[str]] | None:
+    try:
+        answer = run(
+            ["nvidia-smi", query, "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=SMI_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if answer.returncode != 0:
+        return None
+    return [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines() if line.strip()]

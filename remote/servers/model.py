@@ -1,0 +1,71 @@
+"""The model folder that a server is asked to load, looked at before anything is started.
+
+Runs on the host, called by `serve`. Reads `config.json` and file names; never a weight.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from remote.errors import HostError
+
+WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+
+
+def check_model(path: str) -> dict[str, Any]:
+    """Return the model's config; raises HostError for an absent folder, config or weight file."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise HostError(f"There is no model folder {path}.", remedy=_nearest(folder))
+    config = _config(folder)
+    missing = _missing_shards(folder)
+    if missing:
+        raise HostError(
+            f"The model in {path} lacks {len(missing)} of its weight files, {missing[0]} among them.",
+            remedy="Finish copying the model to this host.",
+        )
+    return config
+
+
+def depth(config: dict[str, Any]) -> int:
+    """Number of blocks n, also of a model that wraps its language model (`text_config`); raises HostError."""
+    for section in (config, config.get("text_config"), config.get("language_config")):
+        if isinstance(section, dict) and isinstance(section.get("num_hidden_layers"), int):
+            return int(section["num_hidden_layers"])
+    raise HostError("The model's config.json names no num_hidden_layers, so its boundaries are unknown.")
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except FileNotFoundError as error:
+        raise HostError(
+            f"The model folder {folder} has no config.json.", remedy="Give the folder that holds the weights."
+        ) from error
+    except ValueError as error:
+        raise HostError(f"{folder / 'config.json'} is not JSON: {error}.") from error
+    if not isinstance(config, dict):
+        raise HostError(f"{folder / 'config.json'} is not a JSON object.")
+    return config
+
+
+def _missing_shards(folder: Path) -> list[str]:
+    """Weight files that the index names and the folder lacks; a folder without any weights lacks `*.safetensors`."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            wanted = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise HostError(f"{index} cannot be read: {error}.", remedy="Copy the model again.") from error
+        return [name for name in wanted if not (folder / name).is_file()]
+    if any(True for pattern in WEIGHT_PATTERNS for _ in folder.glob(pattern)):
+        return []
+    return ["*.safetensors"]
+
+
+def _nearest(folder: Path) -> str:
+    """Name the deepest folder of the path that exists: most often a mount that is missing on this host."""
+    parent = next(parent for parent in folder.parents if parent.is_dir())
+    return f"{parent} exists, {folder.relative_to(parent).parts[0]} in it does not: mount or copy the model."

@@ -1,0 +1,77 @@
+"""How far a starting server has come, read from SGLang's own log lines as they appear.
+
+Runs on the host, called by `serve` while it waits. Reads the log; changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Step:
+    """One sentence, and how far along where the log tells."""
+
+    text: str
+    done: float | None = None
+    total: float | None = None
+    unit: str = ""
+
+
+_SHARDS = re.compile(r"shards:\s+(\d+)% Completed \| (\d+)/(\d+)")
+_STEPS: list[tuple[re.Pattern[str], str]] = [
+    (re.compile(r"server_args="), "arguments accepted"),
+    (re.compile(r"Init torch distributed begin"), "ranks meet"),
+    (re.compile(r"Load weight begin\. avail mem=([\d.]+) GB"), "loading weights ({0} GB free)"),
+    (re.compile(r"Load weight end\..*?mem usage=([\d.]+) GB"), "weights loaded ({0} GB)"),
+    (re.compile(r"KV Cache is allocated\..*?#tokens: (\d+)"), "KV cache allocated ({0} tokens)"),
+    (re.compile(r"Capture (?:\w+ )?cuda graph.*begin", re.IGNORECASE), "capturing CUDA graphs"),
+    (re.compile(r"Application startup complete"), "HTTP server up, waiting for a first generation"),
+]
+
+
+class LogProgress:
+    """Reads one server's log on from where it was read last; starts anew when a restart opened another."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._offset = 0
+        self._last: Step | None = None
+
+    def poll(self, path: Path) -> Step | None:
+        """The newest step, if it is another one than at the last call."""
+        if path != self._path:
+            self._path, self._offset = path, 0
+        step = self._last
+        for line in self._new_lines(path):
+            step = parse(line) or step
+        if step == self._last:
+            return None
+        self._last = step
+        return step
+
+    def _new_lines(self, path: Path) -> list[str]:
+        """Whole lines only; tqdm's bar redraws itself with carriage returns, so those end lines too."""
+        try:
+            with path.open("rb") as stream:
+                stream.seek(self._offset)
+                content = stream.read()
+        except FileNotFoundError:
+            return []
+        end = max(content.rfind(b"\n"), content.rfind(b"\r")) + 1
+        self._offset += end
+        return content[:end].decode("utf-8", "replace").replace("\r", "\n").splitlines()
+
+
+def parse(line: str) -> Step | None:
+    """The step that a line of SGLang's log tells, or None."""
+    shards = _SHARDS.search(line)
+    if shards:
+        return Step("loading weights", float(shards.group(2)), float(shards.group(3)), "files")
+    for pattern, text in _STEPS:
+        found = pattern.search(line)
+        if found:
+            return Step(text.format(*found.groups()))
+    return None

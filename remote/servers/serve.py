@@ -1,0 +1,147 @@
+"""The verb `serve`: everything is settled first, then servers are started detached and awaited until really ready.
+
+Runs on the host, called by `inv serve` and `inv restart`. Writes `servers/<name>/`, claims the dump directory, and with
+`replace` stops this workdir's own server of the same name. Ending this verb ends nothing that it started.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote.context import Context
+from remote.errors import HostError
+from remote.lock import host_lock
+from remote.messages.server import PlannedStart, ServeRequest, ServeResult, ServerState
+from remote.servers import dump, logfile, records, stop
+from remote.servers.awaiting import await_ready
+from remote.servers.command import Launch, plan_launch
+from remote.servers.detach import start_supervisor
+from remote.servers.preflight import check_host, check_together
+from remote.servers.processes import MARK, find
+from remote.servers.redact import redacted, redacted_spec
+
+
+@dataclass(frozen=True)
+class Order:
+    """One server of the request beside what this host already has under its name."""
+
+    launch: Launch
+    earlier: ServerState | None
+    """A server of this name that runs now."""
+
+    @property
+    def name(self) -> str:
+        return self.launch.spec.name
+
+    @property
+    def is_running(self) -> bool:
+        """The same server, command, capture and payload, runs already: there is nothing to start."""
+        earlier, launch = self.earlier, self.launch
+        return (
+            earlier is not None
+            and earlier.command == launch.argv
+            and earlier.capture == launch.capture
+            and earlier.spec == redacted_spec(launch.spec)
+        )
+
+
+def serve(request: ServeRequest, context: Context) -> ServeResult:
+    """Start what does not run yet and wait until all are ready; with `dry_run` only say what would happen.
+
+    Raises UsageError or HostError before anything is changed where a start could not work, and HostError with the
+    cause and the log's last lines for a server that ended or was not ready in time.
+    """
+    if request.dry_run:
+        orders = _settle(request, context)
+        return ServeResult(planned=[_planned(order, context) for order in orders])
+    with host_lock(context, "serve", wait=request.wait_for_lock):
+        orders = _settle(request, context)
+        for order in orders:
+            if not order.is_running:
+                _start(order, context)
+        return ServeResult(servers=await_ready([order.name for order in orders], context))
+
+
+def _settle(request: ServeRequest, context: Context) -> list[Order]:
+    check_together(request.servers)
+    orders = []
+    for spec in request.servers:
+        paths = context.workdir.server(spec.name)
+        order = Order(plan_launch(spec, context, cwd=Path("/")), _running(context, spec.name))
+        if order.earlier is not None and not order.is_running and not request.replace:
+            raise HostError(
+                f"A server {spec.name!r} with another command runs since {_clock(order.earlier.started_at)} "
+                f"(mode {order.earlier.mode}, port {order.earlier.port}).",
+                remedy="Use `inv restart`, or `inv stop` first.",
+            )
+        if not order.is_running:
+            check_host(spec, order.earlier, paths)
+        orders.append(order)
+    return orders
+
+
+def _running(context: Context, name: str) -> ServerState | None:
+    state = records.load(context.workdir.server(name))
+    if state is None or (find(state.server) is None and find(state.supervisor) is None):
+        return None
+    return state
+
+
+def _start(order: Order, context: Context) -> None:
+    launch, spec = order.launch, order.launch.spec
+    paths = context.workdir.server(spec.name)
+    if order.earlier is not None:
+        context.report.progress(f"stopping the earlier server {spec.name!r}")
+        stop.stop_server(paths, order.earlier)
+    start = logfile.next_start(paths, spec)
+    mark = f"{paths.root}#{secrets.token_hex(8)}"
+    if spec.capture is not None:
+        dump.claim(Path(spec.capture.dump_dir), mark)
+    state = ServerState(
+        name=spec.name,
+        mode=spec.mode,
+        status="starting",
+        port=spec.port,
+        model=spec.model,
+        command=launch.argv,
+        log=str(logfile.log_path(paths, spec, start)),
+        start=start,
+        mark=mark,
+        capture=launch.capture,
+        sglang=launch.sglang,
+        spec=redacted_spec(spec),
+        started_at=time.time(),
+    )
+    records.save(paths, state)
+    start_supervisor(state, {**launch.environ(), MARK: mark}, context)
+
+
+def _planned(order: Order, context: Context) -> PlannedStart:
+    launch = order.launch
+    paths = context.workdir.server(order.name)
+    log = logfile.log_path(paths, launch.spec, logfile.next_start(paths, launch.spec))
+    return PlannedStart(
+        name=order.name,
+        command=launch.argv,
+        env=redacted(launch.added_env, launch.spec.secrets),
+        log=str(log),
+        steps=_steps(order),
+    )
+
+
+def _steps(order: Order) -> list[str]:
+    if order.is_running:
+        return ["It runs already, with this very command: nothing is started."]
+    steps = []
+    if order.earlier is not None:
+        steps.append(f"The earlier server {order.name!r} (mode {order.earlier.mode}) is stopped.")
+    if order.launch.capture is not None:
+        steps.append(f"The dump directory {order.launch.capture.dump_dir} is claimed.")
+    return steps
+
+
+def _clock(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))

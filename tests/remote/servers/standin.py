@@ -1,0 +1,71 @@
+"""A small real process that stands where SGLang would, for the traps of process control: binds, answers, misbehaves.
+
+Run as a program: `python standin.py --port P [--hang] [--die-once FILE] [--deaf] [--orphan FILE] [--die CODE]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--hang", action="store_true", help="answer /health and never a generation")
+    parser.add_argument("--die", type=int, help="print a last word and exit with this code")
+    parser.add_argument("--die-once", type=Path, help="after the first generation, unless this file is there")
+    parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
+    parser.add_argument("--orphan", type=Path, help="leave a child in a session of its own; its pid goes here")
+    options = parser.parse_args()
+    if options.deaf:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if options.orphan:
+        spawn_orphan(options.orphan)
+    if options.die is not None:
+        print("loading\nthe last word before the end", flush=True)
+        sys.exit(options.die)
+    serve(options)
+
+
+def spawn_orphan(file: Path) -> None:
+    """A grandchild whose parent ends at once, so that it reparents, with a session of its own."""
+    code = "import subprocess as s; print(s.Popen(['sleep', '600'], start_new_session=True, stdout=s.DEVNULL).pid)"
+    pid = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    aside = file.with_suffix(".aside")
+    aside.write_text(pid)
+    aside.rename(file)
+
+
+def serve(options: argparse.Namespace) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer({})
+
+        def do_POST(self) -> None:
+            if options.hang:
+                threading.Event().wait()
+            self._answer({"output_ids": [1]})
+            if options.die_once and not options.die_once.exists():
+                options.die_once.write_text("died")
+                os._exit(3)
+
+        def _answer(self, content: object) -> None:
+            body = json.dumps(content).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""What a test knows of a started server: both of its processes are recorded."""
+
+from __future__ import annotations
+
+from remote.messages.server import ProcessRef, ServerState
+
+
+def server_of(state: ServerState) -> ProcessRef:
+    assert state.server is not None
+    return state.server
+
+
+def supervisor_of(state: ServerState) -> ProcessRef:
+    assert state.supervisor is not None
+    return state.supervisor

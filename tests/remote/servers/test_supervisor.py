@@ -1,0 +1,109 @@
+"""What a supervisor makes of a server's life."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from remote.context import Context
+from remote.errors import HostError
+from remote.messages.server import ServerState
+from remote.servers import records, supervisor
+from remote.servers.awaiting import await_ready
+from remote.servers.processes import MARK, find
+from tests.remote.servers.states import server_of, supervisor_of
+
+Start = Callable[..., ServerState]
+
+
+def test_a_server_that_generates_becomes_ready(start: Start, until: Start) -> None:
+    start()
+    state = until("ready", "failed")
+    assert state.status == "ready", state.cause
+    assert find(state.server) is not None
+    server, watcher = server_of(state), supervisor_of(state)
+    assert os.getsid(server.pid) == server.pid != os.getsid(watcher.pid) == watcher.pid
+
+
+def test_a_server_that_answers_health_but_no_generation_is_not_ready(start: Start, until: Start) -> None:
+    start("--hang", ready_timeout_seconds=3.0)
+    state = until("ready", "failed")
+    assert state.status == "failed"
+    assert "accepts connections, but no generation has come back" in state.cause
+    assert find(state.server) is None
+
+
+def test_a_server_that_dies_while_starting_is_reported_with_its_log_and_exit_code(
+    start: Start, context: Context
+) -> None:
+    start("--die", "7")
+    with pytest.raises(HostError, match="exit code 7") as caught:
+        await_ready(["main"], context)
+    assert caught.value.details["lines"] == ["loading", "the last word before the end"]
+    assert caught.value.details["exit_code"] == 7
+    assert "the last word before the end" in caught.value.message
+
+
+def test_every_start_has_its_own_log_and_current_points_to_the_newest(
+    start: Start, until: Start, context: Context
+) -> None:
+    start("--die", "1")
+    until("failed")
+    start()
+    until("ready")
+    paths = context.workdir.server("main")
+    assert "the last word" in paths.log(1).read_text()
+    assert paths.current_log.resolve() == paths.log(2).resolve()
+
+
+def test_a_crash_after_ready_starts_it_again_where_that_was_asked_for(
+    prepare: Start, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "BACKOFF_FIRST_SECONDS", 0.01)
+    state = prepare("--die-once", str(tmp_path / "died"), restart=True)
+    paths = context.workdir.server("main")
+
+    async def live() -> ServerState:
+        life = supervisor.Supervisor(paths, state, {**os.environ, MARK: state.mark})
+        running = asyncio.create_task(life.run())
+        while not (life.state.status == "ready" and life.state.restarts):
+            assert not running.done()
+            await asyncio.sleep(0.05)
+        life._stop.set()
+        await running
+        return life.state
+
+    ended = asyncio.run(asyncio.wait_for(live(), 60))
+    assert (ended.restarts, ended.start, ended.status) == (1, 2, "stopped")
+    assert paths.log(1).exists()
+    assert paths.log(2).exists()
+
+
+def test_a_server_that_never_was_ready_is_not_started_again(start: Start, until: Start) -> None:
+    start("--die", "1", restart=True)
+    state = until("failed")
+    assert (state.restarts, state.restart_at) == (0, None)
+
+
+def test_backoff_grows_and_is_capped() -> None:
+    pauses = [supervisor.backoff_seconds(failures) for failures in range(1, 12)]
+    assert pauses[:3] == [5.0, 10.0, 20.0]
+    assert pauses[-1] == supervisor.BACKOFF_CAP_SECONDS
+    assert pauses == sorted(pauses)
+
+
+def test_secrets_reach_the_server_and_no_file(prepare: Start, context: Context, until: Start, tmp_path: Path) -> None:
+    from remote.servers.detach import start_supervisor
+
+    state = prepare()
+    start_supervisor(state, {**os.environ, MARK: state.mark, "HF_TOKEN": "hf_unspeakable"}, context)
+    ready = until("ready")
+    assert psutil.Process(server_of(ready).pid).environ()["HF_TOKEN"] == "hf_unspeakable"
+    files = [file for file in context.workdir.root.rglob("*") if file.is_file()]
+    assert not [file for file in files if b"hf_unspeakable" in file.read_bytes()]
+    assert records.load(context.workdir.server("main")) == ready
