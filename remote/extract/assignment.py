@@ -1,0 +1,154 @@
+"""A host's share of a run as it lies on disk: `runs/<run>/assignments/<epoch>/`, read by the extractor and `status`.
+
+Runs on the host. The highest epoch present is the one that counts; an older one starts nothing any more.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from remote.errors import HostError, UsageError
+from remote.files import ASIDE, fsync_directory, make_directory
+from remote.messages.extract import Assignment
+from remote.paths import RunPaths, Workdir
+
+DESCRIPTION = "assignment.json"
+TOKENS = "tokens.safetensors"
+
+
+@dataclass(frozen=True)
+class Work:
+    """An assignment with its token ids; a *position* is a place in it, an *index* a record's global number."""
+
+    assignment: Assignment
+    index: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    token_ids: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def tokens(self, position: int) -> NDArray[np.int32]:
+        """Token ids int32 [L] of the record at `position`."""
+        return self.token_ids[self.offset[position] : self.offset[position + 1]]
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of every record, int64 [N]."""
+        return np.diff(self.offset)
+
+    def refusals(self) -> Iterator[tuple[int, str]]:
+        """Positions of records that no server can take, each with the reason."""
+        vocabulary, context = self.assignment.vocab_size, self.assignment.context_length
+        lengths = self.lengths()
+        for position in np.flatnonzero((lengths == 0) | (lengths >= context)).tolist():
+            long = f"It has {lengths[position]} tokens; a context of {context} admits {context - 1}."
+            yield position, long if lengths[position] else "It has no tokens."
+        strange = np.flatnonzero((self.token_ids < 0) | (self.token_ids >= vocabulary))
+        owners = np.searchsorted(self.offset, strange, side="right") - 1
+        for position, first in zip(*np.unique(owners, return_index=True), strict=True):
+            wrong = self.token_ids[strange[first]]
+            yield int(position), f"Token id {wrong} lies outside the vocabulary of {vocabulary}."
+
+
+def load(directory: Path) -> Work:
+    """Read an assignment folder; raises UsageError where it is not one, or is not consistent."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    assignment = read_description(directory)
+    try:
+        arrays = load_file(directory / TOKENS)
+        work = Work(assignment, arrays["index"], arrays["offset"], arrays["token_ids"])
+    except (OSError, SafetensorError, KeyError) as error:
+        raise UsageError(f"{directory / TOKENS} could not be read: {error}.") from error
+    _check(work, directory)
+    return work
+
+
+def read_description(directory: Path) -> Assignment:
+    """Read `assignment.json` alone."""
+    path = directory / DESCRIPTION
+    try:
+        return Assignment.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UsageError(
+            f"There is no assignment in {directory}: {error.strerror}.",
+            remedy="`inv extract` pushes one; other launchers give a folder with --assignment.",
+        ) from error
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise UsageError(f"{path} is wrong at {where or 'its start'}: {problem['msg']}.") from error
+
+
+def newest_epoch(paths: RunPaths) -> int | None:
+    """The highest epoch that this host was given, or None."""
+    if not paths.assignments.is_dir():
+        return None
+    epochs = [int(entry.name) for entry in paths.assignments.iterdir() if entry.name.isdecimal()]
+    return max(epochs, default=None)
+
+
+def newest(paths: RunPaths) -> Path:
+    """Folder of the highest epoch; raises UsageError where the host was given none."""
+    epoch = newest_epoch(paths)
+    if epoch is None:
+        raise UsageError(
+            f"The run {paths.root.name!r} has no assignment here.", remedy="`inv extract` gives one to every host."
+        )
+    return paths.assignment(epoch)
+
+
+def adopt(directory: Path, workdir: Workdir) -> RunPaths:
+    """Make an assignment folder from anywhere the run's own (whole or not at all); returns the run's paths.
+
+    Raises UsageError where the run already has another assignment of that epoch, or a newer one.
+    """
+    assignment = read_description(directory)
+    paths = workdir.run(assignment.run)
+    target = paths.assignment(assignment.epoch)
+    if target.resolve() == directory.resolve():
+        return paths
+    newest = newest_epoch(paths)
+    if newest is not None and newest > assignment.epoch:
+        raise UsageError(
+            f"{directory} is of epoch {assignment.epoch}, and the run {assignment.run!r} is at epoch {newest} here."
+        )
+    if target.exists():
+        if read_description(target) != assignment:
+            raise UsageError(
+                f"The run {assignment.run!r} has another assignment of epoch {assignment.epoch} here.",
+                remedy="A changed assignment needs a higher epoch.",
+            )
+        return paths
+    aside = make_directory(paths.assignments) / f"{ASIDE}{target.name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.copytree(directory, aside)
+    aside.rename(target)
+    fsync_directory(paths.assignments)
+    return paths
+
+
+def _check(work: Work, directory: Path) -> None:
+    assignment, records = work.assignment, len(work.index)
+    sound = (
+        len(work.offset) == records + 1
+        and (records == 0 or (work.offset[0] == 0 and bool((np.diff(work.offset) >= 0).all())))
+        and len(work.token_ids) == (work.offset[-1] if len(work.offset) else 0)
+        and len(np.unique(work.index)) == records
+    )
+    if not sound:
+        raise UsageError(f"{directory / TOKENS} is not consistent: offsets, ids and indices do not fit together.")
+    if (assignment.records, assignment.tokens) != (records, len(work.token_ids)):
+        raise HostError(
+            f"{directory} names {assignment.records} records with {assignment.tokens} tokens and holds {records}"
+            f" with {len(work.token_ids)}.",
+            remedy="Push the assignment again.",
+        )

@@ -1,0 +1,128 @@
+"""One try of one record: prefill, dump, checks, shard, ledger row, and the dump is gone.
+
+Runs on the host inside the extractor's event loop; what is heavy happens in the collector's threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote.capture.request_id import RequestId
+from remote.errors import HostError
+from remote.extract.assignment import Work
+from remote.extract.backlog import Task
+from remote.extract.client import Answer, AttemptError, ServerGoneError
+from remote.extract.commit import Committer
+from remote.extract.dump import Expected, expected_bytes
+from remote.extract.endpoint import Endpoint
+from remote.extract.ledger import Row
+from remote.extract.store import Stored, store
+from remote.extract.watch import Found, Watch
+from remote.paths import RunPaths
+
+DISK_POLL_SECONDS = 0.5
+LIFE_POLL_SECONDS = 0.5
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class Harvest:
+    """What all tries of a session share."""
+
+    work: Work
+    paths: RunPaths
+    nonce: str
+    watch: Watch
+    committer: Committer
+    pool: Executor
+    has_room: Callable[[int], bool]
+    """Whether the shards' file system takes so many bytes more."""
+    leaving: Callable[[], bool]
+    """Whether the session ends and waits for nothing that is not under way."""
+
+    def rid(self, task: Task) -> str:
+        """The request id of a try."""
+        index, rows = int(self.work.index[task.position]), len(self.work.tokens(task.position))
+        return str(RequestId(self.nonce, index, task.attempt, rows))
+
+    def size_bytes(self, position: int) -> int:
+        """What the record takes in the RAM disk, and on the disk."""
+        return expected_bytes(self.work.assignment.identity, len(self.work.tokens(position)))
+
+    async def attempt(self, task: Task, endpoint: Endpoint) -> Row:
+        """Run one try to its committed row; gives the try's tokens back to `endpoint` once the prefill is over.
+
+        Raises ServerGoneError, AttemptError, CaptureError or RecordError for this try, HostError for the host.
+        """
+        rid, tokens = self.rid(task), self.work.tokens(task.position)
+        dump = self.watch.expect(endpoint.dump_dir, rid)
+        try:
+            await self._prefill(rid, task, endpoint)
+            found = await self._await_dump(dump, endpoint)
+        finally:
+            dump.cancel()
+        identity, state = self.work.assignment.identity, endpoint.state
+        index = int(self.work.index[task.position])
+        expected = Expected(rid, index, tokens, identity, state.sglang, endpoint.capture.version)
+        stored = await self._store(found, expected)
+        row = Row(
+            index=index,
+            state="done",
+            rows=len(tokens),
+            epoch=self.work.assignment.epoch,
+            size_bytes=stored.size_bytes,
+            xxh3=stored.xxh3,
+            mean_norm=stored.mean_norm,
+            max_norm=stored.max_norm,
+            attempts=task.attempt,
+        )
+        await self.committer.commit(row, found.parts)
+        return row
+
+    async def _prefill(self, rid: str, task: Task, endpoint: Endpoint) -> Answer:
+        assert endpoint.client is not None
+        tokens = self.work.tokens(task.position)
+        try:
+            return await endpoint.client.prefill(rid, tokens, logprobs=False)
+        finally:
+            endpoint.tokens.give(len(tokens))
+
+    async def _await_dump(self, dump: asyncio.Future[Found], endpoint: Endpoint) -> Found:
+        """The dump follows the answer, from capture's own writer threads: within the time of a request."""
+        life, seconds = endpoint.life, self.work.assignment.request_timeout_seconds
+        deadline = asyncio.get_running_loop().time() + seconds
+        while True:
+            done, _ = await asyncio.wait({dump}, timeout=min(LIFE_POLL_SECONDS, seconds))
+            if done:
+                return dump.result()
+            if not endpoint.ready or endpoint.life != life:
+                raise ServerGoneError("The server ended between its answer and the dump.")
+            if asyncio.get_running_loop().time() > deadline:
+                raise AttemptError(f"The server answered, but no dump came within {seconds:g} s.")
+
+    async def _store(self, found: Found, expected: Expected) -> Stored:
+        """Copy to the disk; a full one is waited for, with the dump kept."""
+        loop, shard = asyncio.get_running_loop(), self.paths.shard(expected.index)
+        while True:
+            try:
+                return await loop.run_in_executor(self.pool, _store_parts, found, shard, expected)
+            except OSError as error:
+                if error.errno not in _NO_SPACE:
+                    raise HostError(
+                        f"The shard of record {expected.index} could not be written: {error.strerror or error}.",
+                        remedy="Mend the disk; then `inv extract` resumes.",
+                    ) from error
+            while not self.has_room(expected_bytes(expected.identity, len(expected.tokens))):
+                if self.leaving():
+                    raise AttemptError("The disk was full when the run was stopped.")
+                await asyncio.sleep(DISK_POLL_SECONDS)
+
+
+def _store_parts(found: Found, shard: Path, expected: Expected) -> Stored:
+    (dump,) = found.parts
+    return store(dump, shard, expected)

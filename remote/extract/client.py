@@ -1,0 +1,110 @@
+"""One prefill over HTTP: the request that carries a record's tokens and id, and what an answer to it means.
+
+Runs on the host inside the extractor's event loop; talks to this host's servers on loopback and to nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from remote.errors import RecordError
+
+_ABORT_SECONDS = 10.0
+_BODY_LIMIT = 300
+
+
+class ServerGoneError(Exception):
+    """The server did not answer, or broke off: it may be restarting, and the record need not be at fault."""
+
+
+class AttemptError(Exception):
+    """This try failed on the server (a 500, a timeout, an abort); another may do better."""
+
+
+class RefusedError(RecordError):
+    """The server will not take this record, however often it is asked."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A prefill that came back; `logprobs` has one entry a token, None for the first, where they were asked for."""
+
+    logprobs: list[float | None] | None
+
+
+class Client:
+    """Sends prefills to one server."""
+
+    def __init__(self, session: aiohttp.ClientSession, port: int, timeout_seconds: float) -> None:
+        self._session = session
+        self._url = f"http://127.0.0.1:{port}"
+        self._timeout = timeout_seconds
+
+    async def prefill(self, rid: str, tokens: NDArray[np.int32], *, logprobs: bool) -> Answer:
+        """Have one record prefilled under the request id `rid`.
+
+        Raises ServerGoneError, AttemptError or RefusedError; a request that ran past its time is aborted.
+        """
+        body: dict[str, Any] = {
+            "rid": rid,
+            "input_ids": tokens.tolist(),
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0, "ignore_eos": True},
+        }
+        if logprobs:
+            body |= {"return_logprob": True, "logprob_start_len": 0}
+        try:
+            status, answer = await asyncio.wait_for(self._post("/generate", body), self._timeout)
+        except asyncio.TimeoutError:
+            await self.abort(rid)
+            raise AttemptError(f"The server did not answer within {self._timeout:g} s.") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise ServerGoneError(f"The server broke off: {error or type(error).__name__}.") from error
+        return _understand(status, answer, len(tokens), logprobs)
+
+    async def abort(self, rid: str) -> None:
+        """Take a request back; a server that does not answer even that is left alone."""
+        try:
+            await asyncio.wait_for(self._post("/abort_request", {"rid": rid}), _ABORT_SECONDS)
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
+            return
+
+    async def _post(self, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json"}
+        async with self._session.post(self._url + path, data=orjson.dumps(body), headers=headers) as response:
+            return response.status, await response.read()
+
+
+def _understand(status: int, body: bytes, rows: int, logprobs: bool) -> Answer:
+    if status == 503:
+        raise ServerGoneError(f"The server is not ready: {_excerpt(body)}")
+    if status != 200:
+        _raise(status, _excerpt(body))
+    try:
+        meta = orjson.loads(body)["meta_info"]
+        prompt, reason = meta["prompt_tokens"], meta.get("finish_reason") or {}
+        if reason.get("type") == "abort":
+            _raise(reason.get("status_code") or 500, reason.get("message") or "aborted")
+        if prompt != rows:
+            raise AttemptError(f"The server answered for {prompt} tokens, and {rows} were sent.")
+        found = [entry[0] for entry in meta["input_token_logprobs"]] if logprobs else None
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise AttemptError(f"The server's answer could not be read ({error!r}): {_excerpt(body)}") from error
+    return Answer(found)
+
+
+def _raise(status: int, said: str) -> None:
+    message = f"The server answered {status}: {said}"
+    if 400 <= status < 500 and status not in (408, 429):
+        raise RefusedError(message)
+    raise AttemptError(message)
+
+
+def _excerpt(body: bytes) -> str:
+    return " ".join(body[:_BODY_LIMIT].decode(errors="replace").split()) or "(nothing)"

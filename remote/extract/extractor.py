@@ -1,0 +1,280 @@
+"""The extractor: keeps this host's servers saturated with a run's open records until none is left.
+
+Runs on the host in a process of its own, under the run's lock. One event loop dispatches and listens; threads copy
+and commit. It starts nothing new while something holds it back, and always lets what is in flight finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import aiohttp
+
+from remote.errors import HostError, RecordError, RoostError
+from remote.extract.assignment import Work
+from remote.extract.attempt import Harvest
+from remote.extract.backlog import Backlog, Task
+from remote.extract.client import AttemptError, Client, RefusedError, ServerGoneError
+from remote.extract.commit import Committer
+from remote.extract.conditions import Conditions
+from remote.extract.endpoint import Budget, Endpoint, endpoints
+from remote.extract.ledger import Ledger, Row
+from remote.extract.leftovers import sweep
+from remote.extract.progress import Progress
+from remote.extract.session import Opened, check_server, open_positions
+from remote.extract.watch import CaptureError, Watch
+from remote.messages.extract import ExtractorState, ExtractorStatus
+from remote.paths import RunPaths, Workdir
+from remote.report import Report
+
+TICK_SECONDS = 0.2
+SWEEP_SECONDS = 5.0
+DEATHS_ALONE = 2
+"""From the second death on a record travels alone, so that the third one can only be its own doing."""
+DEATHS_LIMIT = 3
+
+
+class Extractor:
+    """One session of one run's epoch on this host."""
+
+    def __init__(self, workdir: Workdir, paths: RunPaths, work: Work, opened: Opened, report: Report) -> None:
+        self._paths, self._work, self._opened, self._report = paths, work, opened, report
+        assignment = work.assignment
+        self._assignment = assignment
+        self._endpoints = endpoints(assignment, [workdir.server(name) for name in assignment.server_names])
+        self._conditions = Conditions(paths, assignment)
+        self._backlog = Backlog(opened.positions)
+        self._progress = Progress(paths.state, assignment.run, assignment.epoch, opened.counts)
+        self._dumps: dict[Path, Budget] = {}
+        self._flying: dict[asyncio.Task[None], tuple[Task, str]] = {}
+        self._streak: list[str] = []
+        self._fatal: RoostError | None = None
+        self._ending = False
+        self._unready_since: float | None = None
+        self._swept_at = 0.0
+
+    async def run(self) -> ExtractorState:
+        """Extract until nothing is open, or until told to stop; raises HostError where it cannot go on."""
+        self._changed = asyncio.Event()
+        committer = Committer(self._paths.ledger)
+        pool = ThreadPoolExecutor(self._assignment.workers, thread_name_prefix="collector")
+        watch = Watch()
+        self._harvest = Harvest(
+            work=self._work,
+            paths=self._paths,
+            nonce=self._opened.nonce,
+            watch=watch,
+            committer=committer,
+            pool=pool,
+            has_room=lambda size: self._conditions.free_bytes() > size,
+            leaving=lambda: self._ending,
+        )
+        background = [asyncio.create_task(watch.run()), asyncio.create_task(self._progress.run())]
+        try:
+            await self._dispatch()
+            return await self._leave("stopped" if self._ending else "complete")
+        except RoostError as error:
+            await self._leave("failed", str(error))
+            raise
+        finally:
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            pool.shutdown()
+            committer.close()
+
+    def stop(self) -> None:
+        """Take no further record, and end once what is in flight has finished."""
+        self._ending = True
+        self._changed.set()
+
+    async def _dispatch(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=None)
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as http:
+            while not self._is_over():
+                self._changed.clear()
+                self._observe(http)
+                if not self._ending and self._fatal is None and self._may_send():
+                    self._send()
+                await self._wait()
+            self._sweep()
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def _wait(self) -> None:
+        try:
+            await asyncio.wait_for(self._changed.wait(), TICK_SECONDS)
+        except asyncio.TimeoutError:
+            return
+
+    def _is_over(self) -> bool:
+        """Nothing in flight and nothing to send; records that were re-queued meanwhile are taken up."""
+        if self._flying:
+            return False
+        if self._ending or self._fatal is not None:
+            return True
+        if not len(self._backlog):
+            with Ledger(self._paths.ledger) as ledger:
+                self._backlog = Backlog(open_positions(ledger, self._work))
+        return not len(self._backlog)
+
+    def _observe(self, http: aiohttp.ClientSession) -> None:
+        """Take in what changed outside: wishes, a newer epoch, servers that came and went."""
+        epoch = self._conditions.superseded_by()
+        if epoch is not None or self._conditions.wish() == "stop":
+            self._ending = True
+        for endpoint in self._endpoints:
+            if endpoint.refresh():
+                self._welcome(endpoint, http)
+        if time.monotonic() - self._swept_at > SWEEP_SECONDS:
+            self._sweep()
+
+    def _welcome(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> None:
+        """A server became ready: is its capture the run's?"""
+        try:
+            _ = endpoint.capture
+            with Ledger(self._paths.ledger) as ledger:
+                check_server(ledger, self._assignment.run, self._assignment.identity, endpoint.state)
+        except RoostError as error:
+            self._fatal = error
+            return
+        endpoint.client = Client(http, endpoint.state.port, self._assignment.request_timeout_seconds)
+        budget = self._dumps.setdefault(endpoint.dump_dir, Budget(0))
+        budget.limit = endpoint.high_water_bytes
+        self._sweep()
+
+    def _may_send(self) -> bool:
+        """Whether nothing holds the run back; says what does where something does."""
+        now = time.monotonic()
+        if self._conditions.wish() == "pause":
+            return self._say("paused")
+        task = self._backlog.peek(now)
+        size = self._harvest.size_bytes(task.position) if task else 0
+        under_way = sum(budget.used for budget in self._dumps.values())
+        if lacking := self._conditions.lacking_bytes(under_way + size):
+            return self._say("waiting", f"The disk lacks {_gigabytes(lacking)} above the free space to keep.")
+        if not any(endpoint.ready for endpoint in self._endpoints):
+            return self._without_server(now)
+        self._unready_since = None
+        self._say("running")
+        return True
+
+    def _without_server(self, now: float) -> bool:
+        why = " ".join(endpoint.why_not_ready() for endpoint in self._endpoints)
+        self._unready_since = self._unready_since or now
+        if now - self._unready_since > self._assignment.server_wait_seconds:
+            self._fatal = HostError(
+                f"No server was ready for {self._assignment.server_wait_seconds:g} s. {why}",
+                remedy="`inv serve` starts them; then `inv extract` resumes.",
+            )
+        return self._say("waiting", why)
+
+    def _say(self, status: ExtractorStatus, cause: str = "") -> bool:
+        if self._progress.say(status, cause):
+            self._report.progress(cause or status)
+        return False
+
+    def _send(self) -> None:
+        """Start tries while a server has room for the next record."""
+        while (task := self._backlog.peek(time.monotonic())) is not None:
+            endpoint = self._choose(task)
+            if endpoint is None:
+                return
+            self._start(self._backlog.take(time.monotonic()), endpoint)
+
+    def _choose(self, task: Task) -> Endpoint | None:
+        """The ready server with the fewest tokens in flight that admits `task`."""
+        length, size = len(self._work.tokens(task.position)), self._harvest.size_bytes(task.position)
+        ready = [endpoint for endpoint in self._endpoints if endpoint.ready and endpoint.admits(length)]
+        if task.deaths >= DEATHS_ALONE:
+            ready = [endpoint for endpoint in ready if endpoint.requests == 0]
+        free = [endpoint for endpoint in ready if self._dumps[endpoint.dump_dir].admits(size)]
+        if ready and not free:
+            self._progress.state.backpressure_seconds += TICK_SECONDS
+        return min(free, key=lambda endpoint: endpoint.tokens.used, default=None)
+
+    def _start(self, task: Task, endpoint: Endpoint) -> None:
+        size = self._harvest.size_bytes(task.position)
+        endpoint.begin(len(self._work.tokens(task.position)), alone=task.deaths >= DEATHS_ALONE)
+        budget = self._dumps[endpoint.dump_dir]
+        budget.take(size)
+        trial = asyncio.create_task(self._try(task, endpoint))
+        self._flying[trial] = (task, self._harvest.rid(task))
+
+        def landed(_: asyncio.Task[None]) -> None:
+            del self._flying[trial]
+            endpoint.end()
+            budget.give(size)
+            self._changed.set()
+
+        trial.add_done_callback(landed)
+
+    async def _try(self, task: Task, endpoint: Endpoint) -> None:
+        life = endpoint.life
+        try:
+            self._progress.finished(await self._harvest.attempt(task, endpoint))
+            self._streak.clear()
+        except ServerGoneError as error:
+            await self._server_gone(task, endpoint, life, str(error))
+        except (AttemptError, CaptureError, RecordError) as error:
+            await self._failed(task, str(error), final=isinstance(error, RefusedError))
+        except RoostError as error:
+            self._fatal = self._fatal or error
+
+    async def _server_gone(self, task: Task, endpoint: Endpoint, life: tuple[int, float], cause: str) -> None:
+        endpoint.refresh()
+        if endpoint.ready and endpoint.life == life:
+            await self._failed(task, cause, final=False)
+        elif task.deaths + 1 >= DEATHS_LIMIT:
+            await self._quarantine(task, f"The server died each of {DEATHS_LIMIT} times, at last with it alone.")
+        else:
+            self._progress.state.retries += 1
+            self._backlog.retry(task, time.monotonic(), died=True)
+
+    async def _failed(self, task: Task, cause: str, *, final: bool) -> None:
+        self._streak.append(cause)
+        if len(self._streak) >= self._assignment.max_consecutive_failures:
+            self._fatal = self._fatal or HostError(
+                f"{len(self._streak)} tries in a row failed, the last one with: {cause}",
+                remedy="Mend the cause (`inv logs` shows the server's side); then `inv extract` resumes.",
+            )
+        elif final or task.failures + 1 >= self._assignment.max_attempts:
+            await self._quarantine(task, cause)
+        else:
+            self._progress.state.retries += 1
+            self._backlog.retry(task, time.monotonic(), failed=True)
+
+    async def _quarantine(self, task: Task, cause: str) -> None:
+        index, rows = int(self._work.index[task.position]), len(self._work.tokens(task.position))
+        row = Row(index, "quarantined", rows, self._assignment.epoch, cause=cause, attempts=task.attempt)
+        try:
+            await self._harvest.committer.commit(row)
+        except HostError as error:
+            self._fatal = self._fatal or error
+            return
+        self._progress.finished(row)
+        self._report.progress(f"Record {index} is quarantined: {cause}")
+
+    def _sweep(self) -> None:
+        self._swept_at = time.monotonic()
+        in_flight = {rid for _, rid in self._flying.values()}
+        for directory in self._dumps:
+            sweep(directory, self._opened.nonces | {self._opened.nonce}, in_flight)
+
+    async def _leave(self, status: ExtractorStatus, cause: str = "") -> ExtractorState:
+        self._progress.say(status, cause)
+        await self._progress.write()
+        counts = self._progress.state.counts
+        self._report.progress(
+            f"{status}: {counts.done + counts.freed} of {counts.assigned} records done,"
+            f" {counts.quarantined} quarantined"
+        )
+        return self._progress.state
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

@@ -1,0 +1,146 @@
+"""Starts a run's extractor so that it survives this verb, the SSH connection and the laptop; the verb `extract`.
+
+Runs on the host. Detached by run name (what the laptop asks for), or in this very process by assignment folder (what
+any other launcher asks for: Slurm, Ray, a container's entrypoint). Needs neither the laptop nor SSH.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from remote.context import Context
+from remote.errors import HostError, RoostError, UsageError
+from remote.extract import assignment
+from remote.extract.extractor import Extractor
+from remote.extract.session import begin, is_locked, run_lock
+from remote.files import FILE_MODE
+from remote.messages.envelope import LINE, Failure
+from remote.messages.extract import ExtractorState, ExtractRequest
+from remote.paths import RunPaths
+
+START_SECONDS = 60.0
+POLL_SECONDS = 0.05
+_LOG_TAIL_BYTES = 1 << 16
+
+
+def extract(request: ExtractRequest, context: Context) -> ExtractorState:
+    """The verb `extract`: returns once the detached extractor works, or, in the foreground, once it has ended."""
+    if bool(request.run) == bool(request.assignment):
+        raise UsageError("Extraction is started by --run or by --assignment, and by one of them alone.")
+    if request.assignment:
+        folder = Path(request.assignment).expanduser()
+        return run_here(assignment.adopt(folder, context.workdir), context, then_stop=request.then_stop)
+    paths = context.workdir.run(request.run)
+    _check_epoch(paths, request.epoch)
+    return detach(paths, context, then_stop=request.then_stop)
+
+
+def run_here(paths: RunPaths, context: Context, *, then_stop: bool | None = None) -> ExtractorState:
+    """Be the run's extractor, epoch after epoch, until nothing is open or somebody says stop."""
+    with run_lock(paths):
+        paths.control.unlink(missing_ok=True)
+        while True:
+            work = assignment.load(assignment.newest(paths))
+            state = asyncio.run(_session(work, paths, context))
+            if state.status == "complete" and (work.assignment.then_stop if then_stop is None else then_stop):
+                _stop_servers(work, context)
+            if assignment.newest_epoch(paths) == work.assignment.epoch:
+                return state
+            context.report.progress(
+                f"epoch {assignment.newest_epoch(paths)} takes the place of {work.assignment.epoch}"
+            )
+
+
+def detach(paths: RunPaths, context: Context, *, then_stop: bool | None = None) -> ExtractorState:
+    """Start the extractor in a session of its own, its streams to the run's log; returns its first state.
+
+    A run that has one already goes on with it: it takes up a newer epoch, and a pause is lifted, by itself.
+    """
+    folder = assignment.newest(paths)
+    if is_locked(paths):
+        paths.control.unlink(missing_ok=True)
+        return _await_state(paths, None)
+    argv = [sys.executable, "-m", "remote", "extract", "--workdir", str(context.workdir.root.resolve())]
+    argv += ["--assignment", str(folder.resolve())]
+    if then_stop is not None:
+        argv += ["--then-stop", str(then_stop).lower()]
+    log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+    try:
+        process = subprocess.Popen(
+            argv, cwd=context.payload, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    finally:
+        os.close(log)
+    return _await_state(paths, process)
+
+
+async def _session(work: assignment.Work, paths: RunPaths, context: Context) -> ExtractorState:
+    extractor = Extractor(context.workdir, paths, work, begin(paths, work), context.report)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, extractor.stop)
+    return await extractor.run()
+
+
+def _check_epoch(paths: RunPaths, epoch: int | None) -> None:
+    """A host that was away must not go on with what was given to others meanwhile."""
+    newest = assignment.newest_epoch(paths)
+    if epoch is not None and newest is not None and newest < epoch:
+        raise HostError(
+            f"The run {paths.root.name!r} is at epoch {epoch}, and this host only has epoch {newest}.",
+            remedy="`inv extract` gives it its share of the new one.",
+        )
+
+
+def _await_state(paths: RunPaths, process: subprocess.Popen[bytes] | None) -> ExtractorState:
+    """Wait until the extractor has written its state; raises what it said where it ended instead."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        state = read_state(paths)
+        ours = state is not None and state.process is not None and (process is None or state.process.pid == process.pid)
+        if ours and state is not None and (state.status != "failed" or process is None):
+            return state
+        if process is not None and process.poll() is not None:
+            raise _last_words(paths, process.returncode)
+        time.sleep(POLL_SECONDS)
+    raise HostError(f"The extractor did not start within {START_SECONDS:g} s.", remedy=f"See {paths.log}.")
+
+
+def read_state(paths: RunPaths) -> ExtractorState | None:
+    """The extractor's last word, or None where there is none that can be read."""
+    try:
+        return ExtractorState.model_validate_json(paths.state.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _last_words(paths: RunPaths, code: int) -> RoostError:
+    """What the extractor's own error line says, which is the last of its log."""
+    with paths.log.open("rb") as log:
+        log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_TAIL_BYTES))
+        lines = log.read().splitlines()
+    for line in reversed(lines):
+        try:
+            said = LINE.validate_json(line)
+        except ValidationError:
+            continue
+        if isinstance(said, Failure):
+            return (UsageError if said.kind == UsageError.kind else HostError)(said.message, remedy=said.remedy)
+        break
+    return HostError(f"The extractor ended at once with code {code}.", remedy=f"See {paths.log}.")
+
+
+def _stop_servers(work: assignment.Work, context: Context) -> None:
+    from remote.messages.server import StopRequest
+    from remote.servers.stop import stop
+
+    result = stop(StopRequest(names=work.assignment.server_names, wait_for_lock=True), context)
+    context.report.progress(f"stopped {', '.join(result.stopped) or 'no server'}: the run is complete")

@@ -1,0 +1,230 @@
+"""A run's ledger: which records are finished on this host, with their digests. The only owner of its schema.
+
+Runs on the host. The extractor writes it; the verbs `status`, `shards`, `requeue` and `freed` read it and change
+single rows, from other processes and at any time. A row is committed after its shard is durable, never before.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from remote.errors import HostError
+from remote.files import FILE_MODE, make_directory
+from remote.messages.extract import Counts, ShardRow
+
+State = Literal["done", "quarantined", "freed"]
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS records (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of finishing; a record done again gets a new one
+    idx INTEGER NOT NULL UNIQUE,
+    state TEXT NOT NULL CHECK (state IN ('done', 'quarantined', 'freed')),
+    rows INTEGER NOT NULL,
+    size_bytes INTEGER NOT NULL DEFAULT 0,
+    xxh3 TEXT NOT NULL DEFAULT '',
+    epoch INTEGER NOT NULL,
+    stored TEXT NOT NULL DEFAULT 'plain',
+    mean_norm TEXT,      -- JSON list, one number a slot
+    max_norm TEXT,
+    parity TEXT,         -- JSON, what the comparison with the server's own logprobs measured
+    flag TEXT,           -- why a kept record deserves a look
+    cause TEXT,          -- why a quarantined record is not done
+    attempts INTEGER NOT NULL DEFAULT 1,
+    finished_at REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS sessions (nonce TEXT PRIMARY KEY, started_at REAL NOT NULL);
+"""
+_BUSY_SECONDS = 30.0
+_CHUNK = 500
+"""Indices per statement; SQLite's default limit on parameters is 999 in old builds."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A finished record as the extractor hands it in."""
+
+    index: int
+    state: State
+    rows: int
+    epoch: int
+    size_bytes: int = 0
+    xxh3: str = ""
+    mean_norm: Sequence[float] = ()
+    max_norm: Sequence[float] = ()
+    parity: dict[str, Any] = field(default_factory=dict)
+    flag: str = ""
+    cause: str = ""
+    attempts: int = 1
+
+
+class Ledger:
+    """One connection to `ledger.sqlite`; use it from the thread that opened it. A context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the ledger, creating it (0600) where it is missing."""
+        make_directory(path.parent)
+        path.touch(mode=FILE_MODE, exist_ok=True)
+        try:
+            self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._prepare()
+        except sqlite3.DatabaseError as error:
+            raise HostError(
+                f"The ledger {path} could not be opened: {error}.",
+                remedy="Move it away to start the run anew; its shards are then extracted again.",
+            ) from error
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def record(self, rows: Iterable[Row]) -> None:
+        """Commit a batch of finished records, replacing earlier rows of the same index."""
+        now = time.time()
+        with self._transaction():
+            self._db.executemany(
+                "INSERT OR REPLACE INTO records (idx, state, rows, size_bytes, xxh3, epoch, mean_norm, max_norm,"
+                " parity, flag, cause, attempts, finished_at) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                [_values(row, now) for row in rows],
+            )
+
+    def states(self) -> dict[int, tuple[State, int, str]]:
+        """Every recorded index with its state, size in bytes and how it is stored."""
+        rows = self._db.execute("SELECT idx, state, size_bytes, stored FROM records")
+        return {index: (state, size, stored) for index, state, size, stored in rows}
+
+    def shards(self, after: int = 0, limit: int | None = None) -> Iterator[tuple[int, ShardRow]]:
+        """Rows of finished records that are on disk, with their cursors, in order of finishing."""
+        query = (
+            "SELECT seq, idx, rows, size_bytes, xxh3, epoch, stored FROM records"
+            " WHERE seq > ? AND state = 'done' ORDER BY seq LIMIT ?"
+        )
+        with closing(self._db.execute(query, (after, -1 if limit is None else limit))) as found:
+            for seq, index, rows, size, digest, epoch, stored in found:
+                yield (
+                    seq,
+                    ShardRow(index=index, rows=rows, size_bytes=size, xxh3=digest, epoch=epoch, stored=stored),
+                )
+
+    def counts(self) -> Counts:
+        """What is finished; the assigned fields stay 0, the ledger does not know them."""
+        counts = Counts()
+        query = "SELECT state, COUNT(*), SUM(rows), SUM(size_bytes) FROM records GROUP BY state"
+        for state, records, rows, size in self._db.execute(query):
+            setattr(counts, state, records)
+            if state != "quarantined":
+                counts.tokens_done += rows
+                counts.bytes_done += size
+        return counts
+
+    def causes(self) -> dict[str, int]:
+        """Causes of the quarantined records, with how often each occurs."""
+        query = "SELECT cause, COUNT(*) FROM records WHERE state = 'quarantined' GROUP BY cause ORDER BY 2 DESC"
+        return dict(self._db.execute(query).fetchall())
+
+    def flagged(self) -> int:
+        """How many kept records carry a flag."""
+        (count,) = self._db.execute("SELECT COUNT(*) FROM records WHERE flag IS NOT NULL").fetchone()
+        return int(count)
+
+    def norms(self) -> Iterator[tuple[list[float], list[float]]]:
+        """Mean and maximum norm a slot of every record that is done, in order of finishing."""
+        query = "SELECT mean_norm, max_norm FROM records WHERE state != 'quarantined' AND mean_norm IS NOT NULL"
+        for mean, largest in self._db.execute(query + " ORDER BY seq"):
+            yield json.loads(mean), json.loads(largest)
+
+    def forget(self, indices: Iterable[int]) -> int:
+        """Delete rows, so that their records are open again; returns how many there were."""
+        return self._change("DELETE FROM records WHERE idx IN ({marks})", indices)
+
+    def free(self, indices: Iterable[int]) -> int:
+        """Mark finished records as delivered and deleted here; returns how many were `done`."""
+        return self._change("UPDATE records SET state = 'freed' WHERE state = 'done' AND idx IN ({marks})", indices)
+
+    def mark_stored(self, index: int, stored: Literal["plain", "compressed"]) -> None:
+        """Note that a shard now lies on disk in another form; digest and size stay those of the plain bytes."""
+        with self._transaction():
+            self._db.execute("UPDATE records SET stored = ? WHERE idx = ?", (stored, index))
+
+    def fact(self, name: str) -> str | None:
+        """A fact of the run noted by an earlier session, or None."""
+        found = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return found[0] if found else None
+
+    def note(self, facts: dict[str, str]) -> None:
+        """Note facts of the run, replacing earlier values."""
+        with self._transaction():
+            self._db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
+
+    def begin_session(self, nonce: str) -> None:
+        """Note a nonce before its first request is sent, so that its leftovers can be told from a stranger's."""
+        with self._transaction():
+            self._db.execute("INSERT INTO sessions VALUES (?, ?)", (nonce, time.time()))
+
+    def nonces(self) -> set[str]:
+        """Nonces of all sessions of this run."""
+        return {nonce for (nonce,) in self._db.execute("SELECT nonce FROM sessions")}
+
+    def _prepare(self) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise sqlite3.DatabaseError(
+                f"it is of schema {version}, written by a newer Roost; this one knows {SCHEMA_VERSION}"
+            )
+        if version == 0:
+            self._db.executescript(_SCHEMA)
+            self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def _change(self, statement: str, indices: Iterable[int]) -> int:
+        wanted = list(indices)
+        changed = 0
+        with self._transaction():
+            for start in range(0, len(wanted), _CHUNK):
+                chunk = wanted[start : start + _CHUNK]
+                marks = ",".join("?" * len(chunk))
+                changed += self._db.execute(statement.format(marks=marks), chunk).rowcount
+        return changed
+
+
+def _values(row: Row, now: float) -> tuple[object, ...]:
+    return (
+        row.index,
+        row.state,
+        row.rows,
+        row.size_bytes,
+        row.xxh3,
+        row.epoch,
+        json.dumps(list(row.mean_norm)) if row.mean_norm else None,
+        json.dumps(list(row.max_norm)) if row.max_norm else None,
+        json.dumps(row.parity) if row.parity else None,
+        row.flag or None,
+        row.cause or None,
+        row.attempts,
+        now,
+    )

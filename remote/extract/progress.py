@@ -1,0 +1,78 @@
+"""What a running extractor says about itself: `runs/<run>/state.json`, whole, about once a second.
+
+Runs on the host inside the extractor's event loop; the write happens in a thread, since an fsync can take long while
+shards are being written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from pathlib import Path
+
+from remote.extract.ledger import Row
+from remote.files import write_whole
+from remote.messages.extract import Counts, ExtractorState, ExtractorStatus
+from remote.servers.processes import reference
+
+WRITE_SECONDS = 1.0
+RATE_SECONDS = 60.0
+
+
+class Progress:
+    """Counts of a session; the extractor tells it, and it tells the file."""
+
+    def __init__(self, path: Path, run: str, epoch: int, counts: Counts) -> None:
+        self.state = ExtractorState(
+            run=run,
+            epoch=epoch,
+            status="running",
+            process=reference(os.getpid()),
+            counts=counts,
+            started_at=time.time(),
+        )
+        self._path = path
+        self._recent: deque[tuple[float, int]] = deque()
+        self._since = time.monotonic()
+
+    def finished(self, row: Row) -> None:
+        """Count a record whose row is durable."""
+        counts = self.state.counts
+        if row.state == "quarantined":
+            counts.quarantined += 1
+            causes = self.state.quarantine_causes
+            causes[row.cause] = causes.get(row.cause, 0) + 1
+            return
+        counts.done += 1
+        counts.tokens_done += row.rows
+        counts.bytes_done += row.size_bytes
+        self.state.flagged += bool(row.flag)
+        self.state.parity_checked += bool(row.parity)
+        self._recent.append((time.monotonic(), row.rows))
+
+    def say(self, status: ExtractorStatus, cause: str = "") -> bool:
+        """Set the status; True where it is news."""
+        news = (status, cause) != (self.state.status, self.state.cause)
+        self.state.status, self.state.cause = status, cause
+        return news
+
+    async def run(self) -> None:
+        """Write the file until cancelled."""
+        while True:
+            await self.write()
+            await asyncio.sleep(WRITE_SECONDS)
+
+    async def write(self) -> None:
+        """Write the file now."""
+        self.state.tokens_per_second = self._rate(time.monotonic())
+        self.state.updated_at = time.time()
+        content = self.state.model_dump_json(indent=1).encode()
+        await asyncio.get_running_loop().run_in_executor(None, write_whole, self._path, content)
+
+    def _rate(self, now: float) -> float:
+        while self._recent and self._recent[0][0] < now - RATE_SECONDS:
+            self._recent.popleft()
+        seconds = min(now - self._since, RATE_SECONDS)
+        return sum(tokens for _, tokens in self._recent) / seconds if seconds > 0 else 0.0

@@ -1,0 +1,148 @@
+"""What a session of the extractor finds when it starts: whose run this is, what is finished, what is open.
+
+Runs on the host under the run's lock, before any request is sent. Makes disk and ledger agree again after whatever
+ended the session before: exactly the records without a valid row are open.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from remote.errors import HostError, UsageError
+from remote.extract.assignment import Work
+from remote.extract.ledger import Ledger, Row
+from remote.files import ASIDE, FILE_MODE, make_directory
+from remote.messages.extract import Counts, Identity
+from remote.messages.server import ServerState
+from remote.paths import RunPaths, shard_name
+
+
+class RunningError(HostError):
+    """The run already has an extractor."""
+
+    kind = "running"
+
+
+@contextmanager
+def run_lock(paths: RunPaths) -> Iterator[None]:
+    """Be the run's one extractor for the block; the kernel lets go when the process ends, however it ends."""
+    make_directory(paths.root)
+    descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunningError(f"The run {paths.root.name!r} already has an extractor here.") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(paths: RunPaths) -> bool:
+    """Whether an extractor of the run lives, whatever its state file says."""
+    if not paths.lock.exists():
+        return False
+    try:
+        with run_lock(paths):
+            return False
+    except RunningError:
+        return True
+
+
+@dataclass
+class Opened:
+    """A session's start: its nonce, those of all sessions of this run, and the open records."""
+
+    nonce: str
+    nonces: set[str]
+    positions: list[int]
+    counts: Counts
+
+
+def begin(paths: RunPaths, work: Work) -> Opened:
+    """Check the identity, reconcile shards with rows, refuse what no server can take, and list what is open."""
+    make_directory(paths.shards)
+    nonce = secrets.token_hex(6)
+    with Ledger(paths.ledger) as ledger:
+        check_identity(ledger, paths.root.name, work.assignment.identity)
+        reconcile(ledger, paths)
+        _refuse(ledger, work)
+        ledger.begin_session(nonce)
+        return Opened(nonce, ledger.nonces(), open_positions(ledger, work), counted(ledger, work))
+
+
+def check_identity(ledger: Ledger, run: str, identity: Identity) -> None:
+    """Note what the run is, or raise UsageError where it was begun as something else."""
+    noted = ledger.fact("identity")
+    if noted is None:
+        ledger.note({"identity": identity.model_dump_json()})
+        return
+    before = Identity.model_validate_json(noted)
+    for name in Identity.model_fields:
+        _same(run, name.replace("_", " "), getattr(before, name), getattr(identity, name))
+
+
+def check_server(ledger: Ledger, run: str, identity: Identity, state: ServerState) -> None:
+    """Refuse a server whose capture is not the run's: other slots, another SGLang, another capture."""
+    assert state.capture is not None
+    _same(run, "boundaries", identity.boundaries, state.capture.boundaries, f"the server {state.name!r} captures")
+    _same(run, "final", identity.final, state.capture.final, f"the server {state.name!r} captures")
+    for name, value in (("SGLang", state.sglang), ("capture", state.capture.version)):
+        before = ledger.fact(name)
+        if before is None:
+            ledger.note({name: value})
+        else:
+            _same(run, f"{name} version", before, value, f"the server {state.name!r} has")
+
+
+def reconcile(ledger: Ledger, paths: RunPaths) -> None:
+    """Forget rows whose shard is not there as it was, and delete shards (whole or aside) that have no row."""
+    present = {entry.name: entry.stat().st_size for entry in os.scandir(paths.shards)}
+    rows = {shard_name(index): (index, *rest) for index, rest in ledger.states().items()}
+    lost = [
+        index
+        for name, (index, state, size, stored) in rows.items()
+        if state == "done" and stored == "plain" and present.get(name) != size
+    ]
+    ledger.forget(lost)
+    for name in present:
+        index, state, _, _ = rows.get(name, (-1, "", 0, ""))
+        stranger = name.startswith("hs_") and name.endswith(".safetensors") and (state != "done" or index in lost)
+        if stranger or name.startswith(ASIDE):
+            (paths.shards / name).unlink(missing_ok=True)
+
+
+def open_positions(ledger: Ledger, work: Work) -> list[int]:
+    """Positions of the assignment's records that have no row."""
+    finished = ledger.states()
+    return [position for position, index in enumerate(work.index.tolist()) if index not in finished]
+
+
+def counted(ledger: Ledger, work: Work) -> Counts:
+    """The ledger's counts beside what was assigned."""
+    counts = ledger.counts()
+    counts.assigned, counts.tokens_assigned = work.assignment.records, work.assignment.tokens
+    return counts
+
+
+def _refuse(ledger: Ledger, work: Work) -> None:
+    finished = ledger.states()
+    lengths, epoch = work.lengths(), work.assignment.epoch
+    ledger.record(
+        Row(index, "quarantined", int(lengths[position]), epoch, cause=cause, attempts=0)
+        for position, cause in work.refusals()
+        if (index := int(work.index[position])) not in finished
+    )
+
+
+def _same(run: str, what: str, before: object, now: object, who: str = "this assignment says") -> None:
+    if before != now:
+        raise UsageError(
+            f"The run {run!r} was begun with {what} {before!r}, and {who} {now!r}.",
+            remedy="Go back to what it was begun with, or give the changed run a name of its own.",
+        )

@@ -1,0 +1,185 @@
+"""The verbs beside `extract`: what a run's ledger says, and the few ways to change it from outside.
+
+Runs on the host, called by the laptop at any time, whether or not an extractor runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from remote.context import Context
+from remote.errors import UsageError
+from remote.extract import assignment
+from remote.extract.launch import read_state
+from remote.extract.ledger import Ledger
+from remote.extract.leftovers import held_bytes
+from remote.extract.session import is_locked
+from remote.files import write_whole
+from remote.messages.extract import (
+    Control,
+    ControlRequest,
+    Counts,
+    ExtractorState,
+    IndicesRequest,
+    IndicesResult,
+    RunRequest,
+    RunStatus,
+    ShardBatch,
+    ShardRow,
+    ShardsRequest,
+    ShardsResult,
+)
+from remote.paths import RunPaths
+from remote.servers import records
+
+BATCH = 500
+"""Rows an item: about 60 kB of JSON."""
+
+
+def status(request: RunRequest, context: Context) -> RunStatus:
+    """The verb `status`: counts from the ledger, the extractor's last word, and whether it lives."""
+    paths = _known(context, request.run or _newest_run(context))
+    alive = is_locked(paths)
+    host, epoch, counts, causes, flagged = _facts(paths)
+    state = _settled(read_state(paths) or ExtractorState(run=paths.root.name, epoch=epoch, status="stopped"), alive)
+    return RunStatus(
+        run=paths.root.name,
+        alive=alive,
+        state=state.model_copy(update={"counts": counts}),
+        host=host,
+        records_flagged=flagged,
+        causes=causes,
+        free_bytes=_free_bytes(paths),
+        in_flight_bytes=sum(held_bytes(directory) for directory in _dump_dirs(context)),
+    )
+
+
+def shards(request: ShardsRequest, context: Context) -> ShardsResult:
+    """The verb `shards`: streams finished records as `ShardBatch` items, in order of finishing."""
+    paths = _known(context, request.run)
+    cursor, sent = request.after, 0
+    for batch in _batches(paths, request):
+        context.report.item(batch)
+        cursor, sent = batch.cursor, sent + len(batch.rows)
+    told = status(RunRequest(run=request.run), context)
+    return ShardsResult(rows=sent, cursor=cursor, counts=told.state.counts, status=told.state.status)
+
+
+def requeue(request: IndicesRequest, context: Context) -> IndicesResult:
+    """The verb `requeue`: these records are open again; their shards are deleted.
+
+    A shard goes before its row: ended in between, the next session finds a row without a shard and redoes it.
+    """
+    paths = _known(context, request.run)
+    freed = _delete_shards(paths, request.indices)
+    with Ledger(paths.ledger) as ledger:
+        return IndicesResult(records=ledger.forget(request.indices), freed_bytes=freed)
+
+
+def freed(request: IndicesRequest, context: Context) -> IndicesResult:
+    """The verb `freed`: these records were delivered; marked so, and their shards deleted.
+
+    The mark goes before the shard: ended in between, the next session deletes a shard without a `done` row.
+    """
+    paths = _known(context, request.run)
+    with Ledger(paths.ledger) as ledger:
+        marked = ledger.free(request.indices)
+        delivered = {index for index, (state, _, _) in ledger.states().items() if state == "freed"}
+    return IndicesResult(records=marked, freed_bytes=_delete_shards(paths, delivered.intersection(request.indices)))
+
+
+def control(request: ControlRequest, context: Context) -> RunStatus:
+    """The verb `control`: leave a wish for the running extractor; answers how things stand now."""
+    paths = _known(context, request.run)
+    if not is_locked(paths):
+        raise UsageError(
+            f"No extractor of the run {request.run!r} is at work here.", remedy="`inv extract` starts or resumes it."
+        )
+    write_whole(paths.control, Control(action=request.action, at=time.time()).model_dump_json().encode())
+    return status(RunRequest(run=request.run), context)
+
+
+def _known(context: Context, run: str) -> RunPaths:
+    paths = context.workdir.run(run)
+    if not paths.root.is_dir():
+        known = ", ".join(sorted(_runs(context))) or "none"
+        raise UsageError(f"There is no run {run!r} here.", remedy=f"Runs: {known}.")
+    return paths
+
+
+def _runs(context: Context) -> Iterator[str]:
+    if context.workdir.runs.is_dir():
+        yield from (path.name for path in context.workdir.runs.iterdir() if path.is_dir())
+
+
+def _newest_run(context: Context) -> str:
+    """The run whose state or assignment was touched last."""
+    runs = list(_runs(context))
+    if not runs:
+        raise UsageError("There is no run here yet.", remedy="`inv extract` starts one.")
+    return max(runs, key=lambda name: _touched(context.workdir.run(name)))
+
+
+def _touched(paths: RunPaths) -> float:
+    return max((path.stat().st_mtime for path in (paths.state, paths.assignments) if path.exists()), default=0.0)
+
+
+def _facts(paths: RunPaths) -> tuple[str, int, Counts, dict[str, int], int]:
+    """Host name, epoch, counts, causes and flags, without creating a ledger that is not there."""
+    counts, causes, flagged, host, epoch = Counts(), dict[str, int](), 0, "", 0
+    if paths.ledger.exists():
+        with Ledger(paths.ledger) as ledger:
+            counts, causes, flagged = ledger.counts(), ledger.causes(), ledger.flagged()
+    if assignment.newest_epoch(paths) is not None:
+        given = assignment.read_description(assignment.newest(paths))
+        host, epoch = given.host, given.epoch
+        counts.assigned, counts.tokens_assigned = given.records, given.tokens
+    return host, epoch, counts, causes, flagged
+
+
+def _settled(state: ExtractorState, alive: bool) -> ExtractorState:
+    """A state that says it runs while nothing does was left behind by a process that was killed."""
+    if alive or state.status not in ("running", "paused", "waiting"):
+        return state
+    cause = "The extractor ended without a word (killed, or the host restarted); `inv extract` resumes."
+    return state.model_copy(update={"status": "failed", "cause": cause, "tokens_per_second": 0.0})
+
+
+def _free_bytes(paths: RunPaths) -> int:
+    found = os.statvfs(paths.shards if paths.shards.is_dir() else paths.root)
+    return found.f_bavail * found.f_frsize
+
+
+def _dump_dirs(context: Context) -> set[Path]:
+    states = (records.load(context.workdir.server(name)) for name in records.names(context.workdir))
+    return {Path(state.capture.dump_dir) for state in states if state is not None and state.capture is not None}
+
+
+def _batches(paths: RunPaths, request: ShardsRequest) -> Iterator[ShardBatch]:
+    if not paths.ledger.exists():
+        return
+    rows: list[ShardRow] = []
+    with Ledger(paths.ledger) as ledger:
+        for cursor, row in ledger.shards(request.after, request.limit):
+            rows.append(row)
+            if len(rows) == BATCH:
+                yield ShardBatch(rows=rows, cursor=cursor)
+                rows = []
+        if rows:
+            yield ShardBatch(rows=rows, cursor=cursor)
+
+
+def _delete_shards(paths: RunPaths, indices: Iterable[int]) -> int:
+    freed = 0
+    for index in indices:
+        shard = paths.shard(index)
+        try:
+            size = shard.stat().st_size
+            shard.unlink()
+        except FileNotFoundError:
+            continue
+        freed += size
+    return freed

@@ -1,0 +1,105 @@
+"""Waits for dumps: whoever expects a record's dump is woken when it is whole, or when capture says it failed.
+
+Runs on the host inside the extractor's event loop. Lists the dump directories; deletes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote.errors import HostError
+
+SCAN_SECONDS = 0.01
+"""A listing of a RAM disk's few hundred names takes about 0.1 ms."""
+
+WHOLE = ".safetensors"
+FAILED = ".error.json"
+
+
+class CaptureError(Exception):
+    """Capture could not make this record right, and said why."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A record's dump as files: one, or one a pipeline stage in order of stages."""
+
+    parts: tuple[Path, ...]
+
+
+class Watch:
+    """Looks through the dump directories while anything is expected in them."""
+
+    def __init__(self) -> None:
+        self._expected: dict[Path, dict[str, asyncio.Future[Found]]] = {}
+        self._wanted = asyncio.Event()
+
+    def expect(self, directory: Path, rid: str) -> asyncio.Future[Found]:
+        """A future for the dump of `rid`: its files, or CaptureError. Cancel it to stop looking."""
+        future: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        self._expected.setdefault(directory, {})[rid] = future
+        future.add_done_callback(lambda _: self._drop(directory, rid))
+        self._wanted.set()
+        return future
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self._wanted.wait()
+            for directory, expected in list(self._expected.items()):
+                _look(directory, expected)
+            await asyncio.sleep(SCAN_SECONDS)
+
+    def _drop(self, directory: Path, rid: str) -> None:
+        expected = self._expected.get(directory, {})
+        expected.pop(rid, None)
+        if not expected:
+            self._expected.pop(directory, None)
+        if not self._expected:
+            self._wanted.clear()
+
+
+def _look(directory: Path, expected: dict[str, asyncio.Future[Found]]) -> None:
+    try:
+        names = set(os.listdir(directory))  # noqa: PTH208 -- names alone, no Path objects, a hundred times a second
+    except OSError as error:
+        for future in list(expected.values()):
+            _fail(future, HostError(f"The dump directory {directory} cannot be read: {error.strerror}."))
+        return
+    for rid, future in list(expected.items()):
+        if future.done():
+            continue
+        if rid + WHOLE in names:
+            future.set_result(Found((directory / (rid + WHOLE),)))
+        elif rid + FAILED in names:
+            _fail(future, CaptureError(_cause(directory / (rid + FAILED))))
+        elif parts := stages(rid, names):
+            future.set_result(Found(tuple(directory / part for part in parts)))
+
+
+def stages(rid: str, names: set[str]) -> list[str]:
+    """Names of a record's parts, one a pipeline stage, once all are there; else an empty list."""
+    first = next((name for name in names if name.startswith(f"{rid}.stage") and name.endswith(WHOLE)), None)
+    if first is None:
+        return []
+    count = first[len(rid) : -len(WHOLE)].rpartition("of")[2]
+    if not count.isdecimal():
+        return []
+    parts = [f"{rid}.stage{stage}of{count}{WHOLE}" for stage in range(int(count))]
+    return parts if names.issuperset(parts) else []
+
+
+def _fail(future: asyncio.Future[Found], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def _cause(path: Path) -> str:
+    try:
+        return str(json.loads(path.read_bytes())["cause"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "Capture reported a failure that could not be read."
