@@ -7,6 +7,9 @@ the annotation. It raises RoostError for anything a person should read.
 from __future__ import annotations
 
 VERBS: dict[str, str] = {
+    "attach": "remote.attach.verbs:attach",
+    "attached": "remote.attach.verbs:attached",
+    "detach": "remote.attach.verbs:detach",
     "assign": "remote.data.assign:assign",
     "control": "remote.extract.verbs:control",
     "extract": "remote.extract.launch:extract",
@@ -14,6 +17,7 @@ VERBS: dict[str, str] = {
     "hello": "remote.verbs.hello:hello",
     "logs": "remote.logs.verb:logs",
     "prepare": "remote.data.prepare:prepare",
+    "prospect": "remote.data.prospect:prospect",
     "requeue": "remote.extract.verbs:requeue",
     "serve": "remote.servers.serve:serve",
     "servers": "remote.servers.records:servers",

@@ -1,0 +1,1 @@
+"""Who does what, how many bytes, does it fit: pure functions over a dataset's lengths. Runs on the laptop."""

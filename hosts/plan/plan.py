@@ -1,0 +1,142 @@
+"""A run's plan: which host does which records, in which epoch; as a JSON file beside the inventory.
+
+Pure apart from `load` and `save`. Made by `inv plan`, read by `inv extract`, made anew when a host is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from hosts.errors import UsageError
+from hosts.plan import ranges as sets
+from hosts.plan.balance import level, split, tokens_of
+from remote.files import write_whole
+from remote.messages.dataset import Ranges
+from remote.messages.envelope import Message
+from remote.messages.extract import Identity
+from remote.paths import safe_name
+
+
+class PlannedShare(Message):
+    """One host's records."""
+
+    host: str
+    weight: float
+    """Tokens a second where they are known, else 1."""
+    ranges: Ranges
+    records: int
+    tokens: int
+    longest: int = 0
+    epoch: int
+    """What the host's assignment carries: the plan's own."""
+
+
+class Plan(Message):
+    """Who does what. Every record of the dataset is in exactly one share, or in `delivered`."""
+
+    run: str
+    dataset: str
+    """The dataset's folder on the laptop."""
+    identity: Identity
+    epoch: int
+    """Rises with every re-plan; a host with an older one starts nothing any more."""
+    shares: list[PlannedShare]
+    lost: list[str] = Field(default_factory=list)
+    """Hosts that an earlier epoch counted on: they deliver what they have and start nothing."""
+    delivered: Ranges = Field(default_factory=list)
+    """Records that had reached the destination when this epoch was made; in no share."""
+
+    def share(self, host: str) -> PlannedShare | None:
+        """The host's share, or None."""
+        return next((share for share in self.shares if share.host == host), None)
+
+
+def make_plan(run: str, dataset: str, identity: Identity, lengths: Sequence[int], weights: dict[str, float]) -> Plan:
+    """Give every record to one of the hosts in `weights`; raise UsageError where there is nothing to give."""
+    safe_name(run, "run name")
+    if not weights:
+        raise UsageError("There is no host to plan for.")
+    if not lengths:
+        raise UsageError("The dataset is empty.")
+    parts = split(lengths, [(0, len(lengths))], list(weights.values()))
+    shares = [
+        _share(host, weight, part, lengths, epoch=1)
+        for (host, weight), part in zip(weights.items(), parts, strict=True)
+        if part
+    ]
+    return Plan(run=run, dataset=dataset, identity=identity, epoch=1, shares=shares)
+
+
+def replan(
+    plan: Plan,
+    lengths: Sequence[int],
+    weights: dict[str, float],
+    done: dict[str, Ranges],
+    delivered: Ranges | None = None,
+) -> Plan:
+    """Return the next epoch for the hosts in `weights` (some of the plan's, or new ones).
+
+    A host that stays keeps its records. Those of hosts that are gone, as far as they are not `delivered` (at the
+    destination already, from whichever host), are spread so that all finish together; `done` says which of its
+    records each host has finished. What a lost host had finished and not delivered is done again; if the host
+    returns, the destination keeps whichever comes first.
+    """
+    if not weights:
+        raise UsageError("There is no host left to plan for.")
+    arrived = sets.union(plan.delivered, delivered or [])
+    own = {host: sets.difference(_ranges(plan, host), arrived) for host in weights}
+    pool = sets.difference([(0, len(lengths))], sets.union(arrived, *own.values()))
+    to_do = [float(tokens_of(lengths, sets.difference(own[host], done.get(host, [])))) for host in weights]
+    extra = level(to_do, list(weights.values()), tokens_of(lengths, pool))
+    parts = split(lengths, pool, extra) if pool else [[] for _ in weights]
+    epoch = plan.epoch + 1
+    shares = [
+        _share(host, weight, sets.union(own[host], part), lengths, epoch)
+        for (host, weight), part in zip(weights.items(), parts, strict=True)
+        if own[host] or part
+    ]
+    lost = {*plan.lost, *(share.host for share in plan.shares)} - set(weights)
+    return plan.model_copy(update={"epoch": epoch, "shares": shares, "lost": sorted(lost), "delivered": arrived})
+
+
+def _ranges(plan: Plan, host: str) -> Ranges:
+    share = plan.share(host)
+    return share.ranges if share else []
+
+
+def _share(host: str, weight: float, ranges: Ranges, lengths: Sequence[int], epoch: int) -> PlannedShare:
+    return PlannedShare(
+        host=host,
+        weight=weight,
+        ranges=ranges,
+        records=sets.count(ranges),
+        tokens=tokens_of(lengths, ranges),
+        longest=max(max(lengths[start:stop]) for start, stop in ranges),
+        epoch=epoch,
+    )
+
+
+def plan_path(root: Path, run: str) -> Path:
+    """Where a run's plan is kept: under `.roost/` beside the inventory."""
+    return root / ".roost" / "runs" / safe_name(run, "run name") / "plan.json"
+
+
+def save(plan: Plan, path: Path) -> None:
+    """Write the plan, whole."""
+    write_whole(path, plan.model_dump_json(indent=1).encode())
+
+
+def load(path: Path) -> Plan:
+    """Read a plan; raise UsageError where it is missing or is not one."""
+    try:
+        return Plan.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise UsageError(f"There is no plan at {path}.", remedy="Make one with inv plan.") from error
+    except (OSError, ValidationError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"The plan {path} could not be read: {reason}.", remedy="Make it again with inv plan."
+        ) from error

@@ -1,0 +1,73 @@
+"""Verb `prospect`: the model's shape, free disk, RAM disk and memory of a host, for the laptop's plan.
+
+Runs on a host, read-only; imports nothing that is slow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+import xxhash
+
+from remote.context import Context
+from remote.errors import HostError
+from remote.messages.plan import ModelFacts, Prospect, ProspectRequest
+
+_DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+
+
+def prospect(request: ProspectRequest, context: Context) -> Prospect:
+    """Look at this host; raise HostError where the model is missing or says too little of itself."""
+    disk = os.statvfs(_existing(context.workdir.root))
+    ramdisk = os.statvfs(_existing(Path(request.dump_dir).expanduser()))
+    return Prospect(
+        model=model_facts(Path(request.model).expanduser()),
+        disk_free_bytes=disk.f_bavail * disk.f_frsize,
+        ramdisk_total_bytes=ramdisk.f_blocks * ramdisk.f_frsize,
+        ramdisk_free_bytes=ramdisk.f_bavail * ramdisk.f_frsize,
+        memory_available_bytes=psutil.virtual_memory().available,
+        cores=psutil.cpu_count() or 1,
+    )
+
+
+def model_facts(folder: Path) -> ModelFacts:
+    """Read a model's `config.json`; values of a multimodal model are its text part's."""
+    path = folder / "config.json"
+    try:
+        content = path.read_bytes()
+        values = json.loads(content)
+    except OSError as error:
+        raise HostError(
+            f"The model at {folder} could not be read: {error.strerror}.",
+            remedy="Check the inventory's model path for this host.",
+        ) from error
+    except ValueError as error:
+        raise HostError(f"{path} is not JSON.") from error
+    text = {**values, **(values.get("text_config") or {})}
+    return ModelFacts(
+        path=str(folder),
+        digest=xxhash.xxh3_128_hexdigest(content),
+        hidden_size=_number(text, "hidden_size", path),
+        blocks=_number(text, "num_hidden_layers", path),
+        dtype=_DTYPES.get(str(text.get("dtype") or text.get("torch_dtype")), "BF16"),
+        vocab_size=_number(text, "vocab_size", path),
+        context_length=_number(text, "max_position_embeddings", path),
+    )
+
+
+def _number(values: dict[str, Any], key: str, path: Path) -> int:
+    value = values.get(key)
+    if not isinstance(value, int):
+        raise HostError(f"{path} has no {key}.")
+    return value
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that exists."""
+    while not path.exists():
+        path = path.parent
+    return path

@@ -1,0 +1,43 @@
+"""What planning must know of a host before anything starts there (verb `prospect`)."""
+
+from __future__ import annotations
+
+from remote.messages.envelope import Message
+
+
+class ProspectRequest(Message):
+    """Look at a host with the eyes of a plan."""
+
+    model: str
+    """The model's folder on the host."""
+    dump_dir: str
+    """Where the RAM disk with the dumps is, or will be."""
+
+
+class ModelFacts(Message):
+    """A model as its `config.json` describes it."""
+
+    path: str
+    digest: str
+    """xxh3-128 of `config.json`, 32 hex digits."""
+    hidden_size: int
+    blocks: int
+    """Decoder blocks n; boundary n is the final state."""
+    dtype: str
+    """Of the weights, as safetensors names it: `BF16`, `F16` or `F32`."""
+    vocab_size: int
+    """Rows of the embedding."""
+    context_length: int
+
+
+class Prospect(Message):
+    """One host."""
+
+    model: ModelFacts
+    disk_free_bytes: int
+    """On the working directory's file system, for this user."""
+    ramdisk_total_bytes: int
+    """Size of the dump directory's file system."""
+    ramdisk_free_bytes: int
+    memory_available_bytes: int
+    cores: int

@@ -1,0 +1,131 @@
+"""A plan gives every record to one host, by tokens, and says what does not fit and what would help."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from hosts.errors import UsageError
+from hosts.plan import ranges as sets
+from hosts.plan.balance import level, split, tokens_of
+from hosts.plan.capacity import RecordSize, Room, Share, forecast, remedies
+from hosts.plan.plan import Plan, load, make_plan, replan, save
+from remote.messages.extract import Identity
+
+KIMI = Identity(
+    dataset="d", tokenizer="t", model="/m@c", boundaries=[3, 31, 59, 61], final="pre", hidden_size=7168, dtype="BF16"
+)
+GIB = 1 << 30
+
+
+def lengths_of(count: int, seed: int = 0) -> list[int]:
+    rng = random.Random(seed)
+    return [min(32_000, int(rng.lognormvariate(7.2, 1.0)) + 2) for _ in range(count)]
+
+
+def everything(plan: Plan) -> list[int]:
+    return sorted([i for share in plan.shares for i in sets.indices(share.ranges)] + list(sets.indices(plan.delivered)))
+
+
+def test_tokens_follow_the_weights_within_half_a_record() -> None:
+    lengths = lengths_of(5000)
+    weights = [1.0, 2.0, 0.5]
+    parts = split(lengths, [(0, 5000)], weights)
+    for weight, part in zip(weights, parts, strict=True):
+        assert abs(tokens_of(lengths, part) - sum(lengths) * weight / 3.5) <= max(lengths)
+    assert sets.union(*parts) == [(0, 5000)]
+    assert sum(map(sets.count, parts)) == 5000
+
+
+def test_fewer_records_than_hosts_leave_some_without() -> None:
+    plan = make_plan("r", "/d", KIMI, [10, 10], {"a": 1.0, "b": 1.0, "c": 1.0})
+    assert everything(plan) == [0, 1]
+    assert all(share.records for share in plan.shares)
+
+
+def test_replan_gives_a_lost_hosts_records_away_and_keeps_what_is_done() -> None:
+    lengths = lengths_of(300)
+    plan = make_plan("r", "/d", KIMI, lengths, {"a": 1.0, "b": 1.0, "c": 1.0})
+    shares = {share.host: share.ranges for share in plan.shares}
+    done = {"a": sets.from_indices(list(sets.indices(shares["a"]))[:40]), "c": []}
+    delivered = sets.from_indices(list(sets.indices(shares["b"]))[:10] + list(sets.indices(shares["a"]))[:5])
+    after = replan(plan, lengths, {"a": 1.0, "c": 1.0}, done, delivered)
+    assert after.epoch == 2
+    assert after.lost == ["b"]
+    assert everything(after) == list(range(300))
+    a, c = after.share("a"), after.share("c")
+    assert a is not None
+    assert c is not None
+    for host, share in (("a", a), ("c", c)):
+        assert sets.difference(sets.difference(shares[host], delivered), share.ranges) == []
+    left_a = a.tokens - tokens_of(lengths, sets.difference(done["a"], delivered))
+    assert abs(left_a - c.tokens) <= 2 * max(lengths)
+
+
+def test_levelling_fills_the_host_that_would_be_idle_first() -> None:
+    assert level([0, 100], [1.0, 1.0], 50) == [50, 0]
+    assert level([0, 100], [1.0, 1.0], 300) == [200, 100]
+    assert level([0, 0], [1.0, 3.0], 400) == [100, 300]
+
+
+def test_plan_survives_its_file(tmp_path: Path) -> None:
+    plan = make_plan("r", "/d", KIMI, lengths_of(50), {"a": 1.0, "b": 3.0})
+    save(plan, tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json") == plan
+    (tmp_path / "plan.json").write_text('{"run": 3}')
+    with pytest.raises(UsageError, match="could not be read"):
+        load(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_range_sets_agree_with_python_sets(seed: int) -> None:
+    rng = random.Random(seed)
+    one, other = ({rng.randrange(60) for _ in range(rng.randrange(40))} for _ in range(2))
+    a, b = sets.from_indices(one), sets.from_indices(other)
+    assert list(sets.indices(sets.union(a, b))) == sorted(one | other)
+    assert list(sets.indices(sets.difference(a, b))) == sorted(one - other)
+    assert list(sets.indices(sets.intersection(a, b))) == sorted(one & other)
+    assert sets.count(a) == len(one)
+    assert all(x[1] < y[0] for x, y in pairwise(a))
+
+
+def test_bytes_are_those_of_the_real_job() -> None:
+    size = RecordSize.of(KIMI)
+    assert size.token_bytes == 57_352
+    assert size.records_bytes(0, 87_800_000) / 1e12 == pytest.approx(5.03, abs=0.01)
+
+
+def room(disk: int, *, high: int = 64 * GIB, ram: int = 1000 * GIB) -> Room:
+    return Room(disk_free_bytes=disk, min_free_bytes=20 * GIB, ramdisk_bytes=ram, high_water_bytes=high)
+
+
+def test_too_little_disk_is_refused_by_how_much_and_with_what_would_help() -> None:
+    size = RecordSize.of(KIMI)
+    share = Share("a", records=18_656, tokens=43_900_000, longest=32_000, tokens_per_second=5_000)
+    fits = forecast(share, size, room(3000 * GIB))
+    assert fits.problems == ()
+    assert fits.hours == pytest.approx(2.44, abs=0.01)
+    assert fits.ramdisk_peak_bytes == 64 * GIB
+    short = forecast(share, size, room(2000 * GIB))
+    assert "its disk is 365 GiB short" in short.problems[0]
+    offered = " | ".join(remedies([short, fits], size, freeing=False))
+    assert "--free" in offered
+    assert "fewer layers: 2 and the final state" in offered
+    assert "less weight" in offered
+    assert "1 more host " in " | ".join(remedies([short, short], size, freeing=False))
+    assert forecast(share, size, room(2000 * GIB), freeing=True).problems == ()
+    assert remedies([fits], size, freeing=False) == []
+
+
+def test_ram_disk_must_hold_the_mark_and_the_longest_record() -> None:
+    size = RecordSize.of(KIMI)
+    share = Share("a", records=10, tokens=2_000_000, longest=40_000, tokens_per_second=None)
+    small_ram = forecast(share, size, room(3000 * GIB, ram=10 * GIB))
+    assert "RAM disk is 54 GiB short" in small_ram.problems[0]
+    assert small_ram.hours is None
+    small_mark = forecast(share, size, room(3000 * GIB, high=1 * GIB))
+    assert "longest record is 2.14 GiB" in small_mark.problems[0]
+    assert any("--max-len" in text for text in remedies([small_mark], size, freeing=False))
