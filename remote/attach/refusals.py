@@ -42,7 +42,7 @@ def _graph_cure(situation: Situation) -> str:
         return "--cuda-graph-backend-prefill=disabled"
     if situation.has("disable_piecewise_cuda_graph"):
         return "--disable-piecewise-cuda-graph, without --enforce-piecewise-cuda-graph"
-    return "remove --enable-piecewise-cuda-graph"
+    return "no --enable-piecewise-cuda-graph"
 
 
 RULES = (
@@ -70,7 +70,7 @@ RULES = (
         "hierarchical-cache",
         lambda it: it.any_on("enable_hierarchical_cache", "enable_lmcache", "enable_flexkv"),
         "prefixes come back from a second cache without being computed, so records would lack their rows",
-        "remove --enable-hierarchical-cache, --enable-lmcache and --enable-flexkv",
+        "none of --enable-hierarchical-cache, --enable-lmcache and --enable-flexkv",
         ("--enable-hierarchical-cache",),
     ),
     Rule(
@@ -84,7 +84,7 @@ RULES = (
         "two-batch-overlap",
         lambda it: it.on("enable_two_batch_overlap"),
         "layers leave the loop and run on half batches side by side, so boundaries would be skipped",
-        "remove --enable-two-batch-overlap",
+        "no --enable-two-batch-overlap",
         ("--enable-two-batch-overlap",),
     ),
     Rule(
@@ -121,42 +121,42 @@ RULES = (
             )
         ),
         "a prompt's rows are split over ranks and out of order",
-        "remove --enable-prefill-cp (or its older names) and --attn-cp-size",
+        "neither --enable-prefill-cp (or its older names) nor --attn-cp-size",
         ("--attn-cp-size=2",),
     ),
     Rule(
         "speculative-decoding",
         lambda it: it.value("speculative_algorithm") is not None,
         "draft and verify batches look like prefill, and the draft model runs the same layer class",
-        "remove --speculative-algorithm and the flags that go with it",
+        "neither --speculative-algorithm nor the flags that go with it",
         ("--speculative-algorithm=EAGLE3",),
     ),
     Rule(
         "mixed-chunk",
         lambda it: it.on("enable_mixed_chunk"),
         "decode rows ride in prefill batches as prompts of length 1",
-        "remove --enable-mixed-chunk",
+        "no --enable-mixed-chunk",
         ("--enable-mixed-chunk",),
     ),
     Rule(
         "split-prefill",
         lambda it: it.on("enable_pdmux"),
         "prefill is split by layers and bypasses the model's forward pass",
-        "remove --enable-pdmux",
+        "no --enable-pdmux",
         ("--enable-pdmux",),
     ),
     Rule(
         "diffusion-decoding",
         lambda it: it.value("dllm_algorithm") is not None,
         "blocks are denoised repeatedly, and each pass looks like a prefill",
-        "remove --dllm-algorithm",
+        "no --dllm-algorithm",
         ("--dllm-algorithm=LowConfidence",),
     ),
     Rule(
         "disaggregation",
         lambda it: it.value("disaggregation_mode") not in (None, "null"),
         "a prompt's request is answered by another server than the one that computes its rows",
-        "remove --disaggregation-mode",
+        "no --disaggregation-mode",
         ("--disaggregation-mode=prefill",),
     ),
 )

@@ -8,8 +8,7 @@ _NUMBERS = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:\.post(\d+))?")
 
 SUPPORTED = ((0, 5, 9, 0), (0, 5, 23, 99))
 """First and last SGLang that the patch was tried over, inclusive."""
-COMPLETE_RESIDUAL = (0, 5, 21, 0)
-"""From here on the residual can be completed at any boundary, whoever owes a reduction."""
+SUPPORTED_TEXT = "0.5.9 to 0.5.23"
 
 
 def release(version: str) -> tuple[int, int, int, int]:

@@ -73,11 +73,13 @@ class FamilyFile(Message):
     path: str
     state: FileState
     digest: str = ""
-    """xxh3-128 of the file as it is now, 32 hex digits."""
+    """sha256 of the file as it is now, 64 hex digits."""
     original_digest: str = ""
-    """Of the file as SGLang installed it, where the patch keeps a copy."""
+    """Of the file without the block; empty where that is not known."""
     problem: str = ""
     """One sentence on what is unknown about it."""
+    diff: str = ""
+    """From the original to what was found, where the original is at hand."""
 
 
 class ModuleCheck(Message):
@@ -87,7 +89,9 @@ class ModuleCheck(Message):
     file: str
     """The file really used, as the interpreter reports it."""
     attached: bool
-    """The module ran Roost's block, or the plugin was among SGLang's entry points."""
+    """The module ran Roost's block, or SGLang's plugin loader would find the plugin and its code."""
+    problem: str = ""
+    """One sentence on why it is not."""
 
 
 class AttachRequest(Message):

@@ -9,9 +9,9 @@ from __future__ import annotations
 VERBS: dict[str, str] = {
     "attach": "remote.attach.verbs:attach",
     "attached": "remote.attach.verbs:attached",
-    "detach": "remote.attach.verbs:detach",
     "assign": "remote.data.assign:assign",
     "control": "remote.extract.verbs:control",
+    "detach": "remote.attach.verbs:detach",
     "extract": "remote.extract.launch:extract",
     "freed": "remote.extract.verbs:freed",
     "hello": "remote.verbs.hello:hello",

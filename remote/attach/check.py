@@ -1,0 +1,60 @@
+"""Import a model module as a server would, and say which file it came from and whether capture is in it. Host side.
+
+`check_import` asks in a process of its own; `look` answers there. Capture stays dormant: no dump directory is set.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+from types import ModuleType
+from typing import Any
+
+from remote.attach.families import Family
+from remote.attach.interpreter import Interpreter
+from remote.attach.ways import PLUGIN_NAME
+from remote.errors import HostError
+from remote.messages.attach import ModuleCheck, Way
+
+_GROUP = "sglang.srt.plugins"
+_DUMP_DIR = "SGLANG_HS_DUMP_DIR"
+
+
+def check_import(family: Family, way: Way, interpreter: Interpreter) -> ModuleCheck:
+    """Import the family's module with the host's Python. Raises HostError where the import itself fails."""
+    answer = interpreter.ask("remote.attach.check:look", {"module": family.module, "way": way})
+    if "error" in answer:
+        raise HostError(f"The host's Python cannot import {family.module}: {answer['error']}.")
+    return ModuleCheck(
+        module=family.module, file=answer["file"], attached=not answer["problem"], problem=answer["problem"]
+    )
+
+
+def look(question: dict[str, Any]) -> dict[str, object]:
+    """The far end of `check_import`."""
+    os.environ.pop(_DUMP_DIR, None)
+    try:
+        module = importlib.import_module(question["module"])
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    problem = _plugin_problem() if question["way"] == "plugin" else _patch_problem(module)
+    return {"file": str(module.__file__), "problem": problem}
+
+
+def _patch_problem(module: ModuleType) -> str:
+    return "" if hasattr(module, "_roost_block") else "the module that was imported is not the file that was patched"
+
+
+def _plugin_problem() -> str:
+    """Why SGLang's loader, in this very environment, would not load Roost's entry point; empty where it would."""
+    allowed = os.environ.get("SGLANG_PLUGINS", "")
+    if allowed and PLUGIN_NAME not in (name.strip() for name in allowed.split(",")):
+        return f"SGLANG_PLUGINS={allowed} leaves the plugin {PLUGIN_NAME} out"
+    entries = [entry for entry in importlib.metadata.entry_points(group=_GROUP) if entry.name == PLUGIN_NAME]
+    if len(entries) != 1:
+        return f"{len(entries)} plugins named {PLUGIN_NAME} are on the path instead of one"
+    if importlib.util.find_spec(entries[0].module) is None:
+        return f"the plugin's module {entries[0].module} is not on the path"
+    return ""

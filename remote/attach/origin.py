@@ -1,0 +1,96 @@
+"""Is a model file the one that its SGLang was installed with? Host side; reads, never writes.
+
+A wheel's RECORD states every file's digest; a git checkout's HEAD holds every file. Where neither speaks, nobody can
+say what the original was, and the patch does not touch the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import difflib
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote.attach.block import sha256
+from remote.messages.attach import Installation
+
+GIT_SECONDS = 30.0
+DIFF_LINES = 60
+"""A sentence with more than this under it is no longer read."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the installation itself says about a file."""
+
+    digest: str = ""
+    """sha256 of the original; empty where nothing states it."""
+    content: bytes | None = None
+    """The original, where it is at hand (git's HEAD, a copy kept by an earlier attach)."""
+    source: str = ""
+    """Where this is from, for a sentence: `the wheel's RECORD`."""
+
+
+def origin(file: Path, installation: Installation) -> Origin:
+    """Find what states the original of `file`; an empty Origin where nothing does."""
+    stated = _recorded(file, installation)
+    if stated:
+        return Origin(digest=stated, source="the wheel's RECORD")
+    head = _committed(file)
+    if head is not None:
+        return Origin(digest=sha256(head), content=head, source="git's HEAD")
+    return Origin()
+
+
+def _recorded(file: Path, installation: Installation) -> str:
+    """sha256 from RECORD as hex; empty where the file is not listed."""
+    if installation.metadata is None:
+        return ""
+    record = Path(installation.metadata) / "RECORD"
+    name = Path("sglang") / file.relative_to(installation.package)
+    for path, digest in _rows(record):
+        if path == name.as_posix() and digest.startswith("sha256="):
+            text = digest.removeprefix("sha256=")
+            return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).hex()
+    return ""
+
+
+def _rows(record: Path) -> Iterator[tuple[str, str]]:
+    try:
+        with record.open(newline="", encoding="utf-8") as lines:
+            yield from ((row[0], row[1]) for row in csv.reader(lines) if len(row) >= 2)
+    except OSError:
+        return
+
+
+def _committed(file: Path) -> bytes | None:
+    """The file as git's HEAD holds it; None outside a checkout, or where git does not track it."""
+    try:
+        shown = subprocess.run(
+            ["git", "-C", str(file.parent), "show", f"HEAD:./{file.name}"],
+            capture_output=True,
+            timeout=GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return shown.stdout if shown.returncode == 0 else None
+
+
+def difference(original: bytes, found: bytes, name: str) -> str:
+    """A unified diff, cut after DIFF_LINES lines."""
+    lines = list(
+        difflib.unified_diff(
+            original.decode(errors="replace").splitlines(),
+            found.decode(errors="replace").splitlines(),
+            f"{name} as installed",
+            f"{name} as found",
+            n=1,
+            lineterm="",
+        )
+    )
+    cut = [f"… {len(lines) - DIFF_LINES} more lines"] if len(lines) > DIFF_LINES else []
+    return "\n".join(lines[:DIFF_LINES] + cut)

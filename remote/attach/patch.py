@@ -1,0 +1,189 @@
+"""The patch way: a block at the end of one model file a family, and the file's return to what it was. Host side.
+
+Called by the verbs. Writes inside the host's SGLang, and there only the families' model files, each with a copy of its
+original beside it (`deepseek_v2.py.roost-original`). A file in a state that is not known is never written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote.attach import block
+from remote.attach.families import FAMILIES, Family
+from remote.attach.origin import difference, origin
+from remote.attach.version import SUPPORTED_TEXT, supported
+from remote.errors import HostError, UsageError
+from remote.files import written_aside
+from remote.messages.attach import FamilyFile, FileState, Installation
+
+COPY_SUFFIX = ".roost-original"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One model file as it was found."""
+
+    family: Family
+    path: Path
+    content: bytes
+    state: FileState
+    original: bytes = b""
+    """The file without a block, where the state is known."""
+    problem: str = ""
+    diff: str = ""
+
+    @property
+    def copy(self) -> Path:
+        """Where the original is kept while the block is in."""
+        return self.path.with_name(self.path.name + COPY_SUFFIX)
+
+    def described(self) -> FamilyFile:
+        """For the answer."""
+        return FamilyFile(
+            family=self.family.name,
+            path=str(self.path),
+            state=self.state,
+            digest=block.sha256(self.content) if self.content else "",
+            original_digest=block.sha256(self.original) if self.original else "",
+            problem=self.problem,
+            diff=self.diff,
+        )
+
+
+def targets(installation: Installation, names: list[str] | None = None) -> list[Target]:
+    """Look at the families' files of this SGLang: those named, or all that it has.
+
+    Raises UsageError for a family that Roost does not know.
+    """
+    known = {family.name: family for family in FAMILIES}
+    unknown = [name for name in names or [] if name not in known]
+    if unknown:
+        raise UsageError(f"There is no family {unknown[0]!r}.", remedy=f"Families: {', '.join(known)}.")
+    found = [inspect(known[name], installation) for name in names or known]
+    return found if names else [target for target in found if target.state != "missing"]
+
+
+def inspect(family: Family, installation: Installation) -> Target:
+    """Find out in which state a family's file is."""
+    path = family.file(Path(installation.package))
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return Target(family, path, b"", "missing", problem=f"this SGLang has no {path.name}")
+    if path.is_symlink():
+        problem = f"{path} is a link to {path.resolve()}, which other environments may share"
+        return Target(family, path, content, "unknown", problem=problem)
+    parts = block.split(content)
+    if parts is None and block.BEGIN not in content:
+        return _without_block(family, path, content, installation)
+    if parts is not None and parts.intact:
+        state: FileState = "attached" if parts.current else "outdated"
+        return Target(family, path, content, state, parts.above)
+    return _unknown(family, path, content, "was edited after Roost's block went in", _kept(path))
+
+
+def _without_block(family: Family, path: Path, content: bytes, installation: Installation) -> Target:
+    expected = origin(path, installation)
+    if not expected.digest:
+        problem = "is named by no wheel's RECORD and tracked by no git checkout, so its original is not known"
+        return _unknown(family, path, content, problem, None)
+    if block.sha256(content) == expected.digest:
+        return Target(family, path, content, "original", content)
+    kept = expected.content or _kept(path)
+    original = kept if kept is not None and block.sha256(kept) == expected.digest else None
+    return _unknown(family, path, content, f"is not what {expected.source} says was installed", original)
+
+
+def _kept(path: Path) -> bytes | None:
+    copy = path.with_name(path.name + COPY_SUFFIX)
+    return copy.read_bytes() if copy.is_file() else None
+
+
+def _unknown(family: Family, path: Path, content: bytes, problem: str, original: bytes | None) -> Target:
+    diff = difference(original, content, path.name) if original is not None else ""
+    where = "" if diff else " (no copy of the original is on this host, so no difference can be shown)"
+    return Target(family, path, content, "unknown", problem=f"{path} {problem}{where}", diff=diff)
+
+
+def attach(installation: Installation, found: list[Target], *, dry_run: bool) -> list[str]:
+    """Put this payload's block into every file that lacks it; return the files changed (or, dry, to be changed).
+
+    Nothing is written unless all can be. Raises HostError for an unsupported version, an unknown state or a folder
+    that cannot be written.
+    """
+    _refuse_version(installation)
+    _refuse_unknown(found, "patched")
+    wanting = [target for target in found if target.state in ("original", "outdated")]
+    for target in wanting:
+        compile(block.append(target.original), str(target.path), "exec")
+    if not dry_run:
+        _refuse_read_only(wanting)
+        for target in wanting:
+            _replace(target.copy, target.original, like=target.path)
+            _replace(target.path, block.append(target.original), like=target.path)
+    return [str(target.path) for target in wanting]
+
+
+def detach(found: list[Target], *, dry_run: bool) -> list[str]:
+    """Take the block out of every file that has one; the files are byte for byte what they were.
+
+    Raises HostError for an unknown state or a folder that cannot be written; then nothing was changed.
+    """
+    _refuse_unknown(found, "restored")
+    holding = [target for target in found if target.state in ("attached", "outdated")]
+    if not dry_run:
+        _refuse_read_only(holding)
+        for target in holding:
+            _replace(target.path, target.original, like=target.path)
+        for target in found:
+            if target.state != "missing":
+                target.copy.unlink(missing_ok=True)
+    return [str(target.path) for target in holding]
+
+
+def _refuse_version(installation: Installation) -> None:
+    if not supported(installation.version):
+        raise HostError(
+            f"SGLang {installation.version} at {installation.package} is not one that the patch was tried on"
+            f" ({SUPPORTED_TEXT}).",
+            remedy="Use `attach: plugin` if this SGLang loads plugins, or install one of these.",
+        )
+
+
+def _refuse_unknown(found: list[Target], participle: str) -> None:
+    for target in found:
+        if target.state == "unknown":
+            raise HostError(
+                f"{target.problem}, and was not {participle}.",
+                remedy="Reinstall SGLang, or undo the edit; or use `attach: plugin` where SGLang loads plugins.",
+                details={"file": str(target.path), "diff": target.diff},
+            )
+        if target.state == "missing":
+            raise HostError(f"{target.problem.capitalize()}.", remedy="Leave that family out.")
+
+
+def _refuse_read_only(found: list[Target]) -> None:
+    for folder in {target.path.parent for target in found}:
+        if not os.access(folder, os.W_OK):
+            raise HostError(
+                f"{folder} cannot be written by this user, so SGLang was not patched.",
+                remedy="Use `attach: plugin` where SGLang loads plugins, or the user who installed it.",
+            )
+
+
+def _replace(path: Path, content: bytes, *, like: Path) -> None:
+    """Write `path` whole with the mode and owner of `like`, and drop bytecode of what was there.
+
+    Bytecode is valid by size and by time in whole seconds, so a file swapped twice within one could keep the wrong one.
+    """
+    seen = like.stat()
+    with written_aside(path) as aside:
+        aside.write_bytes(content)
+        aside.chmod(seen.st_mode & 0o7777)
+        if (seen.st_uid, seen.st_gid) != (os.geteuid(), os.getegid()):
+            shutil.chown(aside, seen.st_uid, seen.st_gid)
+    for cached in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        cached.unlink(missing_ok=True)
