@@ -53,6 +53,8 @@ class Work:
         strange = np.flatnonzero((self.token_ids < 0) | (self.token_ids >= vocabulary))
         owners = np.searchsorted(self.offset, strange, side="right") - 1
         for position, first in zip(*np.unique(owners, return_index=True), strict=True):
+            if lengths[position] >= context:
+                continue
             wrong = self.token_ids[strange[first]]
             yield int(position), f"Token id {wrong} lies outside the vocabulary of {vocabulary}."
 

@@ -1,0 +1,249 @@
+"""A stand-in for a captured SGLang server: the same HTTP and dump protocol, made-up states, faults on demand.
+
+A program of its own, so that it has a pid, can be killed and can come back: `python standin.py PORT`, told how to
+behave by `POST /configure`, whereupon its state file says ready. The contract test holds it to the real server; whatever the extractor relies on is asserted there of both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import psutil
+import xxhash
+from aiohttp import web
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from remote.capture.request_id import RequestId  # noqa: E402
+from remote.messages.server import CaptureSpec, CaptureState, ProcessRef, ServerSpec, ServerState  # noqa: E402
+from remote.paths import Workdir  # noqa: E402
+from remote.servers import records  # noqa: E402
+
+HEADER_BYTES = 4096
+SGLANG = "0.0.standin"
+CAPTURE = "1"
+
+
+@dataclass
+class Config:
+    """How the stand-in behaves; `faults` maps a record's index to faults, one an attempt, the last one repeated."""
+
+    workdir: str
+    dump_dir: str
+    port: int
+    name: str = "main"
+    start: int = 1
+    boundaries: list[int] = field(default_factory=lambda: [1, 3, 6])
+    hidden: int = 64
+    dtype: str = "F32"
+    final: str = "pre"
+    context: int = 4096
+    sglang: str = SGLANG
+    capture: str = CAPTURE
+    high_water: int = 1 << 30
+    delay: float = 0.0
+    faults: dict[str, list[str]] = field(default_factory=dict)
+
+
+def states_of(tokens: list[int], config: Config) -> np.ndarray:
+    """Made-up states [L, slots, H], the same for the same tokens: float32, or bfloat16 as uint16."""
+    seed = xxhash.xxh3_64_intdigest(np.array(tokens, "<i8").data)
+    shape = (len(tokens), len(config.boundaries), config.hidden)
+    values = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+    return values if config.dtype == "F32" else (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def dump_content(rid: str, tokens: list[int], config: Config, fault: str) -> bytes:
+    """A dump as capture writes it, or a wrong one."""
+    if fault == "rows":
+        tokens = tokens[:-1]
+    if fault == "tokens":
+        tokens = [*tokens[:-1], tokens[-1] ^ 1]
+    states = states_of(tokens, config)
+    floats = states.astype(np.float32) if config.dtype == "F32" else (states.astype(np.uint32) << 16).view(np.float32)
+    norms = np.linalg.norm(floats, axis=2)
+    if fault == "nan":
+        states[len(tokens) // 2, 1, 5] = np.nan if config.dtype == "F32" else 0x7FC0
+    if fault == "zeros":
+        states[len(tokens) // 2, 1] = 0
+    ids = np.array(tokens, "<i8")
+    request = RequestId.parse(rid)
+    assert request is not None
+    metadata = {
+        "rid": rid,
+        "index": str(request.index),
+        "rows": str(len(tokens)),
+        "token_digest": xxhash.xxh3_128_hexdigest(ids.data),
+        "dtype": config.dtype,
+        "boundaries": json.dumps(config.boundaries if fault != "boundaries" else [0, *config.boundaries[1:]]),
+        "convention": "boundary: state after k blocks",
+        "final": config.final,
+        "mean_norm": json.dumps(norms.mean(axis=0).tolist()),
+        "max_norm": json.dumps(norms.max(axis=0).tolist()),
+        "finite": "false" if fault == "nonfinite" else "true",
+        "sglang": config.sglang,
+        "capture": config.capture,
+    }
+    header = {
+        "__metadata__": metadata,
+        "token_ids": {"dtype": "I64", "shape": [len(tokens)], "data_offsets": [0, ids.nbytes]},
+        "hidden_states": {
+            "dtype": config.dtype,
+            "shape": list(states.shape),
+            "data_offsets": [ids.nbytes, ids.nbytes + states.nbytes],
+        },
+    }
+    text = json.dumps(header).encode().ljust(HEADER_BYTES - 8)
+    return len(text).to_bytes(8, "little") + text + ids.tobytes() + states.tobytes()
+
+
+class StandIn:
+    """The server; `seen` counts requests a record index, `requests` keeps what was asked for."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.seen: dict[str, int] = {}
+        self.aborted: list[str] = []
+
+    async def generate(self, request: web.Request) -> web.Response:
+        """`POST /generate`."""
+        body = json.loads(await request.read())
+        tokens, rid = body["input_ids"], body["rid"]
+        if len(tokens) >= self.config.context:
+            message = f"The input ({len(tokens)} tokens) is longer than the model's context length."
+            return web.json_response({"error": {"message": message}}, status=400)
+        parsed = RequestId.parse(rid)
+        fault = self._fault(str(parsed.index)) if parsed else ""
+        await asyncio.sleep(self.config.delay)
+        refusal = await self._refuse(fault)
+        if refusal is not None:
+            return refusal
+        if parsed is not None and parsed.rows == len(tokens):
+            self._dump(rid, tokens, fault)
+        return web.json_response(self._answer(body, rid, tokens, fault))
+
+    def _fault(self, index: str) -> str:
+        faults, seen = self.config.faults.get(index, []), self.seen.get(index, 0)
+        self.seen[index] = seen + 1
+        return faults[min(seen, len(faults) - 1)] if faults else ""
+
+    async def _refuse(self, fault: str) -> web.Response | None:
+        if fault == "die":
+            os._exit(9)
+        if fault == "hang":
+            await asyncio.sleep(3600)
+        if fault in ("400", "500", "503"):
+            return web.json_response({"error": {"message": f"told to answer {fault}"}}, status=int(fault))
+        return web.Response(text="not json") if fault == "garbage" else None
+
+    def _dump(self, rid: str, tokens: list[int], fault: str) -> None:
+        folder = Path(self.config.dump_dir)
+        if fault == "none":
+            return
+        if fault in ("error", "full"):
+            cause = "No space left on the RAM disk." if fault == "full" else "A row never came."
+            _write(folder / f"{rid}.error.json", json.dumps({"rid": rid, "cause": cause}).encode())
+            return
+        content = dump_content(rid, tokens, self.config, fault)
+        _write(folder / f"{rid}.safetensors", content[:-8] if fault == "short" else content)
+
+    def _answer(self, body: dict[str, object], rid: str, tokens: list[int], fault: str) -> dict[str, object]:
+        reason: dict[str, object] = {"type": "length", "length": 1}
+        if fault == "abort":
+            reason = {"type": "abort", "message": "told to abort", "status_code": 500}
+        meta: dict[str, object] = {"id": rid, "finish_reason": reason, "prompt_tokens": len(tokens)}
+        if fault == "wrong":
+            meta["prompt_tokens"] = len(tokens) + 1
+        if body.get("return_logprob"):
+            meta["input_token_logprobs"] = [[None if i == 0 else -1.0, token, None] for i, token in enumerate(tokens)]
+        return {"text": "", "meta_info": meta}
+
+    async def abort(self, request: web.Request) -> web.Response:
+        """`POST /abort_request`."""
+        self.aborted.append(json.loads(await request.read())["rid"])
+        return web.Response()
+
+    async def report(self, _: web.Request) -> web.Response:
+        """`GET /seen`: not SGLang's; what the tests ask."""
+        return web.json_response({"seen": self.seen, "aborted": self.aborted})
+
+    async def set_faults(self, request: web.Request) -> web.Response:
+        """`POST /faults`: not SGLang's; other faults from now on."""
+        self.config.faults = json.loads(await request.read())
+        return web.Response()
+
+    async def configure(self, request: web.Request) -> web.Response:
+        """`POST /configure`: not SGLang's; be this server from now on, and ready."""
+        self.config = Config(**json.loads(await request.read()))
+        self.seen, self.aborted = {}, []
+        folder = Path(self.config.dump_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".roost").touch()
+        save_state(self.config)
+        return web.Response()
+
+    def application(self) -> web.Application:
+        """The routes."""
+        app = web.Application(client_max_size=1 << 30)
+        app.router.add_post("/generate", self.generate)
+        app.router.add_post("/abort_request", self.abort)
+        app.router.add_get("/seen", self.report)
+        app.router.add_post("/faults", self.set_faults)
+        app.router.add_post("/configure", self.configure)
+        return app
+
+
+def save_state(config: Config, status: str = "ready") -> None:
+    """Write `servers/<name>/state.json` as the supervisor does, for this process."""
+    process = psutil.Process()
+    ref = ProcessRef(pid=process.pid, created_at=process.create_time(), group=os.getpgid(0), session=os.getsid(0))
+    spec = CaptureSpec(
+        layers=config.boundaries[:-1], dump_dir=config.dump_dir, high_water_bytes=config.high_water
+    )
+    state = ServerState(
+        name=config.name,
+        mode="extract",
+        status=status,  # type: ignore[arg-type]
+        port=config.port,
+        model="standin",
+        command=[],
+        log="",
+        start=config.start,
+        server=ref,
+        capture=CaptureState(
+            attach="plugin",
+            payload="0" * 16,
+            version=config.capture,
+            boundaries=config.boundaries,
+            final=config.final,  # type: ignore[arg-type]
+            dump_dir=config.dump_dir,
+        ),
+        sglang=config.sglang,
+        spec=ServerSpec(model="standin", capture=spec),
+        started_at=time.time(),
+    )
+    records.save(Workdir(Path(config.workdir)).server(config.name), state)
+
+
+def _write(path: Path, content: bytes) -> None:
+    aside = path.with_name(".aside-" + path.name)
+    aside.write_bytes(content)
+    aside.rename(path)
+
+
+async def _serve(port: int) -> None:
+    runner = web.AppRunner(StandIn(Config("", "", port)).application(), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(int(sys.argv[1])))

@@ -1,0 +1,111 @@
+"""A whole extraction against the stand-in: what ends up in ledger and shards, whatever the server does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xxhash
+from safetensors import safe_open
+from tests.remote.extract.conftest import Host, tokens_of
+from tests.remote.extract.standin import states_of
+
+from remote.errors import HostError
+from remote.extract.ledger import Ledger
+
+LENGTHS = [5, 40, 17, 128, 1, 300, 64, 9]
+
+
+def test_every_record_becomes_a_shard_with_a_row_and_leaves_no_dump(host: Host) -> None:
+    server = host.serve()
+    host.assign(LENGTHS, first=100)
+    state = host.extract()
+    assert state.status == "complete"
+    assert (state.counts.done, state.counts.tokens_done) == (len(LENGTHS), sum(LENGTHS))
+    assert host.dumps() == []
+    with Ledger(host.paths.ledger) as ledger:
+        rows = {row.index: row for _, row in ledger.shards()}
+    assert sorted(rows) == list(range(100, 108))
+    for place, length in enumerate(LENGTHS):
+        shard, row = host.paths.shard(100 + place), rows[100 + place]
+        content = shard.read_bytes()
+        assert (row.rows, row.size_bytes, row.xxh3) == (length, len(content), xxhash.xxh3_128_hexdigest(content))
+        with safe_open(shard, "np") as opened:
+            tokens = opened.get_tensor("token_ids")
+            np.testing.assert_array_equal(tokens, tokens_of(100 + place, length))
+            np.testing.assert_array_equal(
+                opened.get_tensor("hidden_states"), states_of(tokens.tolist(), server.config)
+            )
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "garbage", "abort", "wrong", "error", "full", "rows", "nan", "zeros"])
+def test_a_fault_that_passes_costs_a_retry(host: Host, fault: str) -> None:
+    server = host.serve(faults={"3": [fault, ""]})
+    host.assign(LENGTHS)
+    state = host.extract()
+    assert (state.counts.done, state.counts.quarantined, state.retries) == (len(LENGTHS), 0, 1)
+    assert server.seen()["3"] == 2
+    assert host.dumps() == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause", "tries"),
+    [
+        ("400", "The server answered 400", 1),
+        ("500", "The server answered 500", 3),
+        ("rows", "The dump's rows is '127'", 3),
+        ("tokens", "The dump's token ids' digest", 3),
+        ("boundaries", "The dump's boundaries is [0, 3, 6], and [1, 3, 6] was asked for", 3),
+        ("nonfinite", "The capture saw a value that is not finite", 3),
+        ("nan", "Row 64 of boundary 3 holds a value that is not finite", 3),
+        ("zeros", "Row 64 of boundary 3 is all zeros", 3),
+        ("short", "The dump's size of the file", 3),
+        ("error", "A row never came", 3),
+    ],
+)
+def test_a_poison_record_is_quarantined_with_its_cause_and_the_others_go_on(
+    host: Host, fault: str, cause: str, tries: int
+) -> None:
+    server = host.serve(faults={"3": [fault]})
+    host.assign(LENGTHS)
+    state = host.extract()
+    assert (state.status, state.counts.done, state.counts.quarantined) == ("complete", len(LENGTHS) - 1, 1)
+    assert host.states()[3] == "quarantined"
+    (said,) = host.causes()
+    assert cause in said
+    assert server.seen()["3"] == tries
+    assert not host.paths.shard(3).exists()
+    assert host.dumps() == []
+
+
+def test_a_run_of_failures_stops_with_the_cause_instead_of_burning_the_queue(host: Host) -> None:
+    server = host.serve(faults={str(index): ["500"] for index in range(200)})
+    host.assign([8] * 200, max_consecutive_failures=10, in_flight_tokens=32)
+    with pytest.raises(HostError, match=r"10 tries in a row failed, the last one with: The server answered 500"):
+        host.extract()
+    assert sum(server.seen().values()) < 20
+    server.set_faults({})
+    assert host.extract().status == "complete"
+    assert set(host.states()) == set(range(200))
+
+
+def test_records_that_no_server_can_take_are_refused_before_anything_is_sent(host: Host) -> None:
+    server = host.serve()
+    lowest = int(tokens_of(3, 9).max())
+    host.assign([1, 4096, 0, 9], vocab_size=lowest)
+    host.extract()
+    assert host.states() == {0: "done", 1: "quarantined", 2: "quarantined", 3: "quarantined"}
+    assert set(server.seen()) == {"0"}
+    assert set(host.causes()) == {
+        "It has 4096 tokens; a context of 4096 admits 4095.",
+        "It has no tokens.",
+        f"Token id {lowest} lies outside the vocabulary of {lowest}.",
+    }
+
+
+def test_several_servers_share_the_work(host: Host) -> None:
+    first = host.serve("a", delay=0.02)
+    second = host.serve("b", delay=0.02, dump_dir=str(host.dump_dir / "b"))
+    host.assign([16] * 40, server_names=["a", "b"], in_flight_tokens=64)
+    assert host.extract().counts.done == 40
+    assert min(len(first.seen()), len(second.seen())) >= 10
+    assert len(first.seen()) + len(second.seen()) == 40

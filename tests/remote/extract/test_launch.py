@@ -1,0 +1,152 @@
+"""The extractor as a process: detached, in the foreground for other launchers, one a run, killed and resumed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.remote.extract.conftest import RUN, Host, until, write_assignment
+
+from remote.context import Context
+from remote.errors import HostError, UsageError
+from remote.extract.launch import extract, read_state
+from remote.extract.session import is_locked
+from remote.extract.verbs import control, status
+from remote.messages.extract import ControlRequest, ExtractRequest, RunRequest, RunStatus
+from remote.report import Report
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def quiet(host: Host) -> Context:
+    return Context(host.workdir, Report(io.StringIO()))
+
+
+def ended(host: Host) -> RunStatus:
+    until(lambda: not is_locked(host.paths), "the extractor's end")
+    return status(RunRequest(run=RUN), quiet(host))
+
+
+def test_detached_in_a_session_of_its_own_with_its_words_in_the_log(host: Host) -> None:
+    host.serve(delay=0.05)
+    host.assign([16] * 30, in_flight_tokens=32)
+    state = extract(ExtractRequest(run=RUN), quiet(host))
+    assert state.process is not None
+    assert (state.process.session, state.process.group) == (state.process.pid, state.process.pid)
+    for stream in (0, 1, 2):
+        target = os.readlink(f"/proc/{state.process.pid}/fd/{stream}")
+        assert target == ("/dev/null" if stream == 0 else str(host.paths.log))
+    told = ended(host)
+    assert (told.alive, told.state.status, told.state.counts.done) == (False, "complete", 30)
+    assert '"type":"result"' in host.paths.log.read_text().splitlines()[-1]
+
+
+def test_a_second_start_joins_the_extractor_that_runs(host: Host) -> None:
+    host.serve(delay=0.05)
+    host.assign([16] * 40, in_flight_tokens=16)
+    first = extract(ExtractRequest(run=RUN), quiet(host))
+    second = extract(ExtractRequest(run=RUN), quiet(host))
+    assert first.process == second.process
+    assert ended(host).state.counts.done == 40
+
+
+def test_another_launcher_runs_it_in_the_foreground_from_a_folder_anywhere(host: Host, tmp_path: Path) -> None:
+    host.serve()
+    folder = write_assignment(tmp_path / "given by Slurm", [8, 9, 10])
+    argv = [sys.executable, "-m", "remote", "extract", "--workdir", str(host.workdir.root), "--assignment", str(folder)]
+    done = subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["type"] == "result"
+    assert result["value"]["status"] == "complete"
+    assert host.states() == {0: "done", 1: "done", 2: "done"}
+
+
+def test_why_it_did_not_start_is_what_the_caller_reads(host: Host) -> None:
+    host.serve(capture="2")
+    host.assign([8])
+    host.extract()
+    host.assign([8], epoch=2, identity={**json.loads(_identity(host)), "tokenizer": "other"})
+    with pytest.raises(UsageError, match=r"begun with tokenizer 'tttt.*', and this assignment says 'other'"):
+        extract(ExtractRequest(run=RUN), quiet(host))
+
+
+def test_killed_at_any_moment_it_resumes_exactly_what_is_open(host: Host) -> None:
+    server = host.serve(delay=0.01)
+    host.assign([16] * 120, in_flight_tokens=64)
+    for share in (20, 50, 80):
+        state = extract(ExtractRequest(run=RUN), quiet(host))
+        until(lambda share=share: len(host.states()) >= share, f"{share} records")  # type: ignore[misc]
+        assert state.process is not None
+        os.kill(state.process.pid, signal.SIGKILL)
+        told = ended(host)
+        assert (told.state.status, told.alive) == ("failed", False)
+        assert "killed" in told.state.cause
+    before = host.states()
+    server.config.faults = {}
+    seen = server.seen()
+    assert extract(ExtractRequest(run=RUN), quiet(host)).process is not None
+    assert ended(host).state.counts.done == 120
+    again = {index for index, count in server.seen().items() if count > seen.get(index, 0)}
+    assert again == {str(index) for index in range(120) if index not in before}
+    assert host.dumps() == []
+    assert sorted(path.name for path in host.paths.shards.iterdir()) == sorted(f"hs_{i}.safetensors" for i in range(120))
+
+
+def test_pause_resume_and_stop_let_what_is_in_flight_finish(host: Host) -> None:
+    server = host.serve(delay=0.05)
+    host.assign([16] * 200, in_flight_tokens=64)
+    extract(ExtractRequest(run=RUN), quiet(host))
+    control(ControlRequest(run=RUN, action="pause"), quiet(host))
+    until(lambda: read_state(host.paths).status == "paused", "a pause")  # type: ignore[union-attr]
+    until(lambda: len(server.seen()) == len(host.states()), "the end of what was in flight")
+    seen = server.seen()
+    control(ControlRequest(run=RUN, action="resume"), quiet(host))
+    until(lambda: len(server.seen()) > len(seen), "further requests")
+    control(ControlRequest(run=RUN, action="stop"), quiet(host))
+    told = ended(host)
+    assert told.state.status == "stopped"
+    assert told.state.counts.done == len(server.seen()) < 200
+    with pytest.raises(UsageError, match="No extractor of the run 'trial' is at work"):
+        control(ControlRequest(run=RUN, action="pause"), quiet(host))
+
+
+def test_sigterm_ends_it_like_a_stop(host: Host) -> None:
+    host.serve(delay=0.05)
+    host.assign([16] * 200, in_flight_tokens=32)
+    state = extract(ExtractRequest(run=RUN), quiet(host))
+    assert state.process is not None
+    until(lambda: len(host.states()) > 3, "some records")
+    os.kill(state.process.pid, signal.SIGTERM)
+    assert ended(host).state.status == "stopped"
+    assert host.dumps() == []
+
+
+def test_a_host_with_an_old_epoch_starts_nothing(host: Host) -> None:
+    host.serve()
+    host.assign([8], epoch=3)
+    with pytest.raises(HostError, match="is at epoch 4, and this host only has epoch 3"):
+        extract(ExtractRequest(run=RUN, epoch=4), quiet(host))
+
+
+def test_a_newer_epoch_takes_over_while_it_runs(host: Host) -> None:
+    server = host.serve(delay=0.05)
+    host.assign([16] * 100, in_flight_tokens=32)
+    extract(ExtractRequest(run=RUN), quiet(host))
+    until(lambda: len(host.states()) > 3, "some records")
+    host.assign([16] * 5, epoch=2, first=200)
+    told = ended(host)
+    assert (told.state.epoch, told.state.status) == (2, "complete")
+    assert set(range(200, 205)) < set(host.states())
+    assert len(server.seen()) < 100
+
+
+def _identity(host: Host) -> str:
+    from remote.extract.assignment import newest, read_description
+
+    return read_description(newest(host.paths)).identity.model_dump_json()
