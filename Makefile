@@ -32,10 +32,10 @@ demo: venv engine ## the whole product on this machine: real SSH, real SGLang, r
 	@$(BIN)/python -m hosts.practice.demo
 
 practice-up: venv engine ## two practice hosts on loopback; then: export ROOST_INVENTORY=.practice/inventory.yaml
-	@$(BIN)/inv practice.up
+	@$(BIN)/inv practice up
 
 practice-down: venv ## end the practice hosts and everything they run
-	@$(BIN)/inv practice.down
+	@$(BIN)/inv practice down
 
 lint: venv ## ruff and mypy
 	$(BIN)/ruff check .
@@ -51,5 +51,5 @@ test: lint readers ## lint, types and every test, with real sshd, rsync and SGLa
 	.engine/bin/python -m pytest tests/remote
 
 clean: ## remove what was built or practised here; ends the practice fleet first
-	@if test -x $(BIN)/inv; then $(BIN)/inv practice.down; fi
+	@if test -x $(BIN)/inv; then $(BIN)/inv practice down; fi
 	rm -rf .venv .engine .readers .practice build dist *.egg-info

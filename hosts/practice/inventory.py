@@ -49,7 +49,7 @@ def write_inventory(paths: PracticePaths, hosts: list[HostFacts], model: Path) -
     """Write `.practice/inventory.yaml` for `hosts`, whose servers serve `model`; return its path."""
     text = yaml.safe_dump(_inventory(paths, hosts, model), sort_keys=False, width=110, allow_unicode=True)
     note = (
-        "# The practice fleet, written by `inv practice.up`. Use it: export ROOST_INVENTORY=.practice/inventory.yaml\n"
+        "# The practice fleet, written by `inv practice up`. Use it: export ROOST_INVENTORY=.practice/inventory.yaml\n"
     )
     write_whole(paths.inventory, (note + text).encode())
     return paths.inventory
