@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ValidationError
 
 from remote.context import Context
-from remote.errors import RoostError, UsageError
+from remote.errors import HostError, RoostError, UsageError
 from remote.messages.envelope import BEAT_SECONDS, Beat, Call, Failure, Result
 from remote.paths import Workdir
 from remote.report import Report
@@ -94,8 +94,20 @@ def _load(name: str) -> Verb:
     if name not in VERBS:
         raise UsageError(f"There is no verb {name!r}.", remedy=f"Verbs: {', '.join(sorted(VERBS))}.")
     module, function = VERBS[name].split(":")
-    verb: Verb = getattr(importlib.import_module(module), function)
+    try:
+        verb: Verb = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        raise _lacking(name, error) from error
     return verb
+
+
+def _lacking(verb: str, error: ModuleNotFoundError) -> RoostError:
+    """The `python` of a host is often the system's instead of the one that SGLang is installed in."""
+    return HostError(
+        f"{sys.executable} has no module {error.name!r}, which {verb!r} needs.",
+        remedy="Set the host's `python` to the one with SGLang; for the laptop, set `python` under `local:` to one with "
+        "the `data` extra (pip install 'roost-fleet[data]').",
+    )
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -29,7 +29,10 @@ class PlannedShare(Message):
     ranges: Ranges
     records: int
     tokens: int
-    longest: int = 0
+    longest: int
+    """Tokens of the longest record."""
+    context_length: int = 0
+    """Tokens that the host's servers admit; 0 until it is known."""
     epoch: int
     """What the host's assignment carries: the plan's own."""
 
@@ -98,6 +101,9 @@ def replan(
         for (host, weight), part in zip(weights.items(), parts, strict=True)
         if own[host] or part
     ]
+    contexts = {share.host: share.context_length for share in plan.shares}
+    shortest = min(contexts.values(), default=0)
+    shares = [share.model_copy(update={"context_length": contexts.get(share.host, shortest)}) for share in shares]
     lost = {*plan.lost, *(share.host for share in plan.shares)} - set(weights)
     return plan.model_copy(update={"epoch": epoch, "shares": shares, "lost": sorted(lost), "delivered": arrived})
 

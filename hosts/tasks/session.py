@@ -6,7 +6,7 @@ Exit codes: 0 all well, 1 a host or a record failed, 2 wrong usage, 130 interrup
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,13 +27,18 @@ JSON = {"json": "print one JSON document instead of text"}
 DRY_RUN = {"dry_run": "say what would be done and change nothing"}
 
 
-def roost_task(*helps: dict[str, str], name: str | None = None, **more: str) -> Callable[[Callable[..., Any]], Any]:
-    """An Invoke task with help for every argument and no surprising one-letter flags."""
+def roost_task(
+    *helps: dict[str, str], name: str | None = None, iterable: Sequence[str] = (), **more: str
+) -> Callable[[Callable[..., Any]], Any]:
+    """An Invoke task with help for every argument and no surprising one-letter flags.
+
+    Arguments named in `iterable` may be given several times and arrive as a list.
+    """
     texts: dict[str, str] = {}
     for part in helps:
         texts.update(part)
     texts.update(more)
-    options: dict[str, Any] = {"help": texts, "auto_shortflags": False}
+    options: dict[str, Any] = {"help": texts, "auto_shortflags": False, "iterable": list(iterable)}
     return task(name=name, **options) if name else task(**options)
 
 

@@ -7,14 +7,17 @@ the annotation. It raises RoostError for anything a person should read.
 from __future__ import annotations
 
 VERBS: dict[str, str] = {
+    "assign": "remote.data.assign:assign",
     "attach": "remote.attach.verbs:attach",
     "attached": "remote.attach.verbs:attached",
-    "assign": "remote.data.assign:assign",
     "control": "remote.extract.verbs:control",
     "detach": "remote.attach.verbs:detach",
     "extract": "remote.extract.launch:extract",
+    "fence": "remote.extract.verbs:fence",
+    "follow": "remote.extract.verbs:follow",
     "freed": "remote.extract.verbs:freed",
     "hello": "remote.verbs.hello:hello",
+    "inspect": "remote.data.inspect:inspect",
     "logs": "remote.logs.verb:logs",
     "prepare": "remote.data.prepare:prepare",
     "prospect": "remote.data.prospect:prospect",

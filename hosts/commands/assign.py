@@ -1,0 +1,67 @@
+"""A plan's shares as assignment folders on the laptop, ready to be pushed to their hosts (for `inv extract`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hosts.errors import UsageError
+from hosts.fleet import Fleet
+from hosts.inventory.model import Host
+from hosts.plan.plan import Plan, PlannedShare, plan_path
+from remote.messages.dataset import AssignRequest, AssignResult, HostShare
+from remote.messages.envelope import Progress
+from remote.messages.extract import Assignment
+
+
+def assignments(
+    fleet: Fleet, plan: Plan, on_progress: Callable[[Host, Progress], None] | None = None
+) -> dict[str, Path]:
+    """Write the folder of every host of the fleet that has a share in `plan`; return the folders by host name.
+
+    Runs the verb `assign` on the laptop. The vocabulary and the counts are filled in from the dataset.
+    """
+    hosts = {host.name: host for host in fleet.hosts}
+    mine = [share for share in plan.shares if share.host in hosts]
+    if not mine:
+        raise UsageError(f"None of these hosts has a share in the plan of {plan.run!r}.")
+    shares = [_host_share(plan, share, hosts[share.host], _folder(fleet, plan, share)) for share in mine]
+    fleet.local.call(
+        "assign",
+        AssignRequest(dataset=plan.dataset, shares=shares),
+        AssignResult,
+        deadline=None,
+        on_progress=None if on_progress is None else lambda line: on_progress(fleet.inventory.local, line),
+    )
+    return {share.assignment.host: Path(share.folder) for share in shares}
+
+
+def _folder(fleet: Fleet, plan: Plan, share: PlannedShare) -> Path:
+    run = plan_path(fleet.inventory.path.absolute().parent, plan.run).parent
+    return run / "assignments" / str(share.epoch) / share.host
+
+
+def _host_share(plan: Plan, share: PlannedShare, host: Host, folder: Path) -> HostShare:
+    assignment = Assignment(
+        run=plan.run,
+        host=host.name,
+        epoch=share.epoch,
+        identity=plan.identity,
+        records=share.records,
+        tokens=share.tokens,
+        server_names=server_names(host),
+        parity_rate=host.parity_rate,
+        min_free_bytes=int(host.min_free),
+        vocab_size=0,
+        context_length=share.context_length,
+    )
+    return HostShare(assignment=assignment, ranges=share.ranges, folder=str(folder))
+
+
+def server_names(host: Host) -> list[str]:
+    """The servers of a host that take requests, named as `hosts.inventory.servers` names them."""
+    return [
+        entry.name or f"server{number}"
+        for number, entry in enumerate(host.servers)
+        if not entry.nodes or entry.nodes[0] == host.name
+    ] or ["main"]

@@ -1,0 +1,239 @@
+"""`inv plan`: look at every host, share the dataset out, and say whether it fits. Writes the plan's file."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+
+from hosts.errors import RoostError, UsageError
+from hosts.fleet import Fleet, Outcome
+from hosts.inventory.model import Host
+from hosts.plan.capacity import Forecast, RecordSize, Room, Share, forecast, remedies
+from hosts.plan.lengths import read_lengths, read_manifest
+from hosts.plan.plan import Plan, PlannedShare, load, make_plan, plan_path, save
+from hosts.transport.backend import Backend
+from remote.messages.dataset import Manifest
+from remote.messages.extract import Identity, RunRequest, RunStatus
+from remote.messages.plan import Prospect, ProspectRequest
+
+_DTYPES = {"bfloat16": "BF16", "float16": "F16", "half": "F16", "float32": "F32", "float": "F32"}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan with what it takes, host by host."""
+
+    plan: Plan
+    forecasts: list[Forecast]
+    remedies: list[str]
+    """Empty where everything fits."""
+    path: Path | None
+    """Where the plan was written; None where it does not fit."""
+
+    @property
+    def fits(self) -> bool:
+        return not any(one.problems for one in self.forecasts)
+
+    @property
+    def hours(self) -> float | None:
+        """When the last host is done; None where a speed is unknown."""
+        hours = [one.hours for one in self.forecasts]
+        return None if any(value is None for value in hours) else max(value or 0.0 for value in hours)
+
+
+def plan(
+    fleet: Fleet,
+    dataset: Path,
+    run: str,
+    *,
+    rate: float | None = None,
+    freeing: bool = False,
+    anew: bool = False,
+) -> Planned:
+    """Plan `run` over the fleet's hosts; `rate` is tokens a second a host, where nothing better is known.
+
+    Raises the first host's error where one cannot be looked at: a plan that silently leaves a host out would give
+    its share to the others. Raises UsageError where hosts disagree about the model, or where a record is longer
+    than the context; and where the run was planned before, unless `anew`.
+    """
+    manifest = read_manifest(dataset)
+    lengths = read_lengths(dataset, manifest)
+    path = plan_path(fleet.inventory.path.absolute().parent, run)
+    _refuse_second(path, anew)
+    leaders = fleet.narrowed([host for host in fleet.hosts if leads(host)])
+    prospects = _prospects(leaders)
+    identity = identity_of(leaders.hosts, prospects, manifest)
+    _refuse_long(lengths, leaders.hosts, prospects)
+    rates = _rates(leaders, rate)
+    made = make_plan(run, str(dataset.expanduser().absolute()), identity, lengths, weights(rates))
+    contexts = {host.name: context_length(host, prospects[host.name]) for host in leaders.hosts}
+    shares = [share.model_copy(update={"context_length": contexts[share.host]}) for share in made.shares]
+    made = made.model_copy(update={"shares": shares})
+    return _judged(made, leaders.hosts, prospects, rates, path, freeing)
+
+
+def leads(host: Host) -> bool:
+    """Whether this host takes requests: of a server that spans hosts, only the first one does."""
+    return not host.servers or any(not entry.nodes or entry.nodes[0] == host.name for entry in host.servers)
+
+
+def identity_of(hosts: list[Host], prospects: dict[str, Prospect], manifest: Manifest) -> Identity:
+    """What a run over these hosts is; raises UsageError where two of them differ, or a layer does not exist."""
+    identities = {host.name: _identity(host, prospects[host.name], manifest) for host in hosts}
+    first_host, first = next(iter(identities.items()))
+    for name, identity in identities.items():
+        for key in ("boundaries", "final", "hidden_size", "dtype"):
+            one, other = getattr(first, key), getattr(identity, key)
+            if one != other:
+                raise UsageError(f"{first_host} and {name} differ in {key}: {one} and {other}.")
+        path, _, digest = identity.model.rpartition("@")
+        first_path, _, first_digest = first.model.rpartition("@")
+        if digest != first_digest:
+            raise UsageError(
+                f"{first_host} and {name} do not have the same model: {first_path}/config.json there and "
+                f"{path}/config.json here differ."
+            )
+    return first
+
+
+def _identity(host: Host, prospect: Prospect, manifest: Manifest) -> Identity:
+    model = prospect.model
+    if not host.layers:
+        raise UsageError(f"{host.name} has no `layers` in the inventory.", remedy="Say which, as in [3, 31, 59].")
+    if host.layers[-1] >= model.blocks:
+        raise UsageError(
+            f"{host.name} is to capture boundary {host.layers[-1]}, and its model has {model.blocks} blocks.",
+            remedy=f"Layers lie between 0 and {model.blocks - 1}; boundary {model.blocks} is always the last slot.",
+        )
+    if manifest.vocab_size > model.vocab_size:
+        raise UsageError(
+            f"The dataset was made for a vocabulary of {manifest.vocab_size}, and the model on {host.name} has "
+            f"{model.vocab_size} rows.",
+            remedy="Prepare it with this model's own tokenizer.",
+        )
+    return Identity(
+        dataset=manifest.digest,
+        tokenizer=manifest.tokenizer,
+        model=f"{model.path}@{model.digest}",
+        boundaries=[*host.layers, model.blocks],
+        final=host.final,
+        hidden_size=model.hidden_size,
+        dtype=_dtype(host, model.dtype),
+    )
+
+
+def _dtype(host: Host, of_weights: str) -> str:
+    """The dtype that the server computes in: its `--dtype`, else that of the weights (float32 is run as float16)."""
+    mode = host.modes.get("extract")
+    asked = str(mode.flags.get("dtype", "auto")) if mode else "auto"
+    return _DTYPES.get(asked, "F16" if of_weights == "F32" else of_weights)
+
+
+def context_length(host: Host, prospect: Prospect) -> int:
+    """Tokens that a server of this host takes at most."""
+    return host.context_length or prospect.model.context_length
+
+
+def weights(rates: dict[str, float | None]) -> dict[str, float]:
+    """Speeds as weights; a host whose speed is unknown counts as the mean of the others, or as 1."""
+    known = [rate for rate in rates.values() if rate]
+    mean = sum(known) / len(known) if known else 1.0
+    return {host: rate or mean for host, rate in rates.items()}
+
+
+def _prospects(fleet: Fleet) -> dict[str, Prospect]:
+    if not fleet.hosts:
+        raise UsageError("There is no host to plan for.", remedy="Name them with --hosts.")
+
+    def request(host: Host) -> ProspectRequest:
+        if host.model is None:
+            raise UsageError(
+                f"{host.name} has no `model` in the inventory.", remedy="Give the model's path on the host."
+            )
+        return ProspectRequest(model=host.model, dump_dir=host.dump_dir)
+
+    outcomes = fleet.call("prospect", request, Prospect)
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    if failed:
+        raise _named(failed[0])
+    return {outcome.host.name: outcome.result for outcome in outcomes}
+
+
+def _named(outcome: Outcome[Prospect]) -> RoostError:
+    """The host's own error with the host's name in front."""
+    error = outcome.error
+    assert error is not None
+    error.message = f"{outcome.host.name}: {error.message}"
+    return error
+
+
+def _rates(fleet: Fleet, rate: float | None) -> dict[str, float | None]:
+    """Tokens a second of each host: as given, else as measured by its newest run, else as the inventory says."""
+    if rate:
+        return dict.fromkeys((host.name for host in fleet.hosts), rate)
+
+    def measured(backend: Backend) -> float:
+        try:
+            status = backend.call("status", RunRequest(), RunStatus)
+        except RoostError:
+            return 0.0
+        return status.state.tokens_per_second
+
+    outcomes = fleet.each(measured)
+    return {outcome.host.name: outcome.value or outcome.host.tokens_per_second for outcome in outcomes}
+
+
+def _refuse_second(path: Path, anew: bool) -> None:
+    if path.exists() and not anew:
+        before = load(path)
+        raise UsageError(
+            f"The run {before.run!r} has a plan already (epoch {before.epoch}, {path}).",
+            remedy="Give the new run a name of its own with --run, or plan this one again with --anew.",
+        )
+
+
+def _refuse_long(lengths: array[int], hosts: list[Host], prospects: dict[str, Prospect]) -> None:
+    """One token of the context is the answer's."""
+    admitted = min(context_length(host, prospects[host.name]) for host in hosts) - 1
+    long = [index for index, length in enumerate(lengths) if length > admitted]
+    if long:
+        raise UsageError(
+            f"{len(long)} {'record is' if len(long) == 1 else 'records are'} longer than the {admitted} tokens that "
+            f"the servers admit; the first is record {long[0]} with {lengths[long[0]]}.",
+            remedy=f"Prepare the dataset with --max-len {admitted}, or raise `context_length`.",
+        )
+
+
+def _judged(
+    made: Plan,
+    hosts: list[Host],
+    prospects: dict[str, Prospect],
+    rates: dict[str, float | None],
+    path: Path,
+    freeing: bool,
+) -> Planned:
+    size = RecordSize.of(made.identity)
+    by_name = {host.name: host for host in hosts}
+    forecasts = [
+        forecast(_share(share, rates), size, room(by_name[share.host], prospects[share.host]), freeing=freeing)
+        for share in made.shares
+    ]
+    if any(one.problems for one in forecasts):
+        return Planned(made, forecasts, remedies(forecasts, size, freeing=freeing), None)
+    save(made, path)
+    return Planned(made, forecasts, [], path)
+
+
+def _share(share: PlannedShare, rates: dict[str, float | None]) -> Share:
+    return Share(share.host, share.records, share.tokens, share.longest, rates[share.host])
+
+
+def room(host: Host, prospect: Prospect) -> Room:
+    """What a host has for a run: what the inventory grants, and what is there."""
+    return Room(
+        disk_free_bytes=prospect.disk_free_bytes,
+        min_free_bytes=int(host.min_free),
+        ramdisk_bytes=min(prospect.ramdisk_total_bytes, prospect.memory_available_bytes),
+        high_water_bytes=int(host.dump_high_water),
+    )

@@ -1,0 +1,129 @@
+"""Datasets and plans on the terminal: what was left out, how long the records are, who does what, a masked record."""
+
+from __future__ import annotations
+
+from rich.markup import escape
+from rich.text import Text
+
+from hosts.commands.plan import Planned
+from hosts.console.output import Output
+from hosts.console.text import duration, printable, size
+from hosts.plan.capacity import Forecast
+from remote.messages.dataset import InspectedRecord, Manifest, PrepareResult
+
+_BAR = 40
+MASKED_STYLE = "bold green"
+PLAIN_STYLE = "dim"
+
+
+def show_prepared(output: Output, result: PrepareResult) -> None:
+    """The manifest in a few lines, the drop table and the length distribution."""
+    manifest = result.manifest
+    verb = "found again" if result.reused else f"made in {duration(result.wall_seconds)}"
+    output.line(f"{result.out}: {manifest.records:,} records, {manifest.tokens:,} tokens, {verb}")
+    output.line(_loss_line(manifest))
+    show_drops(output, manifest)
+    show_histogram(output, result.histogram)
+
+
+def _loss_line(manifest: Manifest) -> str:
+    share = manifest.loss_tokens / manifest.tokens
+    methods = {"generation": "the template's generation blocks", "marker": "markers", "given": "given masks"}
+    by = ", ".join(f"{count:,} by {methods[method]}" for method, count in manifest.mask.items())
+    cut = f"; {manifest.truncated:,} records cut to {manifest.max_len:,} tokens" if manifest.truncated else ""
+    return f"loss on {share:.0%} of the tokens ({by}); digest {manifest.digest}{cut}"
+
+
+def show_drops(output: Output, manifest: Manifest) -> None:
+    """What was left out, and why."""
+    rows = [(drop.records, drop.tokens, drop.reason, ", ".join(drop.examples)) for drop in manifest.drops]
+    if rows:
+        output.table(("dropped", "tokens", "because it is or has", "for example"), rows)
+
+
+def show_histogram(output: Output, histogram: list[tuple[int, int, int]]) -> None:
+    """The length distribution, a bar a power of two."""
+    most = max((count for *_, count in histogram), default=0)
+    rows = [
+        (f"{low:,} to {high - 1:,}", count, "█" * round(_BAR * count / most) or ("▏" if count else ""))
+        for low, high, count in histogram
+    ]
+    output.table(("tokens", "records", ""), rows)
+
+
+def show_record(output: Output, record: InspectedRecord) -> None:
+    """One record; the tokens on which the loss is taken are green, and in brackets where there are no colours."""
+    if output.as_json:
+        return
+    output.out.print(
+        f"[bold]record {record.index}[/bold] from {escape(printable(record.origin))}: {record.tokens:,} tokens, "
+        f"loss on {record.loss_tokens:,}"
+    )
+    text = Text()
+    for piece in record.pieces:
+        shown = "\n".join(printable(line) for line in piece.text.split("\n"))
+        if not output.out.is_terminal and piece.masked:
+            shown = f"⟦{shown}⟧"
+        text.append(shown, style=MASKED_STYLE if piece.masked else PLAIN_STYLE)
+    output.out.print(text)
+
+
+def show_plan(output: Output, planned: Planned) -> None:
+    """A line a host, then the fleet's end, or why it does not fit and what would help."""
+    output.table(("host", "records", "tokens", "on disk", "room", "RAM disk", "time"), _plan_rows(planned.forecasts))
+    if not planned.fits:
+        for one in planned.forecasts:
+            for problem in one.problems:
+                output.note(f"✗ {one.share.host}: {problem}.")
+        output.note("What would help: " + "; or ".join(planned.remedies) + ".")
+        return
+    output.line(_total(planned))
+    output.line(f"plan of epoch {planned.plan.epoch} written to {planned.path}")
+
+
+def _plan_rows(forecasts: list[Forecast]) -> list[tuple[object, ...]]:
+    return [
+        (
+            one.share.host,
+            one.share.records,
+            one.share.tokens,
+            size(one.disk_bytes),
+            size(one.disk_room_bytes),
+            size(one.ramdisk_peak_bytes),
+            "unknown" if one.hours is None else duration(one.hours * 3600),
+        )
+        for one in forecasts
+    ]
+
+
+def _total(planned: Planned) -> str:
+    tokens = sum(one.share.tokens for one in planned.forecasts)
+    on_disk = size(sum(one.disk_bytes for one in planned.forecasts))
+    if planned.hours is None:
+        return f"{tokens:,} tokens, {on_disk}; give --rate (tokens a second a host) or `tokens_per_second` for the time"
+    return f"{tokens:,} tokens, {on_disk}; the last host is done after {duration(planned.hours * 3600)}"
+
+
+def plan_document(planned: Planned) -> dict[str, object]:
+    """The plan for `--json`."""
+    hosts = {
+        one.share.host: {
+            "records": one.share.records,
+            "tokens": one.share.tokens,
+            "disk_bytes": one.disk_bytes,
+            "disk_room_bytes": one.disk_room_bytes,
+            "ramdisk_peak_bytes": one.ramdisk_peak_bytes,
+            "hours": one.hours,
+            "problems": list(one.problems),
+        }
+        for one in planned.forecasts
+    }
+    return {
+        "run": planned.plan.run,
+        "epoch": planned.plan.epoch,
+        "fits": planned.fits,
+        "hours": planned.hours,
+        "path": str(planned.path) if planned.path else None,
+        "remedies": planned.remedies,
+        "hosts": hosts,
+    }
