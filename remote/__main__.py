@@ -105,8 +105,8 @@ def _lacking(verb: str, error: ModuleNotFoundError) -> RoostError:
     """The `python` of a host is often the system's instead of the one that SGLang is installed in."""
     return HostError(
         f"{sys.executable} has no module {error.name!r}, which {verb!r} needs.",
-        remedy="Set the host's `python` to the one with SGLang; for the laptop, set `python` under `local:` to one with "
-        "the `data` extra (pip install 'roost-fleet[data]').",
+        remedy="Set the host's `python` to the one with SGLang; for the laptop, set `python` under `local:` to one "
+        "with the `data` extra (pip install 'roost-fleet[data]').",
     )
 
 
