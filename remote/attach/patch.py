@@ -179,11 +179,14 @@ def _replace(path: Path, content: bytes, *, like: Path) -> None:
 
     Bytecode is valid by size and by time in whole seconds, so a file swapped twice within one could keep the wrong one.
     """
-    seen = like.stat()
-    with written_aside(path) as aside:
-        aside.write_bytes(content)
-        aside.chmod(seen.st_mode & 0o7777)
-        if (seen.st_uid, seen.st_gid) != (os.geteuid(), os.getegid()):
-            shutil.chown(aside, seen.st_uid, seen.st_gid)
+    try:
+        seen = like.stat()
+        with written_aside(path) as aside:
+            aside.write_bytes(content)
+            aside.chmod(seen.st_mode & 0o7777)
+            if (seen.st_uid, seen.st_gid) != (os.geteuid(), os.getegid()):
+                shutil.chown(aside, seen.st_uid, seen.st_gid)
+    except OSError as error:
+        raise HostError(f"{path} could not be written: {error.strerror}; it is as it was.") from error
     for cached in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         cached.unlink(missing_ok=True)

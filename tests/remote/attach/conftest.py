@@ -1,0 +1,61 @@
+"""Installed copies of SGLang to attach to, and the verbs called in this process."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from remote.attach.verbs import attach, attached, detach
+from remote.context import Context
+from remote.messages.attach import AttachedRequest, AttachReport, AttachRequest, DetachRequest
+from remote.paths import Workdir
+from remote.report import Report
+from tests.remote.attach.installs import make_install
+from tests.remote.attach.wheels import NoRegistry, unpack
+
+
+class Host:
+    """One host with one copy of SGLang in front on its path."""
+
+    def __init__(self, site: Path, workdir: Path) -> None:
+        self.site = site
+        self.package = site / "sglang"
+        self.context = Context(Workdir(workdir), Report(io.StringIO()))
+        self.env = {"PYTHONPATH": str(site)}
+
+    def model(self, name: str = "deepseek_v2") -> Path:
+        return self.package / "srt" / "models" / f"{name}.py"
+
+    def attach(self, **fields: object) -> AttachReport:
+        request = AttachRequest.model_validate({"attach": "patch", "env": self.env, "check_import": False, **fields})
+        return attach(request, self.context)
+
+    def attached(self) -> AttachReport:
+        return attached(AttachedRequest(env=self.env), self.context)
+
+    def detach(self, **fields: object) -> AttachReport:
+        return detach(DetachRequest.model_validate({"env": self.env, **fields}), self.context)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """A small install: right layout, RECORD and versions, model files that import without torch."""
+    return Host(make_install(tmp_path / "site-packages"), tmp_path / "work dir")
+
+
+@pytest.fixture
+def wheel_host(tmp_path: Path) -> Callable[[str], Host]:
+    """A real wheel's files as pip lays them out."""
+
+    def make(version: str) -> Host:
+        site = tmp_path / "site-packages"
+        try:
+            unpack(version, site)
+        except NoRegistry as error:
+            pytest.skip(str(error))
+        return Host(site, tmp_path / "workdir")
+
+    return make
