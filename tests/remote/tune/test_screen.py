@@ -1,0 +1,47 @@
+"""Screening with real ranks over gloo: times come back, and a crash or a hang is a result."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import psutil
+import pytest
+
+from remote.context import Context
+from remote.errors import HostError
+from remote.messages.tune import ScreenRequest
+from remote.paths import Workdir
+from remote.report import Report
+from remote.tune.screen import screen
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context(Workdir(tmp_path), Report(io.StringIO()))
+
+
+def test_every_operation_and_size_is_timed(context: Context) -> None:
+    result = screen(ScreenRequest(hidden_size=64, tokens=[1, 16], repetitions=2), context)
+    assert (result.status, result.backend) == ("ok", "gloo")
+    assert {(sample.operation, sample.size_bytes) for sample in result.samples} == {
+        (operation, size) for operation in ("all_reduce", "all_gather") for size in (128, 2048)
+    }
+    assert all(len(sample.microseconds) == 2 and min(sample.microseconds) > 0 for sample in result.samples)
+
+
+def test_a_setting_that_crashes_is_a_result_with_its_last_words(context: Context) -> None:
+    result = screen(ScreenRequest(hidden_size=64, env={"GLOO_SOCKET_IFNAME": "nonsense0"}), context)
+    assert result.status == "crashed"
+    assert "nonsense0" in result.cause
+
+
+def test_a_setting_that_hangs_ends_at_the_deadline_and_leaves_no_process(context: Context) -> None:
+    result = screen(ScreenRequest(hidden_size=64, deadline_seconds=0.2), context)
+    assert result.status == "hung"
+    assert not [child for child in psutil.Process().children(recursive=True) if "remote.tune.rank" in child.cmdline()]
+
+
+def test_one_rank_measures_nothing(context: Context) -> None:
+    with pytest.raises(HostError, match="fewer than two ranks"):
+        screen(ScreenRequest(hidden_size=64, gpus=[0]), context)
