@@ -17,6 +17,7 @@ VERBS: dict[str, str] = {
     "follow": "remote.extract.verbs:follow",
     "freed": "remote.extract.verbs:freed",
     "hello": "remote.verbs.hello:hello",
+    "screen": "remote.tune.screen:screen",
     "inspect": "remote.data.inspect:inspect",
     "logs": "remote.logs.verb:logs",
     "prepare": "remote.data.prepare:prepare",
