@@ -8,12 +8,13 @@ from typing import Any
 
 from invoke.tasks import Task
 
-from hosts.tasks import data, practice, reach, servers, tuning
+from hosts.tasks import data, extraction, practice, reach, servers, tuning
 
 GROUPS: tuple[tuple[str, ModuleType], ...] = (
     ("Reach the hosts", reach),
     ("Data", data),
     ("Servers", servers),
+    ("Extraction", extraction),
     ("Modes and speed", tuning),
     ("Practice", practice),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from remote.errors import HostError, UsageError
-from remote.files import ASIDE, fsync_directory, make_directory
+from remote.files import ASIDE, DIRECTORY_MODE, fsync_directory, make_directory
 from remote.messages.extract import Assignment
 from remote.paths import RunPaths, Workdir
 
@@ -130,12 +131,38 @@ def adopt(directory: Path, workdir: Workdir) -> RunPaths:
                 remedy="A changed assignment needs a higher epoch.",
             )
         return paths
-    aside = make_directory(paths.assignments) / f"{ASIDE}{target.name}"
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.copytree(directory, aside)
-    aside.rename(target)
-    fsync_directory(paths.assignments)
+    with _placed(target) as aside:
+        shutil.copytree(directory, aside)
     return paths
+
+
+def fence(paths: RunPaths, epoch: int) -> None:
+    """Put an assignment without records over whatever this host was given before `epoch`."""
+    from safetensors.numpy import save_file
+
+    before = read_description(newest(paths))
+    if before.epoch >= epoch:
+        return
+    empty = before.model_copy(update={"epoch": epoch, "records": 0, "tokens": 0})
+    arrays = {
+        "index": np.zeros(0, np.int64),
+        "offset": np.zeros(1, np.int64),
+        "token_ids": np.zeros(0, np.int32),
+    }
+    with _placed(paths.assignment(epoch)) as aside:
+        aside.mkdir(mode=DIRECTORY_MODE)
+        save_file(arrays, aside / TOKENS)
+        (aside / DESCRIPTION).write_text(empty.model_dump_json(indent=1))
+
+
+@contextmanager
+def _placed(target: Path) -> Iterator[Path]:
+    """Yield a folder's name to make; afterwards it is there as `target`, whole."""
+    aside = make_directory(target.parent) / f"{ASIDE}{target.name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    yield aside
+    aside.rename(target)
+    fsync_directory(target.parent)
 
 
 def _check(work: Work, directory: Path) -> None:

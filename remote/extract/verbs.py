@@ -23,6 +23,8 @@ from remote.messages.extract import (
     ControlRequest,
     Counts,
     ExtractorState,
+    FenceRequest,
+    FollowRequest,
     IndicesRequest,
     IndicesResult,
     RunRequest,
@@ -41,7 +43,10 @@ BATCH = 500
 
 def status(request: RunRequest, context: Context) -> RunStatus:
     """The verb `status`: counts from the ledger, the extractor's last word, and whether it lives."""
-    paths = _known(context, request.run or _newest_run(context))
+    run = request.run or _newest_run(context)
+    if run is None:
+        return RunStatus(run="", alive=False, state=ExtractorState(run="", epoch=0, status="stopped"))
+    paths = _known(context, run)
     alive = is_locked(paths)
     host, epoch, counts, causes, flagged = _facts(paths)
     state = _settled(read_state(paths) or ExtractorState(run=paths.root.name, epoch=epoch, status="stopped"), alive)
@@ -55,6 +60,23 @@ def status(request: RunRequest, context: Context) -> RunStatus:
         free_bytes=_free_bytes(paths),
         in_flight_bytes=sum(held_bytes(directory) for directory in _dump_dirs(context)),
     )
+
+
+def follow(request: FollowRequest, context: Context) -> RunStatus:
+    """The verb `follow`: streams how the run stands, and ends with its extractor."""
+    while True:
+        told = status(RunRequest(run=request.run), context)
+        if not told.alive:
+            return told
+        context.report.item(told)
+        time.sleep(request.every_seconds)
+
+
+def fence(request: FenceRequest, context: Context) -> RunStatus:
+    """The verb `fence`: this host starts nothing more of what it was given before; what it has stays to be pulled."""
+    paths = _known(context, request.run)
+    assignment.fence(paths, request.epoch)
+    return status(RunRequest(run=request.run), context)
 
 
 def shards(request: ShardsRequest, context: Context) -> ShardsResult:
@@ -115,12 +137,9 @@ def _runs(context: Context) -> Iterator[str]:
         yield from (path.name for path in context.workdir.runs.iterdir() if path.is_dir())
 
 
-def _newest_run(context: Context) -> str:
+def _newest_run(context: Context) -> str | None:
     """The run whose state or assignment was touched last."""
-    runs = list(_runs(context))
-    if not runs:
-        raise UsageError("There is no run here yet.", remedy="`inv extract` starts one.")
-    return max(runs, key=lambda name: _touched(context.workdir.run(name)))
+    return max(_runs(context), key=lambda name: _touched(context.workdir.run(name)), default=None)
 
 
 def _touched(paths: RunPaths) -> float:

@@ -150,7 +150,7 @@ class ExtractRequest(Message):
 
 
 class RunRequest(Message):
-    """Ask about one run, or about the newest one where no name is given."""
+    """Ask about one run, or about the newest one where no name is given (a host without any answers `run` "")."""
 
     run: str = ""
 
@@ -169,6 +169,20 @@ class RunStatus(Message):
     """On the shards' file system."""
     in_flight_bytes: int = 0
     """Dumps of this run that lie in the RAM disk."""
+
+
+class FollowRequest(Message):
+    """Stream a `RunStatus` item at once and every `every_seconds`, until no extractor of the run lives."""
+
+    run: str
+    every_seconds: float = 2.0
+
+
+class FenceRequest(Message):
+    """Take all records from a host: whatever it was given before `epoch` belongs to others now."""
+
+    run: str
+    epoch: int
 
 
 class ControlRequest(Message):

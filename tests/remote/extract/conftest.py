@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from tests.remote.extract.standin import Config
 
 from remote.context import Context
 from remote.extract import assignment as assignments
@@ -28,6 +27,7 @@ from remote.extract.ledger import Ledger
 from remote.messages.extract import Assignment, ExtractorState, Identity
 from remote.paths import RunPaths, Workdir
 from remote.report import Report
+from tests.remote.extract.standin import Config
 
 PATIENCE_SECONDS = 60.0
 RUN = "trial"

@@ -1,7 +1,8 @@
 """A stand-in for a captured SGLang server: the same HTTP and dump protocol, made-up states, faults on demand.
 
 A program of its own, so that it has a pid, can be killed and can come back: `python standin.py PORT`, told how to
-behave by `POST /configure`, whereupon its state file says ready. The contract test holds it to the real server; whatever the extractor relies on is asserted there of both.
+behave by `POST /configure`, whereupon its state file says ready. The contract test holds it to the real server:
+whatever the extractor relies on is asserted there of both.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from remote.capture.request_id import RequestId  # noqa: E402
-from remote.messages.server import CaptureSpec, CaptureState, ProcessRef, ServerSpec, ServerState  # noqa: E402
-from remote.paths import Workdir  # noqa: E402
-from remote.servers import records  # noqa: E402
+from remote.capture.request_id import RequestId
+from remote.messages.server import CaptureSpec, CaptureState, ProcessRef, ServerSpec, ServerState
+from remote.paths import Workdir
+from remote.servers import records
 
 HEADER_BYTES = 4096
 SGLANG = "0.0.standin"
@@ -204,13 +205,11 @@ def save_state(config: Config, status: str = "ready") -> None:
     """Write `servers/<name>/state.json` as the supervisor does, for this process."""
     process = psutil.Process()
     ref = ProcessRef(pid=process.pid, created_at=process.create_time(), group=os.getpgid(0), session=os.getsid(0))
-    spec = CaptureSpec(
-        layers=config.boundaries[:-1], dump_dir=config.dump_dir, high_water_bytes=config.high_water
-    )
+    spec = CaptureSpec(layers=config.boundaries[:-1], dump_dir=config.dump_dir, high_water_bytes=config.high_water)
     state = ServerState(
         name=config.name,
         mode="extract",
-        status=status,  # type: ignore[arg-type]
+        status=status,
         port=config.port,
         model="standin",
         command=[],
@@ -222,7 +221,7 @@ def save_state(config: Config, status: str = "ready") -> None:
             payload="0" * 16,
             version=config.capture,
             boundaries=config.boundaries,
-            final=config.final,  # type: ignore[arg-type]
+            final=config.final,
             dump_dir=config.dump_dir,
         ),
         sglang=config.sglang,

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import xxhash
 from safetensors import safe_open
-from tests.remote.extract.conftest import Host, tokens_of
-from tests.remote.extract.standin import states_of
 
 from remote.errors import HostError
 from remote.extract.ledger import Ledger
+from tests.remote.extract.conftest import Host, tokens_of
+from tests.remote.extract.standin import states_of
 
 LENGTHS = [5, 40, 17, 128, 1, 300, 64, 9]
 
@@ -32,9 +32,7 @@ def test_every_record_becomes_a_shard_with_a_row_and_leaves_no_dump(host: Host) 
         with safe_open(shard, "np") as opened:
             tokens = opened.get_tensor("token_ids")
             np.testing.assert_array_equal(tokens, tokens_of(100 + place, length))
-            np.testing.assert_array_equal(
-                opened.get_tensor("hidden_states"), states_of(tokens.tolist(), server.config)
-            )
+            np.testing.assert_array_equal(opened.get_tensor("hidden_states"), states_of(tokens.tolist(), server.config))
 
 
 @pytest.mark.parametrize("fault", ["500", "503", "garbage", "abort", "wrong", "error", "full", "rows", "nan", "zeros"])

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.remote.extract.conftest import RUN, Host, until, write_assignment
 
 from remote.context import Context
 from remote.errors import HostError, UsageError
@@ -20,6 +19,7 @@ from remote.extract.session import is_locked
 from remote.extract.verbs import control, status
 from remote.messages.extract import ControlRequest, ExtractRequest, RunRequest, RunStatus
 from remote.report import Report
+from tests.remote.extract.conftest import RUN, Host, until, write_assignment
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -95,7 +95,9 @@ def test_killed_at_any_moment_it_resumes_exactly_what_is_open(host: Host) -> Non
     again = {index for index, count in server.seen().items() if count > seen.get(index, 0)}
     assert again == {str(index) for index in range(120) if index not in before}
     assert host.dumps() == []
-    assert sorted(path.name for path in host.paths.shards.iterdir()) == sorted(f"hs_{i}.safetensors" for i in range(120))
+    assert sorted(path.name for path in host.paths.shards.iterdir()) == sorted(
+        f"hs_{i}.safetensors" for i in range(120)
+    )
 
 
 def test_pause_resume_and_stop_let_what_is_in_flight_finish(host: Host) -> None:

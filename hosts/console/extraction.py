@@ -1,0 +1,119 @@
+"""What `extract` and `status` print: a live line a host while it works, a table of how all of them stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hosts.commands.extract import Started
+from hosts.commands.status import HostStatus
+from hosts.console.output import Output
+from hosts.console.text import duration, size
+from hosts.fleet import Outcome
+from remote.messages.envelope import Progress
+from remote.messages.extract import Counts, ExtractorState, RunStatus
+from remote.messages.server import ServersResult
+
+COLUMNS = ("host", "servers", "run", "state", "records", "tokens", "tokens/s", "on disk", "left", "failed", "waited")
+
+
+def show_start(output: Output, started: Started) -> None:
+    """What a start changed beside starting: shares given away, hosts that could not be told."""
+    for host, records in started.given_away.items():
+        output.note(f"{host} is left out: the undelivered of its {records:,} records go to the others.")
+    for host, reason in started.unfenced.items():
+        output.note(f"{host} could not be told that its records are others' now ({reason}).")
+
+
+def start_line(state: ExtractorState) -> str:
+    """`epoch 1, 120 of 300 records done already`."""
+    counts = state.counts
+    return f"epoch {state.epoch}, {_finished(counts):,} of {counts.assigned:,} records done so far"
+
+
+def live_line(status: RunStatus) -> Progress:
+    """A host's progress: `1,204 tokens/s, 3.1 GiB, 4 min 10 s left`."""
+    state, counts = status.state, status.state.counts
+    said = [f"{state.tokens_per_second:,.0f} tokens/s", size(counts.bytes_done)]
+    if left := left_seconds(state):
+        said.append(f"{duration(left)} left")
+    said += _troubles(state)
+    if state.status != "running":
+        said.insert(0, f"{state.status}{': ' + state.cause if state.cause else ''}")
+    done = counts.done + counts.freed + counts.quarantined
+    return Progress(text=", ".join(said), done=done, total=counts.assigned, unit="records")
+
+
+def end_line(status: RunStatus) -> str:
+    """`complete: 300 records, 80,112 tokens, 12.4 MiB`."""
+    state, counts = status.state, status.state.counts
+    said = f"{state.status}: {_finished(counts):,} of {counts.assigned:,} records, {counts.tokens_done:,} tokens"
+    said = f"{said}, {size(counts.bytes_done)}"
+    if state.cause:
+        said = f"{said}; {state.cause}"
+    causes = "; ".join(f"{count} with {cause!r}" for cause, count in status.causes.items())
+    return f"{said}; quarantined: {causes}" if causes else said
+
+
+def has_failed(status: RunStatus) -> bool:
+    """Whether the run failed here, or lost records: the exit code is 1."""
+    return status.state.status == "failed" or status.state.counts.quarantined > 0
+
+
+def left_seconds(state: ExtractorState) -> float | None:
+    """Time to the end at the rate of the last minute; None where nothing moves."""
+    left = state.counts.tokens_assigned - state.counts.tokens_done
+    return left / state.tokens_per_second if state.tokens_per_second > 0 and left > 0 else None
+
+
+def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]]) -> None:
+    """The table, and below it what deserves a sentence."""
+    good = [(outcome.host.name, outcome.value) for outcome in outcomes if outcome.value is not None]
+    if good:
+        output.table(COLUMNS, [_row(host, value) for host, value in good])
+    for host, value in good:
+        if value.run.state.cause:
+            output.note(f"{host}: {value.run.state.cause}")
+        for cause, count in value.run.causes.items():
+            output.note(f"{host}: {count} quarantined: {cause}")
+        for report in value.servers.servers:
+            if report.problem:
+                output.note(f"{host}: {report.state.name}: {report.problem}")
+        if value.run.records_flagged:
+            output.note(f"{host}: {value.run.records_flagged} records have norms outside the run's band (kept).")
+
+
+def _row(host: str, value: HostStatus) -> tuple[object, ...]:
+    state, counts = value.run.state, value.run.state.counts
+    if not value.run.run:
+        return (host, _servers(value.servers), "", "no run yet", "", "", "", "", "", "", "")
+    left = left_seconds(state)
+    return (
+        host,
+        _servers(value.servers),
+        value.run.run,
+        state.status,
+        f"{_finished(counts):,} of {counts.assigned:,}",
+        f"{counts.tokens_done:,}",
+        f"{state.tokens_per_second:,.0f}",
+        size(counts.bytes_done),
+        duration(left) if left else "",
+        counts.quarantined,
+        duration(state.backpressure_seconds),
+    )
+
+
+def _servers(result: ServersResult) -> str:
+    return ", ".join(f"{report.state.name} {report.state.status}" for report in result.servers) or "none"
+
+
+def _finished(counts: Counts) -> int:
+    return counts.done + counts.freed
+
+
+def _troubles(state: ExtractorState) -> list[str]:
+    said = []
+    if state.counts.quarantined:
+        said.append(f"{state.counts.quarantined} failed")
+    if state.backpressure_seconds >= 1:
+        said.append(f"{duration(state.backpressure_seconds)} waited for the disk")
+    return said

@@ -1,0 +1,91 @@
+"""Tasks of a run: `extract` and `status`."""
+
+from __future__ import annotations
+
+from invoke.context import Context
+
+from hosts.commands import extract as extraction
+from hosts.commands import status as standing
+from hosts.console.extraction import (
+    end_line,
+    has_failed,
+    live_line,
+    show_start,
+    show_status,
+    start_line,
+)
+from hosts.console.live import live_lines
+from hosts.console.output import Output
+from hosts.errors import UsageError
+from hosts.fleet import Fleet, Outcome
+from hosts.tasks.session import JSON, TARGET, finish, roost_task, session
+from remote.messages.extract import RunStatus
+
+_RUN = {"run": "name of the run (default: the one planned last)"}
+
+
+@roost_task(
+    TARGET,
+    JSON,
+    _RUN,
+    detach="return once every host has started",
+    pause="take no further records until --resume",
+    resume="go on after --pause",
+    stop="finish what is in flight and end; a later inv extract resumes",
+    then="'stop': end the servers when a host's share is complete",
+)
+def extract(
+    context: Context,
+    run: str = "",
+    host: str | None = None,
+    hosts: str | None = None,
+    detach: bool = False,
+    pause: bool = False,
+    resume: bool = False,
+    stop: bool = False,
+    then: str = "",
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Extract a run's hidden states, detached on every host; shows progress, and leaving that changes nothing.
+
+    Hosts that the plan counts on and that are not chosen are taken for lost: their share goes to the others.
+    """
+    with session(host, hosts, inventory, json) as (fleet, output):
+        wishes = [name for name, wish in (("pause", pause), ("resume", resume), ("stop", stop)) if wish]
+        if len(wishes) > 1 or then not in ("", "stop"):
+            raise UsageError("Give one of --pause, --resume and --stop; --then knows only 'stop'.")
+        run = run or extraction.newest_run(fleet)
+        if wishes:
+            finish(output.outcomes(extraction.steer(fleet, run, wishes[0]), end_line))
+            return
+        finish(_extract(fleet, output, run, then_stop=True if then else None, detach=detach))
+
+
+@roost_task(TARGET, JSON, run="name of the run (default: each host's newest)")
+def status(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    run: str = "",
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Show how the run and the servers stand on every host."""
+    with session(host, hosts, inventory, json) as (fleet, output):
+        outcomes = standing.status(fleet, run)
+        show_status(output, outcomes)
+        finish(output.outcomes(outcomes))
+
+
+def _extract(fleet: Fleet, output: Output, run: str, *, then_stop: bool | None, detach: bool) -> int:
+    with live_lines(output) as lines:
+        started = extraction.start(fleet, run, then_stop=then_stop, on_progress=lines)
+    show_start(output, started)
+    working = [outcome.host for outcome in started.outcomes if outcome.ok]
+    if detach or not working:
+        return output.outcomes(started.outcomes, start_line)
+    with live_lines(output) as lines:
+        ended = extraction.follow(fleet.narrowed(working), run, lambda host, told: lines(host, live_line(told)))
+    failed = [Outcome[RunStatus](outcome.host, error=outcome.error) for outcome in started.outcomes if not outcome.ok]
+    return output.outcomes([*ended, *failed], end_line, has_failed)
