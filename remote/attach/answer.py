@@ -10,7 +10,7 @@ import importlib
 import json
 import sys
 
-MARK = "ROOST-ANSWER "
+from remote.attach.interpreter import MARK
 
 
 def main(target: str) -> None:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from remote.attach.answer import MARK
 from remote.errors import HostError
 
+MARK = "ROOST-ANSWER "
+"""Starts the one line of stdout that is the answer."""
 DEADLINE_SECONDS = 300.0
 """An import of SGLang from a cold network file system takes minutes."""
 

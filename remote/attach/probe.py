@@ -47,15 +47,19 @@ def describe(_question: dict[str, Any]) -> dict[str, object]:
     package = next((folder for folder in folders if (folder / "srt").is_dir()), None)
     if package is None:
         return {}
+    return {**look_at(package), "others": [str(other) for other in _packages_on_path() if other != package]}
+
+
+def look_at(package: Path) -> dict[str, object]:
+    """What the files of one `sglang` package say about it."""
     metadata = _metadata(package)
     return {
         "version": _version(package, metadata),
         "package": str(package),
         "metadata": str(metadata) if metadata else None,
-        "editable": not any(package.parent == folder for folder in _site_packages()),
+        "editable": package.parent not in _site_packages(),
         "has_plugins": _has_plugins(package),
         "writable": os.access(package / "srt" / "models", os.W_OK),
-        "others": [str(other) for other in _packages_on_path() if other != package],
     }
 
 

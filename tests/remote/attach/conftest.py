@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from remote.attach import patch
+from remote.attach.probe import look_at
 from remote.attach.verbs import attach, attached, detach
 from remote.context import Context
-from remote.messages.attach import AttachedRequest, AttachReport, AttachRequest, DetachRequest
+from remote.messages.attach import AttachedRequest, AttachReport, AttachRequest, DetachRequest, Installation
 from remote.paths import Workdir
 from remote.report import Report
 from tests.remote.attach.installs import make_install
@@ -40,10 +43,35 @@ class Host:
         return detach(DetachRequest.model_validate({"env": self.env, **fields}), self.context)
 
 
+class Install:
+    """A miniature install and the patch upon it, without a process of its own."""
+
+    def __init__(self, site: Path) -> None:
+        self.site = site
+        self.package = site / "sglang"
+
+    def model(self, name: str = "deepseek_v2") -> Path:
+        return self.package / "srt" / "models" / f"{name}.py"
+
+    @property
+    def installation(self) -> Installation:
+        return Installation.model_validate({"python": sys.executable, **look_at(self.package)})
+
+    def attach(self, families: list[str] | None = None, *, dry_run: bool = False) -> list[str]:
+        installation = self.installation
+        return patch.attach(installation, patch.targets(installation, families), dry_run=dry_run)
+
+    def detach(self, *, dry_run: bool = False) -> list[str]:
+        return patch.detach(patch.targets(self.installation), dry_run=dry_run)
+
+    def state(self, family: str = "deepseek") -> str:
+        return patch.targets(self.installation, [family])[0].state
+
+
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    """A small install: right layout, RECORD and versions, model files that import without torch."""
-    return Host(make_install(tmp_path / "site-packages"), tmp_path / "work dir")
+def host(tmp_path: Path) -> Install:
+    """Right layout, RECORD and version; model files that import without torch."""
+    return Install(make_install(tmp_path / "site packages"))
 
 
 @pytest.fixture

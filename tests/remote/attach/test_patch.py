@@ -11,15 +11,11 @@ import pytest
 
 from remote.attach import block, patch
 from remote.errors import HostError, UsageError
-from tests.remote.attach.conftest import Host
+from tests.remote.attach.conftest import Install
 from tests.remote.attach.installs import make_install
 
 
-def state(host: Host, family: str = "deepseek") -> str:
-    return next(file.state for file in host.attached().files if file.family == family)
-
-
-def refused(host: Host) -> HostError:
+def refused(host: Install) -> HostError:
     """Attach, expect a refusal, and see that no file was touched."""
     before = {path: path.read_bytes() for path in host.model().parent.iterdir() if path.is_file()}
     with pytest.raises(HostError) as caught:
@@ -28,33 +24,33 @@ def refused(host: Host) -> HostError:
     return caught.value
 
 
-def test_only_the_families_asked_for_are_patched(host: Host) -> None:
-    assert host.attach(families=["llama"]).changed == [str(host.model("llama"))]
-    assert (state(host, "llama"), state(host, "deepseek")) == ("attached", "original")
+def test_only_the_families_asked_for_are_patched(host: Install) -> None:
+    assert host.attach(["llama"]) == [str(host.model("llama"))]
+    assert (host.state("llama"), host.state("deepseek")) == ("attached", "original")
 
 
-def test_an_unknown_family_is_named_with_the_known_ones(host: Host) -> None:
+def test_an_unknown_family_is_named_with_the_known_ones(host: Install) -> None:
     with pytest.raises(UsageError, match=r"no family 'gpt'.*deepseek, llama, qwen3, qwen3_moe"):
-        host.attach(families=["gpt"])
+        host.attach(["gpt"])
 
 
-def test_a_dry_run_says_what_would_change_and_changes_nothing(host: Host) -> None:
+def test_a_dry_run_says_what_would_change_and_changes_nothing(host: Install) -> None:
     before = host.model().read_bytes()
-    assert len(host.attach(dry_run=True).changed) == 4
+    assert len(host.attach(dry_run=True)) == 4
     assert host.model().read_bytes() == before
     host.attach()
     patched = host.model().read_bytes()
-    assert len(host.detach(dry_run=True).changed) == 4
+    assert len(host.detach(dry_run=True)) == 4
     assert host.model().read_bytes() == patched
 
 
-def test_an_edited_file_is_refused_and_left_alone(host: Host) -> None:
+def test_an_edited_file_is_refused_and_left_alone(host: Install) -> None:
     host.model().write_text(host.model().read_text() + "print('mine')\n")
     assert "is not what the wheel's RECORD says was installed" in refused(host).message
-    assert state(host) == "unknown"
+    assert host.state() == "unknown"
 
 
-def test_an_edit_above_the_block_is_refused_with_its_diff(host: Host) -> None:
+def test_an_edit_above_the_block_is_refused_with_its_diff(host: Install) -> None:
     host.attach()
     host.model().write_bytes(host.model().read_bytes().replace(b"EntryClass", b"EntryKlass", 1))
     error = refused(host)
@@ -63,37 +59,37 @@ def test_an_edit_above_the_block_is_refused_with_its_diff(host: Host) -> None:
         host.detach()
 
 
-def test_lines_behind_the_block_are_refused_with_their_diff(host: Host) -> None:
+def test_lines_behind_the_block_are_refused_with_their_diff(host: Install) -> None:
     host.attach()
     host.model().write_bytes(host.model().read_bytes() + b"other_tool = 1\n")
     assert "+other_tool = 1" in str(refused(host).details["diff"])
 
 
-def test_a_torn_block_is_refused(host: Host) -> None:
+def test_a_torn_block_is_refused(host: Install) -> None:
     host.attach()
     host.model().write_bytes(host.model().read_bytes()[:-20])
     assert "was edited" in refused(host).message
 
 
-def test_one_refused_file_keeps_all_from_being_patched(host: Host) -> None:
+def test_one_refused_file_keeps_all_from_being_patched(host: Install) -> None:
     host.model("qwen3").write_text("EntryClass = 'mine'\n")
     refused(host)
-    assert state(host, "deepseek") == "original"
+    assert host.state("deepseek") == "original"
 
 
-def test_an_earlier_payloads_block_is_replaced(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_payloads_block_is_replaced(host: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     original = host.model().read_bytes()
     with monkeypatch.context() as earlier:
         earlier.setattr(block, "_BODY", b"_roost_block = 0\n")
         host.attach()
-    assert state(host) == "outdated"
-    assert str(host.model()) in host.attach().changed
-    assert state(host) == "attached"
+    assert host.state() == "outdated"
+    assert str(host.model()) in host.attach()
+    assert host.state() == "attached"
     host.detach()
     assert host.model().read_bytes() == original
 
 
-def test_an_earlier_payloads_block_can_be_taken_out(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_payloads_block_can_be_taken_out(host: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     original = host.model().read_bytes()
     with monkeypatch.context() as earlier:
         earlier.setattr(block, "_BODY", b"_roost_block = 0\n")
@@ -102,28 +98,28 @@ def test_an_earlier_payloads_block_can_be_taken_out(host: Host, monkeypatch: pyt
     assert host.model().read_bytes() == original
 
 
-def test_an_upgrade_by_pip_leaves_no_stale_copy_behind(host: Host) -> None:
+def test_an_upgrade_by_pip_leaves_no_stale_copy_behind(host: Install) -> None:
     host.attach()
     make_install(host.site, "0.5.10.post1")
-    assert state(host) == "original"
+    assert host.state() == "original"
     host.detach()
     assert not list(host.model().parent.glob("*.roost-original"))
 
 
 @pytest.mark.parametrize("version", ["0.5.8", "0.5.24", "0.6.0", "0.0.0.dev0", "nonsense"])
 def test_an_untried_version_is_refused(version: str, tmp_path: Path) -> None:
-    host = Host(make_install(tmp_path / "site", version), tmp_path / "work")
+    host = Install(make_install(tmp_path / "site", version))
     assert f"SGLang {version} at" in refused(host).message
 
 
-def test_a_file_that_is_a_link_is_refused(host: Host, tmp_path: Path) -> None:
+def test_a_file_that_is_a_link_is_refused(host: Install, tmp_path: Path) -> None:
     shared = tmp_path / "cache.py"
     host.model().rename(shared)
     host.model().symlink_to(shared)
     assert "is a link to" in refused(host).message
 
 
-def test_mode_and_owner_stay(host: Host) -> None:
+def test_mode_and_owner_stay(host: Install) -> None:
     host.model().chmod(0o640)
     host.attach()
     assert host.model().stat().st_mode & 0o777 == 0o640
@@ -131,7 +127,7 @@ def test_mode_and_owner_stay(host: Host) -> None:
     assert host.model().stat().st_mode & 0o777 == 0o640
 
 
-def test_a_hard_linked_cache_is_not_reached(host: Host, tmp_path: Path) -> None:
+def test_a_hard_linked_cache_is_not_reached(host: Install, tmp_path: Path) -> None:
     cache = tmp_path / "cached.py"
     os.link(host.model(), cache)
     before = cache.read_bytes()
@@ -139,7 +135,7 @@ def test_a_hard_linked_cache_is_not_reached(host: Host, tmp_path: Path) -> None:
     assert cache.read_bytes() == before
 
 
-def test_a_read_only_install_is_one_sentence(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_install_is_one_sentence(host: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may write anywhere, so what the kernel would answer to another user is put in its mouth."""
     real = os.access
 
@@ -150,7 +146,7 @@ def test_a_read_only_install_is_one_sentence(host: Host, monkeypatch: pytest.Mon
     assert "cannot be written by this user" in refused(host).message
 
 
-def test_a_write_that_fails_is_one_sentence_and_leaves_the_file(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_is_one_sentence_and_leaves_the_file(host: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_arguments: object, **_more: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -158,27 +154,27 @@ def test_a_write_that_fails_is_one_sentence_and_leaves_the_file(host: Host, monk
     assert "No space left on device" in refused(host).message
 
 
-def test_a_git_checkout_is_patched_over_its_head_and_refused_when_dirty(host: Host) -> None:
+def test_a_git_checkout_is_patched_over_its_head_and_refused_when_dirty(host: Install) -> None:
     for path in host.site.glob("*.dist-info/*"):
         path.unlink()
     git = ["git", "-C", str(host.site), "-c", "user.name=t", "-c", "user.email=t@example.com"]
     for arguments in (["init", "-q"], ["add", "sglang"], ["commit", "-q", "-m", "as cloned"]):
         subprocess.run([*git, *arguments], check=True)
     host.attach()
-    assert state(host) == "attached"
+    assert host.state() == "attached"
     host.detach()
     assert not subprocess.run([*git, "status", "--porcelain", "sglang"], check=True, capture_output=True).stdout
     host.model().write_text("EntryClass = 'dirty'\n")
     assert "+EntryClass = 'dirty'" in str(refused(host).details["diff"])
 
 
-def test_a_file_that_nothing_vouches_for_is_refused(host: Host) -> None:
+def test_a_file_that_nothing_vouches_for_is_refused(host: Install) -> None:
     for path in host.site.glob("*.dist-info/RECORD"):
         path.unlink()
     assert "its original is not known" in refused(host).message
 
 
-def test_stale_bytecode_never_runs(host: Host) -> None:
+def test_stale_bytecode_never_runs(host: Install) -> None:
     """Bytecode that claims to be unchecked would run for ever, whatever the source says."""
     compiled = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     subprocess.run([*compiled, str(host.model())], check=True)
@@ -189,7 +185,7 @@ def test_stale_bytecode_never_runs(host: Host) -> None:
     assert imported(host, {}) == "no block"
 
 
-def imported(host: Host, env: dict[str, str], *path: Path) -> str:
+def imported(host: Install, env: dict[str, str], *path: Path) -> str:
     """Import the model module in a process of its own and say what came of it."""
     program = (
         "import sys, sglang.srt.models.deepseek_v2 as m;"
@@ -207,26 +203,28 @@ def imported(host: Host, env: dict[str, str], *path: Path) -> str:
     return run.stdout.strip() + (f" | {run.stderr.strip().splitlines()[-1]}" if run.stderr else "")
 
 
-def test_the_block_is_dormant_without_a_dump_directory(host: Host, hook: Path) -> None:
+def test_the_block_is_dormant_without_a_dump_directory(host: Install, hook: Path) -> None:
     host.attach()
     assert imported(host, {}, hook) == "block"
 
 
-def test_the_block_hands_its_module_to_the_capture_that_is_on_the_path(host: Host, hook: Path, tmp_path: Path) -> None:
+def test_the_block_hands_its_module_to_the_capture_that_is_on_the_path(
+    host: Install, hook: Path, tmp_path: Path
+) -> None:
     host.attach()
     seen = tmp_path / "seen"
     imported(host, {"SGLANG_HS_DUMP_DIR": "/dump", "SEEN": str(seen)}, hook)
     assert seen.read_text() == "sglang.srt.models.deepseek_v2 EntryClass"
 
 
-def test_a_server_without_roost_on_its_path_goes_on(host: Host) -> None:
+def test_a_server_without_roost_on_its_path_goes_on(host: Install) -> None:
     host.attach()
     said = imported(host, {"SGLANG_HS_DUMP_DIR": "/dump"})
     assert said.startswith("block |")
     assert "No module named 'remote'" in said
 
 
-def test_a_capture_that_fails_to_install_does_not_take_the_server_down(host: Host, hook: Path) -> None:
+def test_a_capture_that_fails_to_install_does_not_take_the_server_down(host: Install, hook: Path) -> None:
     host.attach()
     said = imported(host, {"SGLANG_HS_DUMP_DIR": "/dump", "FAIL": "1"}, hook)
     assert "RuntimeError: planted" in said
