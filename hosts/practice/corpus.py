@@ -25,7 +25,7 @@ Conversation = list[Message]
 # about 80,000 tokens, skewed as chat data is. The upper end leaves room for markers in a context of 4,096.
 SHAPE = ((30, 100, 70), (100, 260, 150), (260, 900, 66), (900, 3900, 14))
 SYSTEM = "You explain Python's standard library, briefly and exactly."
-SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "turtledemo", "ensurepip", "__pycache__"}
+SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "turtledemo", "encodings"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _conversation(item: Documented) -> Conversation:
 def _library() -> Iterator[Documented]:
     """Everything public and documented in the standard library's Python sources."""
     root = Path(sysconfig.get_path("stdlib"))
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted([*root.glob("*.py"), *root.glob("*/*.py")]):
         parts = path.relative_to(root).with_suffix("").parts
         if SKIPPED.isdisjoint(parts) and not any(part.startswith("_") for part in parts if part != "__init__"):
             yield from _documented(path, ".".join(part for part in parts if part != "__init__"))

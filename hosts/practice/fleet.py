@@ -107,7 +107,8 @@ def status(root: Path) -> list[PracticeHost]:
 def inventory_hosts(root: Path) -> list[Host]:
     """The practice hosts as the inventory describes them; raises HostError where the fleet is not up."""
     paths = PracticePaths(root)
-    if not all(host.up for host in status(root)) or not paths.inventory.exists():
+    hosts = status(root)
+    if not hosts or not all(host.up for host in hosts):
         raise HostError("The practice fleet is not up.", remedy="Run make practice-up.")
     return list(load_inventory(paths.inventory).hosts.values())
 

@@ -6,32 +6,18 @@ It is an ordinary inventory: every command works on it as on real boxes.
 from __future__ import annotations
 
 import getpass
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from hosts.practice.paths import PracticePaths
+from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS, MAX_RUNNING_REQUESTS
 from hosts.practice.sshd import ADDRESS
 from remote.files import write_whole
 
 LAYERS = [1, 3, 5]
 """Boundaries of the six-layer tiny model; with the final state four slots, as on the real boxes."""
-CONTEXT_LENGTH = 4096
-
-# What unmodified SGLang needs to serve on a CPU without its compiled kernels.
-ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1", "TORCH_COMPILE_DISABLE": "1"}
-FLAGS: Mapping[str, str | int | bool] = {
-    "device": "cpu",
-    "dtype": "float32",
-    "attention-backend": "torch_native",
-    "disable-overlap-schedule": True,
-    "max-total-tokens": 16384,
-    "chunked-prefill-size": 2048,
-    "log-level": "info",
-}
-MAX_RUNNING_REQUESTS = 8
 
 
 @dataclass(frozen=True)
@@ -78,7 +64,7 @@ def _inventory(paths: PracticePaths, hosts: list[HostFacts], model: Path) -> dic
             "env": ENVIRONMENT,
         },
         "modes": {
-            "serve": {"flags": dict(FLAGS)},
+            "serve": {"flags": {**FLAGS, "disable-cuda-graph": True}},
             "extract": {
                 "capture": True,
                 "flags": {**FLAGS, "disable-cuda-graph": True, "disable-radix-cache": True},

@@ -12,27 +12,26 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from hosts.practice.paths import PracticePaths
+
 RECIPE = ("tiny_model.py", "families.py", "weights.py", "tokenizer.py")
+CLONE = Path(__file__).resolve().parents[2]
 DEFAULT_FAMILY = "deepseek_v3"
 DEFAULT_LAYERS = 6
-
-
-def engine_python(root: Path) -> Path:
-    """The practice hosts' own Python."""
-    return root / ".engine" / "bin" / "python"
 
 
 def tiny_model(
     root: Path, family: str = DEFAULT_FAMILY, *, layers: int = DEFAULT_LAYERS, dtype: str = "float32"
 ) -> Path:
     """Return the folder of a tiny model, making it first where it is missing (some seconds)."""
-    folder = root / ".practice" / "models" / f"{family}-{layers}-{dtype}-{_recipe_digest()}"
+    paths = PracticePaths(root)
+    folder = paths.models / f"{family}-{layers}-{dtype}-{_recipe_digest()}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f".{folder.name}.lock")):
         if not folder.exists():
-            command = [str(engine_python(root)), "-m", "hosts.practice.engine.tiny_model", str(folder)]
+            command = [str(paths.engine_python), "-m", "hosts.practice.engine.tiny_model", str(folder)]
             options = ["--family", family, "--layers", str(layers), "--dtype", dtype]
-            subprocess.run([*command, *options], cwd=root, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([*command, *options], cwd=CLONE, check=True, stdout=subprocess.DEVNULL)
     return folder
 
 

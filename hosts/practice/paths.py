@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,5 +90,6 @@ class HostPaths:
 
     @property
     def dump_dir(self) -> Path:
-        """In RAM, and named for the user: /dev/shm belongs to everybody."""
-        return Path(f"/dev/shm/roost-practice-{os.getuid()}-{self.name}")  # noqa: S108
+        """In RAM, and named for the user and the clone: /dev/shm belongs to everybody."""
+        clone = hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:8]
+        return Path(f"/dev/shm/roost-practice-{os.getuid()}-{clone}-{self.name}")  # noqa: S108

@@ -78,7 +78,11 @@ class PrivateSshd:
     def stop(self, ref: ProcessRef) -> None:
         """End this sshd and the sessions that it serves; what a session detached lives on."""
         listener = processes.find(ref)
-        processes.end([*([listener] if listener else []), *_sessions(ref)])
+        if listener is None:
+            return
+        # Each session is an sshd of its own, which would go on without the listener until its client leaves.
+        sessions = [child for child in listener.children(recursive=True) if _is_sshd(child)]
+        processes.end([listener, *sessions])
 
     def _prepare(self) -> None:
         make_directory(self.folder)
@@ -165,19 +169,11 @@ def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
     return False
 
 
-def _sessions(ref: ProcessRef) -> list[psutil.Process]:
-    """The sshd processes of its connections, which stay in its process session also when the listener is dead."""
-    found = []
-    for process in psutil.process_iter(["name", "create_time"]):
-        if not process.info["name"].startswith("sshd") or process.info["create_time"] < ref.created_at:
-            continue
-        try:
-            ours = os.getsid(process.pid) == ref.session and process.pid != ref.pid
-        except OSError:
-            continue
-        if ours:
-            found.append(process)
-    return found
+def _is_sshd(process: psutil.Process) -> bool:
+    try:
+        return process.name().startswith("sshd")
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _make_key(path: Path) -> None:

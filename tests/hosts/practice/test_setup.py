@@ -1,0 +1,40 @@
+"""Setting up: what is there already costs nothing, what the machine lacks is said in one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hosts.practice import system
+from hosts.practice.engine import install
+
+
+def test_an_engine_that_is_up_to_date_is_left_as_it_is(clone: Path) -> None:
+    script = clone / "hosts" / "practice" / "engine" / "install.py"
+    base = sys.base_prefix + "/bin/python3"
+    done = subprocess.run([base, str(script), str(clone / ".engine")], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("is up to date.\n")
+
+
+def test_changed_requirements_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, _ in install.STEPS:
+        (tmp_path / name).write_bytes((install.HERE / name).read_bytes())
+    before = install._digest()
+    monkeypatch.setattr(install, "HERE", tmp_path)
+    assert install._digest() == before
+    (tmp_path / "requirements.txt").write_text("torch==2.0\n")
+    assert install._digest() != before
+
+
+def test_a_missing_program_is_named_with_the_command_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(system, "SYSTEM_FOLDERS", str(tmp_path))
+    assert system.main() == 1
+    said = capsys.readouterr().out
+    assert "lacks ssh, ssh-keygen, sshd, rsync; type: sudo apt-get install openssh-client openssh-server rsync" in said
+    assert said.count("\n") == 1
