@@ -1,4 +1,4 @@
-"""`inv stop`: end Roost's own servers on every host, and name whatever else stands in their way."""
+"""`inv stop` and `inv free`: end Roost's own servers; name, or by force end, what else stands in their way."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
+from hosts.inventory.servers import server_needs
 from remote.messages.envelope import Progress
 from remote.messages.server import StopRequest, StopResult
 
@@ -17,12 +18,27 @@ def stop(
     fleet: Fleet,
     *,
     names: list[str],
+    everything: bool = False,
     force: bool = False,
     dry_run: bool = False,
     grace_seconds: float = 30.0,
     wait: bool = False,
     on_progress: Callable[[Host, Progress], None] | None = None,
 ) -> list[Outcome[StopResult]]:
-    """Stop the servers called `names` (empty for all) on all hosts at once."""
-    request = StopRequest(names=names, force=force, dry_run=dry_run, grace_seconds=grace_seconds, wait_for_lock=wait)
+    """Stop the servers called `names` (empty for all) on all hosts at once.
+
+    With `everything`, any SGLang process of the host counts as being in the way, whatever it holds.
+    """
+
+    def request(host: Host) -> StopRequest:
+        return StopRequest(
+            names=names,
+            needs=server_needs(host),
+            everything=everything,
+            force=force,
+            dry_run=dry_run,
+            grace_seconds=grace_seconds,
+            wait_for_lock=wait,
+        )
+
     return fleet.call("stop", request, StopResult, deadline=grace_seconds + OVERHEAD_SECONDS, on_progress=on_progress)

@@ -28,7 +28,8 @@ def show_plan(output: Output, outcomes: Sequence[Outcome[ServeResult]]) -> None:
     """Every planned start as it would run: what happens before, the environment, the command, the log."""
     for outcome in outcomes:
         for plan in outcome.value.planned if outcome.value else []:
-            output.line(f"\n{outcome.host.name} {plan.name}")
+            output.line("")
+            output.line(f"{outcome.host.name} {plan.name}")
             for step in plan.steps:
                 output.line(f"  {step}")
             for name, value in sorted(plan.env.items()):
@@ -37,30 +38,35 @@ def show_plan(output: Output, outcomes: Sequence[Outcome[ServeResult]]) -> None:
             output.line(f"  log: {plan.log}")
 
 
-def stop_line(result: StopResult) -> str:
+def stop_line(result: StopResult, dry_run: bool = False) -> str:
     """What was stopped and what remains, in one line."""
-    said = [f"stopped {', '.join(result.stopped)}" if result.stopped else "nothing of Roost's was running"]
+    verb = "would stop" if dry_run else "stopped"
+    said = [f"{verb} {', '.join(result.stopped)}" if result.stopped else "nothing of Roost's was running"]
+    if result.others:
+        count = f"{len(result.others)} process{'es' if len(result.others) > 1 else ''}"
+        said.append(f"ended {count} by force" if result.forced else f"{count} not of this workdir in the way")
+    said += result.notes
     said += [f"freed {freed}" for freed in result.freed]
     said += result.remaining
     return "; ".join(said)
 
 
 def is_left(result: StopResult) -> bool:
-    """Whether something remains: the exit code is 1."""
-    return bool(result.remaining)
+    """Whether something remains in the way: the exit code is 1."""
+    return bool(result.remaining or (result.others and not result.forced))
 
 
-def show_processes(output: Output, outcomes: Sequence[Outcome[StopResult]]) -> None:
-    """The processes that were ended or stand in the way, by host."""
+def show_processes(output: Output, outcomes: Sequence[Outcome[StopResult]], *, own: bool) -> None:
+    """The processes that stand in the way (with `own`, Roost's own as well), by host."""
     rows = [
         (outcome.host.name, *_cells(row))
         for outcome in outcomes
-        for row in (outcome.value.processes if outcome.value else [])
+        for row in ([*(outcome.value.processes if own else []), *outcome.value.others] if outcome.value else [])
     ]
     if rows:
-        output.table(("host", "pid", "user", "age", "GPU memory", "owner", "command"), rows)
+        output.table(("host", "pid", "user", "age", "GPU memory", "holds", "owner", "command"), rows)
 
 
 def _cells(row: ProcessRow) -> tuple[str, ...]:
     memory = "" if row.gpu_bytes is None else size(row.gpu_bytes)
-    return (str(row.pid), row.user, duration(row.age_seconds), memory, row.owner, row.command)
+    return (str(row.pid), row.user, duration(row.age_seconds), memory, ", ".join(row.holds), row.owner, row.command)

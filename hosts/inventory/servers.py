@@ -7,7 +7,7 @@ import os
 
 from hosts.errors import UsageError
 from hosts.inventory.model import FlagValue, Host, Mode, ServerEntry
-from remote.messages.server import CaptureSpec, ServerSpec
+from remote.messages.server import CaptureSpec, Needs, ServerSpec
 
 
 def server_specs(host: Host, mode_name: str) -> list[ServerSpec]:
@@ -20,8 +20,36 @@ def server_specs(host: Host, mode_name: str) -> list[ServerSpec]:
             f"{host.name} has no `layers` in the inventory.",
             remedy="Say which boundaries to capture, as in [3, 31, 59].",
         )
-    entries = host.servers or [ServerEntry(name="main", gpus=list(range(min(host.gpus, host.tp))))]
-    return [_spec(host, mode_name, mode, entry, number) for number, entry in enumerate(entries)]
+    return [_spec(host, mode_name, mode, entry, number) for number, entry in enumerate(_entries(host))]
+
+
+def server_needs(host: Host) -> list[Needs]:
+    """What the host's servers take of it in any mode, so that `inv stop` and `inv free` can say who holds it."""
+    return [
+        Needs(
+            server=_name(entry, number),
+            port=_port(host, entry, number),
+            gpus=entry.gpus or [],
+            dump_dir=_dump_dir(host, _name(entry, number)),
+        )
+        for number, entry in enumerate(_entries(host))
+    ]
+
+
+def _entries(host: Host) -> list[ServerEntry]:
+    return host.servers or [ServerEntry(name="main", gpus=list(range(min(host.gpus, host.tp))))]
+
+
+def _name(entry: ServerEntry, number: int) -> str:
+    return entry.name or f"server{number}"
+
+
+def _port(host: Host, entry: ServerEntry, number: int) -> int:
+    return entry.port or host.port + number
+
+
+def _dump_dir(host: Host, server: str) -> str:
+    return f"{host.dump_dir}/{server}" if len(host.servers) > 1 else host.dump_dir
 
 
 def find_mode(host: Host, name: str) -> Mode:
@@ -35,7 +63,7 @@ def find_mode(host: Host, name: str) -> Mode:
 
 def _spec(host: Host, mode_name: str, mode: Mode, entry: ServerEntry, number: int) -> ServerSpec:
     assert host.model is not None
-    name = entry.name or f"server{number}"
+    name = _name(entry, number)
     flags = dict(mode.flags)
     if host.max_running_requests is not None:
         flags.setdefault("max-running-requests", host.max_running_requests)
@@ -45,11 +73,12 @@ def _spec(host: Host, mode_name: str, mode: Mode, entry: ServerEntry, number: in
         name=name,
         mode=mode_name,
         model=host.model,
-        port=entry.port or host.port + number,
+        port=_port(host, entry, number),
         tp=entry.tp or host.tp,
         gpus=entry.gpus if entry.gpus is not None else [],
         flags=flag_arguments(flags),
         env={**host.env, **host.nccl, **mode.env, **_secrets(host)},
+        secrets=host.secrets,
         capture=_capture(host, name) if mode.capture else None,
         ready_timeout_seconds=host.ready_timeout,
         restart=mode.restart,
@@ -59,11 +88,10 @@ def _spec(host: Host, mode_name: str, mode: Mode, entry: ServerEntry, number: in
 
 
 def _capture(host: Host, server: str) -> CaptureSpec:
-    shared = len(host.servers) > 1
     return CaptureSpec(
         layers=host.layers,
         final=host.final,
-        dump_dir=f"{host.dump_dir}/{server}" if shared else host.dump_dir,
+        dump_dir=_dump_dir(host, server),
         high_water_bytes=int(host.dump_high_water) // max(1, len(host.servers)),
         pinned_bytes=int(host.pinned_memory),
         attach=host.attach,

@@ -1,17 +1,25 @@
-"""Tasks that start and stop servers: `serve`, `restart`, `stop`."""
+"""Tasks that start and stop servers: `serve`, `restart`, `stop`, `free`."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from invoke.context import Context
 
 from hosts.commands import serve as serving
 from hosts.commands import stop as stopping
 from hosts.console.live import live_lines
+from hosts.console.output import Output
 from hosts.console.servers import is_left, server_line, show_plan, show_processes, stop_line
+from hosts.fleet import Fleet
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
 
 _WAIT = {"wait": "wait for another operator's command on a host instead of refusing"}
 _MODE = {"mode": "mode of the inventory: extract (captures hidden states), serve, or one of yours"}
+_ENDING = {
+    "force": "also end what stands in the way and is not of this workdir: exactly what --dry-run lists",
+    "grace": "seconds between SIGTERM and SIGKILL",
+}
 
 
 @roost_task(TARGET, JSON, DRY_RUN, _WAIT, _MODE)
@@ -44,15 +52,7 @@ def restart(
     _serve(host, hosts, inventory, json, mode=mode, replace=True, dry_run=dry_run, wait=wait)
 
 
-@roost_task(
-    TARGET,
-    JSON,
-    DRY_RUN,
-    _WAIT,
-    server="only this server (default: all of Roost's on the host)",
-    force="also end what stands in the way and is not Roost's, as --dry-run lists it",
-    grace="seconds between SIGTERM and SIGKILL",
-)
+@roost_task(TARGET, JSON, DRY_RUN, _WAIT, _ENDING, server="only this server (default: all of Roost's on the host)")
 def stop(
     context: Context,
     host: str | None = None,
@@ -65,21 +65,54 @@ def stop(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Stop Roost's servers; what is not Roost's is named, and ended only with --force."""
+    """Stop Roost's servers; who else holds their GPUs, port or dump directory is named, and ended only with --force."""
     with session(host, hosts, inventory, json) as (fleet, output):
-        with live_lines(output) as lines:
-            outcomes = stopping.stop(
-                fleet,
-                names=[server] if server else [],
-                force=force,
-                dry_run=dry_run,
-                grace_seconds=grace,
-                wait=wait,
-                on_progress=lines,
-            )
-        code = output.outcomes(outcomes, stop_line, is_left)
-        show_processes(output, outcomes)
-        finish(code)
+        names = [server] if server else []
+        _stop(fleet, output, names=names, everything=False, force=force, grace=grace, wait=wait, dry_run=dry_run)
+
+
+@roost_task(TARGET, JSON, DRY_RUN, _WAIT, _ENDING)
+def free(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    force: bool = False,
+    grace: float = 30.0,
+    wait: bool = False,
+    dry_run: bool = False,
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Free the hosts for Roost: like stop, and any SGLang process and leftover shared memory counts."""
+    with session(host, hosts, inventory, json) as (fleet, output):
+        _stop(fleet, output, names=[], everything=True, force=force, grace=grace, wait=wait, dry_run=dry_run)
+
+
+def _stop(
+    fleet: Fleet,
+    output: Output,
+    *,
+    names: list[str],
+    everything: bool,
+    force: bool,
+    grace: float,
+    wait: bool,
+    dry_run: bool,
+) -> None:
+    with live_lines(output) as lines:
+        outcomes = stopping.stop(
+            fleet,
+            names=names,
+            everything=everything,
+            force=force,
+            dry_run=dry_run,
+            grace_seconds=grace,
+            wait=wait,
+            on_progress=lines,
+        )
+    code = output.outcomes(outcomes, partial(stop_line, dry_run=dry_run), is_left)
+    show_processes(output, outcomes, own=dry_run)
+    finish(code)
 
 
 def _serve(

@@ -183,12 +183,26 @@ class ProcessRow(Message):
     """The Roost server that it belongs to, as `NAME in WORKDIR`; empty for anyone else's."""
 
 
+class Needs(Message):
+    """What a server of the inventory takes of a host, so that whoever holds it can be named."""
+
+    server: str
+    port: int
+    gpus: list[int] = Field(default_factory=list)
+    dump_dir: str | None = None
+
+
 class StopRequest(Message):
     """Stop this workdir's servers; with `force` also whatever else stands in their way."""
 
     names: list[str] = Field(default_factory=list)
     """Empty for all."""
+    needs: list[Needs] = Field(default_factory=list)
+    """What servers will need here, beside what the recorded ones had."""
+    everything: bool = False
+    """Also look for SGLang servers that hold none of the needs (`inv free`)."""
     force: bool = False
+    """End exactly what would be listed in `others`."""
     dry_run: bool = False
     grace_seconds: float = 30.0
     """Between SIGTERM and SIGKILL of the whole process group."""
@@ -203,9 +217,13 @@ class StopResult(Message):
     processes: list[ProcessRow] = Field(default_factory=list)
     """Every process that was ended."""
     others: list[ProcessRow] = Field(default_factory=list)
-    """Not of this workdir and in the way: ended only with `force`."""
+    """Not of this workdir's servers and in the way: ended only with `force`."""
+    forced: bool = False
+    """Whether `others` were ended."""
     remaining: list[str] = Field(default_factory=list)
     """What is still there after the deadline, one sentence each with its owner."""
+    notes: list[str] = Field(default_factory=list)
+    """What a person should know and need not act on (a zombie that holds nothing)."""
     freed: list[str] = Field(default_factory=list)
     """Dump directories emptied and shared memory removed, one sentence each."""
 

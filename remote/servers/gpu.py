@@ -25,6 +25,24 @@ class Gpu:
     used_bytes: int
     processes: dict[int, int] = field(default_factory=dict)
     """pid → bytes charged to it."""
+    minor: int | None = None
+    """Number of its device node where NVML tells; inside a container it may differ from the index."""
+
+    @property
+    def node(self) -> str:
+        """Its device node."""
+        return f"/dev/nvidia{self.index if self.minor is None else self.minor}"
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing but the driver's own share is used: below 1 % of the memory, or 1 GiB."""
+        return self.used_bytes < max(1 << 30, self.total_bytes // 100)
+
+    def describe_charge(self) -> str:
+        """Who the memory that is not given back is charged to."""
+        pids = ", ".join(f"pid {pid}" for pid in sorted(self.processes))
+        by = pids or "a process that this host or container does not show"
+        return f"GPU {self.index} still has {self.used_bytes / (1 << 30):.1f} GiB in use, by {by}"
 
 
 def gpus() -> list[Gpu]:
@@ -80,6 +98,7 @@ def _nvml_gpu(pynvml: Any, index: int) -> Gpu:
             int(process.pid): int(process.usedGpuMemory or 0)
             for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
         },
+        minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
     )
 
 

@@ -15,13 +15,14 @@ from remote.context import Context
 from remote.errors import HostError
 from remote.lock import host_lock
 from remote.messages.server import PlannedStart, ServeRequest, ServeResult, ServerState
-from remote.servers import dump, logfile, records, stop
+from remote.servers import dump, logfile, records
 from remote.servers.awaiting import await_ready
 from remote.servers.command import Launch, plan_launch
 from remote.servers.detach import start_supervisor
 from remote.servers.preflight import check_host, check_together
 from remote.servers.processes import MARK, find
 from remote.servers.redact import redacted, redacted_spec
+from remote.servers.stopping import stop_server
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _start(order: Order, context: Context) -> None:
     paths = context.workdir.server(spec.name)
     if order.earlier is not None:
         context.report.progress(f"stopping the earlier server {spec.name!r}")
-        stop.stop_server(paths, order.earlier)
+        stop_server(paths, order.earlier)
     start = logfile.next_start(paths, spec)
     mark = f"{paths.root}#{secrets.token_hex(8)}"
     if spec.capture is not None:

@@ -1,118 +1,141 @@
-"""The verb `stop`: ends this workdir's own servers by record, and leaves everything of anyone else's alone.
+"""The verb `stop`: ends this workdir's own servers, names what else stands in their way, ends that by force only.
 
-Runs on the host, called by `inv stop`, and by `serve` to replace a server. Ends processes that one record proves to be
-its own (pid and create time, session, inherited mark), and empties the dump directory that the server had claimed.
+Runs on the host, called by `inv stop` and `inv free`. Done means: ports free, GPU memory back to idle, dump directories
+empty, leftover shared memory removed; what remains is named with its owner.
 """
 
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
-
-import psutil
 
 from remote.context import Context
 from remote.lock import host_lock
-from remote.messages.server import ProcessRow, ServerState, StopRequest, StopResult
-from remote.paths import ServerPaths
-from remote.servers import dump, ending, gpu, records
-from remote.servers.holders import Holder, owner, port_holders
-from remote.servers.processes import deliver, find, members, untouchable
+from remote.messages.server import Needs, ProcessRow, ServerState, StopRequest, StopResult
+from remote.servers import dump, ending, gpu, records, shm
+from remote.servers.holders import Holder
+from remote.servers.obstacles import find_obstacles
+from remote.servers.processes import deliver, is_zombie
+from remote.servers.stopping import describe_remaining, server_processes, server_rows, stop_server, zombies
 
-SUPERVISOR_SECONDS = 10.0
-PORT_SECONDS = 10.0
+OTHERS_GRACE_SECONDS = 10.0
+MEMORY_SECONDS = 60.0
+"""A killed process's GPU memory can stay charged for seconds."""
 
 
 def stop(request: StopRequest, context: Context) -> StopResult:
-    """Stop the named servers, or all of this workdir; with `dry_run` only list what would end."""
+    """Stop the named servers, or all of this workdir; with `dry_run` only list what would end and what is there."""
     names = records.chosen(context.workdir, request.names)
+    states = [state for name in names if (state := records.load(context.workdir.server(name))) is not None]
     if request.dry_run:
-        return _planned(names, context)
-    result = StopResult()
-    with host_lock(context, "stop", wait=request.wait_for_lock):
-        for name in names:
-            paths = context.workdir.server(name)
-            state = records.load(paths)
-            assert state is not None
-            rows = _rows(state)
-            if rows:
-                context.report.progress(f"stopping {name}")
-                result.stopped.append(name)
-            result.processes += rows
-            result.remaining += stop_server(paths, state, request.grace_seconds)
-            result.freed += _empty_dump(state)
-    return result
+        return _listed(request, states)
+    with host_lock(context, "free" if request.everything else "stop", wait=request.wait_for_lock):
+        return _stop(request, states, context)
 
 
-def stop_server(paths: ServerPaths, state: ServerState, grace_seconds: float = ending.GRACE_SECONDS) -> list[str]:
-    """End one server and its supervisor, and record it; returns what remains, one sentence each."""
-    was_running = bool(_processes(state))
-    supervisor = find(state.supervisor)
-    if supervisor is not None:
-        deliver([supervisor], signal.SIGTERM)
-    left: list[psutil.Process] = []
-    if state.server is not None:
-        left = ending.end(state.server, state.mark, grace_seconds)
-    if (
-        supervisor is not None
-        and supervisor.pid not in untouchable()
-        and not ending.wait_until(lambda: find(state.supervisor) is None, SUPERVISOR_SECONDS)
-    ):
-        deliver([supervisor], signal.SIGKILL)
-    last = records.load(paths) or state
-    if last.status in ("starting", "ready") or last.restart_at is not None:
-        records.save(paths, last.model_copy(update={"status": "stopped", "ended_at": time.time(), "restart_at": None}))
-    return [describe_remaining(process) for process in left] + (_port_remaining(state) if was_running else [])
-
-
-def describe_remaining(process: psutil.Process) -> str:
-    """Why a process survived SIGKILL, as far as the kernel tells."""
-    holder = Holder(process)
-    try:
-        status = process.status()
-    except psutil.NoSuchProcess:
-        return f"pid {process.pid} ended just now"
-    if status == psutil.STATUS_DISK_SLEEP:
-        return (
-            f"{holder.describe()} sits in an uninterruptible kernel call (state D), most often a GPU driver or network "
-            "file system that hangs: it ends when that call does, or with a reboot"
-        )
-    return f"{holder.describe()} is still there after SIGKILL (state {status}): this user may not end it"
-
-
-def _port_remaining(state: ServerState) -> list[str]:
-    """The port is free once nobody listens; what still does is not this server's, and is named."""
-    ending.wait_until(lambda: not port_holders(state.port), PORT_SECONDS)
-    return [f"port {state.port} is held by {holder.describe()}" for holder in port_holders(state.port)]
-
-
-def _processes(state: ServerState) -> list[psutil.Process]:
-    found = members(state.server, state.mark) if state.server else []
-    supervisor = find(state.supervisor)
-    return ([supervisor] if supervisor else []) + found
-
-
-def _rows(state: ServerState) -> list[ProcessRow]:
+def _listed(request: StopRequest, states: list[ServerState]) -> StopResult:
     charged = gpu.charged()
-    return [Holder(process, owner=owner(state.mark)).row(charged) for process in _processes(state)]
-
-
-def _planned(names: list[str], context: Context) -> StopResult:
     result = StopResult()
-    for name in names:
-        state = records.load(context.workdir.server(name))
-        rows = _rows(state) if state else []
+    for state in states:
+        rows = server_rows(state, charged)
         result.processes += rows
-        result.stopped += [name] if rows else []
+        result.stopped += [state.name] if rows else []
+    own = {row.pid for row in result.processes}
+    result.others = [row for row in _rows(_obstacles(request, states), charged) if row.pid not in own]
     return result
 
 
-def _empty_dump(state: ServerState) -> list[str]:
-    if state.capture is None:
+def _stop(request: StopRequest, states: list[ServerState], context: Context) -> StopResult:
+    result = StopResult(forced=request.force)
+    charged = gpu.charged()
+    for state in states:
+        rows = server_rows(state, charged)
+        if rows:
+            context.report.progress(f"stopping {state.name}")
+            result.stopped.append(state.name)
+            result.processes += rows
+        result.remaining += stop_server(context.workdir.server(state.name), state, request.grace_seconds)
+    obstacles = _obstacles(request, states)
+    result.others = _rows(obstacles, charged)
+    if request.force and obstacles:
+        context.report.progress(f"ending {len(obstacles)} processes that stand in the way")
+        result.remaining += _end(obstacles)
+    if request.force or not obstacles:
+        result.remaining += _await_memory(request, states, context)
+    result.notes += zombies(result.processes + (result.others if request.force else []))
+    result.freed += _empty_dumps(request, states, context)
+    result.freed += _remove_shm(request, states)
+    return result
+
+
+def _needs(request: StopRequest, states: list[ServerState]) -> list[Needs]:
+    """What the recorded servers had, and what the inventory's will need; with names given, of those alone."""
+    wanted = [need for need in request.needs if not request.names or need.server in request.names]
+    return wanted + [
+        Needs(
+            server=state.name,
+            port=state.port,
+            gpus=state.spec.gpus,
+            dump_dir=state.capture.dump_dir if state.capture else None,
+        )
+        for state in states
+    ]
+
+
+def _obstacles(request: StopRequest, states: list[ServerState]) -> list[Holder]:
+    return find_obstacles(_needs(request, states), gpu.gpus(), everything=request.everything)
+
+
+def _rows(holders: list[Holder], charged: dict[int, int]) -> list[ProcessRow]:
+    return [holder.row(charged) for holder in holders]
+
+
+def _end(holders: list[Holder]) -> list[str]:
+    """End exactly these processes; returns what remains, one sentence each."""
+    processes = [holder.process for holder in holders]
+
+    def living() -> bool:
+        return any(process.is_running() and not is_zombie(process) for process in processes)
+
+    deliver(processes, signal.SIGTERM)
+    if not ending.wait_until(lambda: not living(), OTHERS_GRACE_SECONDS):
+        deliver(processes, signal.SIGKILL)
+        ending.wait_until(lambda: not living(), ending.KILL_SECONDS)
+    return [describe_remaining(process) for process in processes if process.is_running() and not is_zombie(process)]
+
+
+def _await_memory(request: StopRequest, states: list[ServerState], context: Context) -> list[str]:
+    """Wait until the needed GPUs' memory is back to idle; returns a sentence for each that is not."""
+    wanted = {index for need in _needs(request, states) for index in need.gpus}
+    if not wanted:
         return []
-    folder = Path(state.capture.dump_dir)
-    if dump.claimed_by(folder) != state.mark:
+
+    def busy() -> list[gpu.Gpu]:
+        return [found for found in gpu.gpus() if found.index in wanted and not found.is_idle]
+
+    if busy():
+        context.report.progress("waiting for GPU memory to be given back")
+    ending.wait_until(lambda: not busy(), MEMORY_SECONDS)
+    return [found.describe_charge() for found in busy()]
+
+
+def _empty_dumps(request: StopRequest, states: list[ServerState], context: Context) -> list[str]:
+    """Empty what this workdir's servers had claimed and nobody uses any more; another's marker keeps it as it is."""
+    freed = []
+    for folder in sorted({Path(need.dump_dir) for need in _needs(request, states) if need.dump_dir}):
+        claimed = dump.claimed_by(folder)
+        ours = claimed.startswith(f"{context.workdir.servers}/")
+        in_use = any(server_processes(state) for state in states if state.mark == claimed)
+        if ours and not in_use and (size := dump.empty(folder)):
+            freed.append(f"{size / (1 << 20):.1f} MiB of dumps in {folder}")
+    return freed
+
+
+def _remove_shm(request: StopRequest, states: list[ServerState]) -> list[str]:
+    """Of stopped servers, what was created since they started; with `everything`, whatever dead processes left."""
+    if not states and not request.everything:
         return []
-    freed = dump.empty(folder)
-    return [f"{folder}: {freed / (1 << 20):.1f} MiB"] if freed else []
+    since = 0.0 if request.everything else min(state.started_at for state in states)
+    found = shm.leftovers(since)
+    size = shm.remove(found)
+    return [f"{size / (1 << 20):.1f} MiB of shared memory in {len(found)} files of dead processes"] if found else []

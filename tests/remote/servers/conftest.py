@@ -20,7 +20,7 @@ from remote.report import Report
 from remote.servers import ending, logfile, records
 from remote.servers.detach import start_supervisor
 from remote.servers.processes import MARK
-from remote.servers.stop import stop_server
+from remote.servers.stopping import stop_server
 
 STANDIN = Path(__file__).with_name("standin.py")
 DEADLINE_SECONDS = 60.0

@@ -1,0 +1,31 @@
+"""Leftover shared memory: only what is of a known family, ours, and held by nobody."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from pathlib import Path
+
+from remote.servers import shm
+
+
+def test_a_dead_process_leftovers_are_found_and_removed_and_all_else_stays(tmp_path: Path) -> None:
+    dead = ["nccl-aB3xYz", "sglang_loads_abc_def.shm", "torch_4711_123_0", "psm_0a1b2c3d"]
+    for name in (*dead, "my_precious", "nccl-notes.txt", "psm_held0000"[:4] + "deadbeef"):
+        (tmp_path / name).write_bytes(b"x" * 100)
+    held = tmp_path / "psm_deadbeef"
+    with held.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        found = shm.leftovers(folder=tmp_path, min_age_seconds=0.0)
+    assert sorted(left.path.name for left in found) == sorted(dead)
+    assert shm.remove(found) == 400
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my_precious", "nccl-notes.txt", "psm_deadbeef"]
+
+
+def test_what_was_there_before_the_server_started_stays(tmp_path: Path) -> None:
+    (tmp_path / "nccl-aB3xYz").touch()
+    assert shm.leftovers(since=time.time() + 10, folder=tmp_path, min_age_seconds=0.0) == []
+
+
+def test_what_was_created_just_now_stays(tmp_path: Path) -> None:
+    (tmp_path / "nccl-aB3xYz").touch()
+    assert shm.leftovers(folder=tmp_path, min_age_seconds=60.0) == []
