@@ -9,9 +9,9 @@ from pydantic import Field
 from remote.messages.dataset import Ranges
 from remote.messages.envelope import Message
 
-FaultKind = Literal["missing", "digest", "size", "shape", "dtype", "tokens", "values", "unreadable", "stranger", "hole"]
-"""`missing`: in the ledger, not on disk. `hole`: of the dataset, and neither in the ledger nor quarantined.
-`stranger`: a file that no row of the ledger speaks of. `values`: not finite, all zeros, or the same in every row."""
+FaultKind = Literal["missing", "digest", "size", "shape", "dtype", "tokens", "values", "unreadable", "stranger"]
+"""`missing`: in the ledger, not on disk. `stranger`: a file that no row of the ledger speaks of.
+`values`: not finite, a row of zeros, or the same in every row."""
 
 
 class VerifyRequest(Message):
@@ -62,7 +62,9 @@ class VerifyResult(Message):
     faults: int
     by_kind: dict[FaultKind, int] = Field(default_factory=dict)
     requeue: Ranges = Field(default_factory=list)
-    """Records to do again, holes included."""
+    """Records whose shard is wrong or gone: to be done again."""
+    holes: Ranges = Field(default_factory=list)
+    """Expected records without a row, not quarantined either: not extracted or not pulled yet."""
     parity: list[ParityResult] = Field(default_factory=list)
     complete: bool
     """Every expected record is there and right."""

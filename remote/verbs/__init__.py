@@ -8,6 +8,7 @@ from __future__ import annotations
 
 VERBS: dict[str, str] = {
     "assign": "remote.data.assign:assign",
+    "bench": "remote.bench.verb:bench",
     "attach": "remote.attach.verbs:attach",
     "attached": "remote.attach.verbs:attached",
     "control": "remote.extract.verbs:control",
@@ -29,4 +30,5 @@ VERBS: dict[str, str] = {
     "status": "remote.extract.verbs:status",
     "stop": "remote.servers.stop:stop",
     "supervise": "remote.servers.supervisor:supervise",
+    "verify": "remote.data.verify:verify",
 }

@@ -1,0 +1,76 @@
+"""A small destination made by hand: a dataset, its shards, a ledger and a manifest, as a pull leaves them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from remote.context import Context
+from remote.data.dataset import DatasetFolder
+from remote.data.prepare import prepare
+from remote.data.shardcheck import digest_of
+from remote.messages.dataset import PrepareRequest
+from remote.messages.extract import Identity
+from tests.remote.data.samples import chat, write_jsonl
+
+HIDDEN = 8
+BOUNDARIES = [1, 2, 3, 4]
+DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Destination:
+    folder: Path
+    identity: Identity
+
+    def shard(self, index: int) -> Path:
+        return self.folder / "hidden_states" / f"hs_{index}.safetensors"
+
+    def rewrite(self, index: int, tensors: dict[str, torch.Tensor]) -> None:
+        """Replace a shard and put its new digest into the ledger: wrong content that digests cannot see."""
+        save_file(tensors, self.shard(index))
+        enter(self.folder, index, self.shard(index), len(tensors["token_ids"]))
+
+
+def make_destination(
+    folder: Path, tokenizer: Path, context: Context, *, records: int = 6, dtype: str = "BF16", final: str = "pre"
+) -> Destination:
+    source = write_jsonl(
+        folder.with_suffix(".jsonl"), [chat(f"question {i}", "answer " * (i + 1)) for i in range(records)]
+    )
+    request = PrepareRequest(inputs=[str(source)], out=str(folder), tokenizer=str(tokenizer))
+    manifest = prepare(request, context).manifest
+    identity = Identity(
+        dataset=manifest.digest,
+        tokenizer=manifest.tokenizer,
+        model="/models/tiny@0",
+        boundaries=BOUNDARIES,
+        final=final,
+        hidden_size=HIDDEN,
+        dtype=dtype,
+    )
+    (folder / "hidden_states").mkdir()
+    (folder / "roost").mkdir()
+    (folder / "roost" / "manifest.json").write_text(json.dumps({"identity": identity.model_dump()}))
+    made = Destination(folder, identity)
+    for record in DatasetFolder.open(folder).records([(0, records)]):
+        generator = torch.Generator().manual_seed(record.index)
+        states = torch.randn(len(record.input_ids), len(BOUNDARIES), HIDDEN, generator=generator).to(DTYPES[dtype])
+        ids = torch.from_numpy(record.input_ids.astype("int64"))
+        made.rewrite(record.index, {"token_ids": ids, "hidden_states": states})
+    return made
+
+
+def enter(folder: Path, index: int, shard: Path, rows: int) -> None:
+    with sqlite3.connect(folder / "roost" / "ledger.sqlite") as db:
+        db.execute(
+            "CREATE TABLE IF NOT EXISTS records"
+            " (idx INTEGER PRIMARY KEY, rows INTEGER, size_bytes INTEGER, xxh3 TEXT, epoch INTEGER)"
+        )
+        row = (index, rows, shard.stat().st_size, digest_of(shard), 1)
+        db.execute("INSERT OR REPLACE INTO records VALUES (?,?,?,?,?)", row)

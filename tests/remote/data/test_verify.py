@@ -1,0 +1,149 @@
+"""Verify finds every planted fault, names its record, and finds nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from remote.context import Context
+from remote.data.verify import verify
+from remote.errors import UsageError
+from remote.messages.verify import Fault, VerifyRequest, VerifyResult
+from remote.paths import Workdir
+from remote.report import Report
+from tests.remote.data.places import Destination, make_destination
+from tests.remote.data.samples import MakeTokenizer
+
+
+@pytest.fixture(params=["BF16", "F32"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, make_tokenizer: MakeTokenizer, context: Context
+) -> Destination:
+    return make_destination(tmp_path / "dest", make_tokenizer(), context, dtype=request.param)
+
+
+def verified(place: Destination, **options: object) -> tuple[VerifyResult, list[Fault]]:
+    lines = io.StringIO()
+    context = Context(Workdir(place.folder / "unused"), Report(lines))
+    result = verify(VerifyRequest(folder=str(place.folder), **options), context)
+    items = [json.loads(line) for line in lines.getvalue().splitlines()]
+    return result, [Fault.model_validate(item["value"]) for item in items if item["type"] == "item"]
+
+
+def test_a_right_place_has_no_faults(place: Destination) -> None:
+    result, faults = verified(place)
+    assert faults == []
+    assert result.complete
+    assert (result.records, result.expected) == (6, 6)
+
+
+def flip_a_byte(place: Destination) -> None:
+    content = bytearray(place.shard(2).read_bytes())
+    content[-3] ^= 1
+    place.shard(2).write_bytes(content)
+
+
+def cut_short(place: Destination) -> None:
+    place.shard(2).write_bytes(place.shard(2).read_bytes()[:-10])
+
+
+def rewritten(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Destination], None]:
+    def plant(place: Destination) -> None:
+        tensors = load_file(place.shard(2))
+        change(tensors)
+        place.rewrite(2, {name: tensor.contiguous() for name, tensor in tensors.items()})
+
+    return plant
+
+
+def zero_middle_row(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["hidden_states"][5, 1] = 0
+
+
+def nan_in_one_row(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["hidden_states"][7, 3, 2] = float("nan")
+
+
+def same_rows(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["hidden_states"][:, 0] = tensors["hidden_states"][0, 0].clone()
+
+
+def other_token(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["token_ids"][4] += 1
+
+
+def one_row_less(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["hidden_states"] = tensors["hidden_states"][:-1]
+
+
+def one_slot_less(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["hidden_states"] = tensors["hidden_states"][:, :-1]
+
+
+def other_dtype(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["hidden_states"] = tensors["hidden_states"].to(torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind", "words"),
+    [
+        (flip_a_byte, "digest", "the ledger says"),
+        (cut_short, "size", "the ledger says"),
+        (lambda place: place.shard(2).unlink(), "missing", "not on disk"),
+        (rewritten(zero_middle_row), "values", "Row 5 of slot 1 is all zeros"),
+        (rewritten(nan_in_one_row), "values", "Row 7 of slot 3 is not finite"),
+        (rewritten(same_rows), "values", "All rows of slot 0"),
+        (rewritten(other_token), "tokens", "Token 4 is"),
+        (rewritten(one_row_less), "shape", "was wanted"),
+        (rewritten(one_slot_less), "shape", "was wanted"),
+        (rewritten(other_dtype), "dtype", "F16"),
+    ],
+)
+def test_each_planted_fault_is_found_in_its_record(
+    place: Destination, plant: Callable[[Destination], None], kind: str, words: str
+) -> None:
+    plant(place)
+    result, faults = verified(place)
+    assert {fault.index for fault in faults} == {2}
+    assert any(fault.kind == kind and words in fault.message for fault in faults)
+    assert result.requeue == [(2, 3)]
+    assert not result.complete
+
+
+def test_strangers_and_holes_are_told_apart_from_faulty_shards(place: Destination) -> None:
+    save_file({"x": torch.zeros(1)}, place.shard(77))
+    (place.folder / "hidden_states" / ".aside-1-x").write_bytes(b"")
+    with sqlite3.connect(place.folder / "roost" / "ledger.sqlite") as db:
+        db.execute("DELETE FROM records WHERE idx IN (3, 4)")
+    result, faults = verified(place)
+    assert sorted(fault.file for fault in faults) == [
+        ".aside-1-x",
+        "hs_3.safetensors",
+        "hs_4.safetensors",
+        "hs_77.safetensors",
+    ]
+    assert {fault.kind for fault in faults} == {"stranger"}
+    assert result.holes == [(3, 5)]
+    assert result.requeue == []
+    assert not result.complete
+
+
+def test_without_digests_only_headers_are_read(place: Destination) -> None:
+    flip_a_byte(place)
+    assert verified(place, digests=False)[1] == []
+    cut_short(place)
+    assert verified(place, digests=False)[0].by_kind["size"] == 1
+
+
+def test_a_folder_that_is_no_destination_is_said_so(tmp_path: Path, context: Context) -> None:
+    with pytest.raises(UsageError, match="no dataset"):
+        verify(VerifyRequest(folder=str(tmp_path)), context)
+    with pytest.raises(UsageError, match="either a folder or a run"):
+        verify(VerifyRequest(), context)
