@@ -22,7 +22,7 @@ from remote.errors import HostError, RoostError
 from remote.messages.server import ProcessRef, ServerState, SuperviseRequest
 from remote.paths import ServerPaths
 from remote.servers import dump, ending, logfile, records
-from remote.servers.causes import explain
+from remote.servers.causes import End, explain, oom_kills
 from remote.servers.processes import is_zombie, reference
 from remote.servers.ready import Readiness
 
@@ -114,7 +114,7 @@ class Supervisor:
 
     async def _live(self) -> None:
         """One start, from exec to the last of its processes."""
-        started = time.time()
+        started, killed_before = time.time(), oom_kills()
         process = await self._start()
         self.change(server=reference(process.pid), started_at=started)
         exited = asyncio.create_task(process.wait())
@@ -125,7 +125,8 @@ class Supervisor:
             stopped.cancel()
         asked = self._stop.is_set()
         if exited.done() and not asked:
-            cause = explain(Path(self.state.log), exited.result())
+            end = End(exited.result(), self.state.command, oom_kills() - killed_before)
+            cause = explain(Path(self.state.log), end)
             self.change(status="failed", exit_code=exited.result(), ended_at=time.time(), cause=cause)
             left = await asyncio.to_thread(ending.kill, *self._handle())
         else:
