@@ -1,4 +1,4 @@
-"""Tasks that start and stop servers: `serve`, `restart`, `stop`, `free`."""
+"""Tasks that start and stop servers: `serve`, `restart`, `stop`, `free`, `clean`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from functools import partial
 
 from invoke.context import Context
 
+from hosts.commands import clean as cleaning
 from hosts.commands import serve as serving
 from hosts.commands import stop as stopping
+from hosts.console.disk import clean_line, show_stored
 from hosts.console.live import live_lines
 from hosts.console.output import Output
 from hosts.console.servers import is_left, server_line, show_plan, show_processes, stop_line
@@ -86,6 +88,43 @@ def free(
     """Free the hosts for Roost: like stop, and any SGLang process and leftover shared memory counts."""
     with session(host, hosts, inventory, json) as (fleet, output):
         _stop(fleet, output, names=[], everything=True, force=force, grace=grace, wait=wait, dry_run=dry_run)
+
+
+@roost_task(
+    TARGET,
+    JSON,
+    DRY_RUN,
+    _WAIT,
+    name="names of runs, payloads or servers (their old logs), separated by commas, whatever their age",
+    older_than="days since the last change (what is named goes at any age)",
+    force="also remove a named run that holds records which no pull has freed",
+)
+def clean(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    name: str = "",
+    older_than: float = 30.0,
+    force: bool = False,
+    wait: bool = False,
+    dry_run: bool = False,
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Free the hosts' disks of old runs, payloads and logs; what is used or not yet pulled stays."""
+    with session(host, hosts, inventory, json) as (fleet, output):
+        with live_lines(output) as lines:
+            outcomes = cleaning.clean(
+                fleet,
+                names=[part.strip() for part in name.split(",") if part.strip()],
+                older_than_days=older_than,
+                force=force,
+                dry_run=dry_run,
+                wait=wait,
+                on_progress=lines,
+            )
+        show_stored(output, outcomes)
+        finish(output.outcomes(outcomes, partial(clean_line, dry_run=dry_run)))
 
 
 def _stop(

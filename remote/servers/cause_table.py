@@ -1,7 +1,7 @@
 """Why SGLang servers end, as data: what their logs say, what that means, and what to turn.
 
-Read by `causes`. One row a cause, the most telling first; `example` is the text as a library prints it (`source`), and what
-the row's test reads. Fields in braces are the pattern's groups, or what `causes` knows beside them.
+Read by `causes`. One row a cause, the most telling first; `example` is the text as a library prints it (`source`), and
+what the row's test reads. Fields in braces are the pattern's groups, or what `causes` knows beside them.
 """
 
 from __future__ import annotations
