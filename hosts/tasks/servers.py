@@ -95,7 +95,7 @@ def free(
     JSON,
     DRY_RUN,
     _WAIT,
-    name="names of runs, payloads or servers (their old logs), separated by commas, whatever their age",
+    named="runs, payloads or servers (their old logs), separated by commas, whatever their age",
     older_than="days since the last change (what is named goes at any age)",
     force="also remove a named run that holds records which no pull has freed",
 )
@@ -103,7 +103,7 @@ def clean(
     context: Context,
     host: str | None = None,
     hosts: str | None = None,
-    name: str = "",
+    named: str = "",
     older_than: float = 30.0,
     force: bool = False,
     wait: bool = False,
@@ -116,7 +116,7 @@ def clean(
         with live_lines(output) as lines:
             outcomes = cleaning.clean(
                 fleet,
-                names=[part.strip() for part in name.split(",") if part.strip()],
+                names=[part.strip() for part in named.split(",") if part.strip()],
                 older_than_days=older_than,
                 force=force,
                 dry_run=dry_run,
