@@ -22,6 +22,7 @@ def serve(
     dry_run: bool = False,
     wait: bool = False,
     on_progress: Callable[[Host, Progress], None] | None = None,
+    on_outcome: Callable[[Outcome[ServeResult]], None] | None = None,
 ) -> list[Outcome[ServeResult]]:
     """Start the servers of `mode` on all hosts at once; with `replace`, stop the earlier ones first.
 
@@ -38,4 +39,5 @@ def serve(
         ServeResult,
         deadline=patience,
         on_progress=on_progress,
+        on_outcome=on_outcome,
     )

@@ -14,6 +14,7 @@ from hosts.console.live import live_lines
 from hosts.console.output import Output
 from hosts.console.servers import is_left, server_line, show_plan, show_processes, stop_line
 from hosts.fleet import Fleet
+from hosts.tasks.notifying import NOTIFY, Teller
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
 
 _WAIT = {"wait": "wait for another operator's command on a host instead of refusing"}
@@ -24,34 +25,36 @@ _ENDING = {
 }
 
 
-@roost_task(TARGET, JSON, DRY_RUN, _WAIT, _MODE)
+@roost_task(TARGET, JSON, DRY_RUN, _WAIT, _MODE, NOTIFY)
 def serve(
     context: Context,
     host: str | None = None,
     hosts: str | None = None,
     mode: str = "extract",
+    notify: bool = False,
     wait: bool = False,
     dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
     """Start the servers, detached, and wait until each has answered and captured rightly."""
-    _serve(host, hosts, inventory, json, mode=mode, replace=False, dry_run=dry_run, wait=wait)
+    _serve(host, hosts, inventory, json, mode=mode, replace=False, notify=notify, dry_run=dry_run, wait=wait)
 
 
-@roost_task(TARGET, JSON, DRY_RUN, _WAIT, _MODE)
+@roost_task(TARGET, JSON, DRY_RUN, _WAIT, _MODE, NOTIFY)
 def restart(
     context: Context,
     host: str | None = None,
     hosts: str | None = None,
     mode: str = "extract",
+    notify: bool = False,
     wait: bool = False,
     dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
     """Stop Roost's own servers and start them again, with the inventory as it is now."""
-    _serve(host, hosts, inventory, json, mode=mode, replace=True, dry_run=dry_run, wait=wait)
+    _serve(host, hosts, inventory, json, mode=mode, replace=True, notify=notify, dry_run=dry_run, wait=wait)
 
 
 @roost_task(TARGET, JSON, DRY_RUN, _WAIT, _ENDING, server="only this server (default: all of Roost's on the host)")
@@ -162,12 +165,22 @@ def _serve(
     *,
     mode: str,
     replace: bool,
+    notify: bool,
     dry_run: bool,
     wait: bool,
 ) -> None:
     with session(host, hosts, inventory, json) as (fleet, output):
+        teller = Teller(fleet, output, f"servers ({mode})", "ready", server_line) if notify and not dry_run else None
         with live_lines(output) as lines:
-            outcomes = serving.serve(fleet, mode=mode, replace=replace, dry_run=dry_run, wait=wait, on_progress=lines)
+            outcomes = serving.serve(
+                fleet,
+                mode=mode,
+                replace=replace,
+                dry_run=dry_run,
+                wait=wait,
+                on_progress=lines,
+                on_outcome=teller,
+            )
         code = output.outcomes(outcomes, server_line)
         show_plan(output, outcomes)
         finish(code)

@@ -1,0 +1,117 @@
+"""Tells somebody that a server is ready or failed, or a run finished: rented boxes cost money while nobody looks.
+
+Runs on the laptop, called by tasks that were given `--notify`. Runs the inventory's `notify.command` (an argv, no
+shell, the event's JSON on stdin) or posts the same JSON to `notify.webhook`. A notification never fails the task.
+"""
+
+from __future__ import annotations
+
+import http.client
+import shlex
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from typing import Literal
+
+from pydantic import BaseModel
+
+from hosts.errors import RoostError, UsageError
+from hosts.fleet import Fleet
+from hosts.inventory.model import Host
+
+COMMAND_SECONDS = 30.0
+WEBHOOK_SECONDS = 15.0
+
+
+class Event(BaseModel):
+    """What the command reads on stdin and the webhook is sent."""
+
+    event: Literal["ready", "failed", "finished"]
+    host: str
+    subject: str
+    """`server main` or `run kimi-1`."""
+    message: str
+    at: float
+    """Unix time in seconds."""
+
+
+class NotifyError(RoostError):
+    """The event did not reach whoever waits for it."""
+
+    kind = "notify"
+
+
+def check_notify(fleet: Fleet) -> None:
+    """Raise UsageError where `--notify` was given and a host has nobody to tell, or a command that cannot be split."""
+    for host in fleet.hosts:
+        if host.notify.command is None and host.notify.webhook is None:
+            raise UsageError(
+                f"{host.name} has no `notify` in the inventory.",
+                remedy="Give it a `command` or a `webhook`, or leave --notify out.",
+            )
+        if host.notify.command is not None:
+            _argv(host.notify.command)
+
+
+def event_of(
+    host: Host, subject: str, error: RoostError | None, done: Literal["ready", "finished"], message: str
+) -> Event:
+    """The event for one host's outcome: `done` with `message`, or `failed` with the error's sentence."""
+    if error is not None:
+        return Event(event="failed", host=host.name, subject=subject, message=str(error), at=time.time())
+    return Event(event=done, host=host.name, subject=subject, message=message, at=time.time())
+
+
+def notify(host: Host, event: Event) -> None:
+    """Deliver one event by every way that the host's inventory names; raises NotifyError for the first that fails."""
+    if host.notify.command is not None:
+        _run(host.notify.command, event)
+    if host.notify.webhook is not None:
+        _post(host.notify.webhook, event)
+
+
+def _argv(command: str) -> list[str]:
+    try:
+        argv = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"`notify.command` cannot be read: {error}.", remedy="Close its quotes.") from error
+    if not argv:
+        raise UsageError("`notify.command` is empty.")
+    return argv
+
+
+def _run(command: str, event: Event) -> None:
+    try:
+        ended = subprocess.run(
+            _argv(command),
+            input=event.model_dump_json(),
+            text=True,
+            capture_output=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+    except OSError as error:
+        raise NotifyError(f"`notify.command` could not be run: {error}.") from error
+    except subprocess.TimeoutExpired as error:
+        raise NotifyError(f"`notify.command` did not end within {COMMAND_SECONDS:.0f} s.") from error
+    if ended.returncode != 0:
+        said = (ended.stderr.strip().splitlines() or ["no word"])[-1]
+        raise NotifyError(f"`notify.command` ended with exit code {ended.returncode}: {said}.")
+
+
+def _post(address: str, event: Event) -> None:
+    """The address may hold a secret (most webhooks do), so errors do not repeat it."""
+    if not address.startswith(("http://", "https://")):
+        raise NotifyError("`notify.webhook` is no http(s) address.")
+    request = urllib.request.Request(  # noqa: S310
+        address, data=event.model_dump_json().encode(), headers={"Content-Type": "application/json"}, method="POST"
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=WEBHOOK_SECONDS):  # noqa: S310
+            pass
+    except urllib.error.HTTPError as error:
+        raise NotifyError(f"`notify.webhook` answered HTTP {error.code}.") from error
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or type(error).__name__
+        raise NotifyError(f"`notify.webhook` could not be reached: {reason}.") from error
