@@ -1,11 +1,17 @@
-"""Tasks about modes and speed: `diff-modes`."""
+"""Tasks about modes and speed: `diff-modes`, `bench`."""
 
 from __future__ import annotations
 
 from invoke.context import Context
 
+from hosts.commands import bench as benching
+from hosts.console.bench import bench_line, show_comparison, show_measurements
+from hosts.console.live import live_lines
+from hosts.errors import UsageError
+from hosts.inventory.load import inventory_path
 from hosts.inventory.modes import diff_modes as differences_of
-from hosts.tasks.session import JSON, TARGET, roost_task, session
+from hosts.tasks.session import JSON, TARGET, finish, printing, roost_task, session
+from remote.messages.bench import BenchRequest
 
 
 @roost_task(TARGET, JSON, name="diff-modes", first="a mode of the inventory", second="another one")
@@ -25,3 +31,67 @@ def diff_modes(
         for name, rows in found.items():
             cells = [(row.setting, row.first, row.second, row.why) for row in rows]
             output.table(("setting", first, second, "why"), cells, title=name)
+
+
+@roost_task(
+    TARGET,
+    JSON,
+    server="which of the host's servers",
+    profile="single, prefill, concurrent, or several separated by commas (default: all)",
+    repetitions="how often each is measured after a warm-up",
+    label="name to keep the result under (default: mode and time)",
+    prompt_tokens="length of the random prompts of single and concurrent",
+    output_tokens="tokens generated for each of them",
+    concurrency="requests at once for concurrent, as 1,8,64",
+    compare="compare two kept results instead of measuring: A,B",
+)
+def bench(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    server: str = "main",
+    profile: str = "",
+    repetitions: int = 5,
+    label: str = "",
+    prompt_tokens: int = 256,
+    output_tokens: int = 128,
+    concurrency: str = "1,8,64",
+    compare: str = "",
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Measure a ready server with SGLang's own load generator, or say whether B is faster than A, slower, or noise."""
+    if compare:
+        _compare(compare, inventory, json)
+        return
+    with session(host, hosts, inventory, json) as (fleet, output):
+        request = BenchRequest(
+            server=server,
+            profiles=benching.profiles(profile),
+            repetitions=repetitions,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            concurrency=_numbers(concurrency),
+        )
+        with live_lines(output) as lines:
+            outcomes = benching.bench(fleet, request, label=label, on_progress=lines)
+        code = output.outcomes(outcomes, bench_line)
+        show_measurements(output, outcomes)
+        finish(code)
+
+
+def _compare(names: str, inventory: str | None, json: bool) -> None:
+    with printing(json) as output:
+        first, _, second = names.partition(",")
+        if not first or not second:
+            raise UsageError("--compare wants two results.", remedy="As in --compare gpu1/baseline,gpu1/dormant.")
+        rows, differ = benching.compare_kept(inventory_path(inventory).parent, first.strip(), second.strip())
+        output.document({"comparisons": [row.model_dump() for row in rows], "differences": differ})
+        show_comparison(output, rows, differ)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no list of numbers.", remedy="As in 1,8,64.") from error

@@ -13,6 +13,7 @@ VERBS: dict[str, str] = {
     "attached": "remote.attach.verbs:attached",
     "control": "remote.extract.verbs:control",
     "detach": "remote.attach.verbs:detach",
+    "export": "remote.data.export.verb:export",
     "extract": "remote.extract.launch:extract",
     "fence": "remote.extract.verbs:fence",
     "follow": "remote.extract.verbs:follow",

@@ -1,0 +1,97 @@
+"""Faster, slower or noise: two results side by side, with the interval of their ratio. Pure."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from typing import Literal
+
+from pydantic import BaseModel
+
+from remote.messages.bench import BenchResult, Measurement
+
+RESAMPLES = 4000
+CONFIDENCE = 0.95
+SEED = 20
+SMALLEST_DIFFERENCE = 0.01
+"""A ratio within 1 % of 1 is called noise whatever the interval: nobody would act on it."""
+
+Verdict = Literal["faster", "slower", "noise"]
+
+
+class Comparison(BaseModel):
+    """One quantity of B against A."""
+
+    name: str
+    unit: str
+    first: float
+    """Median in A."""
+    second: float
+    ratio: float
+    """B's median over A's."""
+    low: float
+    high: float
+    """The ratio's 95 % interval, by bootstrap over the repetitions."""
+    verdict: Verdict
+    """B against A; `noise` where the interval holds 1 or the difference is below 1 %."""
+
+
+def compare(first: BenchResult, second: BenchResult) -> list[Comparison]:
+    """Compare the quantities that both results have, in A's order."""
+    others = {measurement.name: measurement for measurement in second.measurements}
+    return [_compare(one, others[one.name]) for one in first.measurements if one.name in others]
+
+
+def differences(first: BenchResult, second: BenchResult) -> list[str]:
+    """A sentence for each circumstance that is not the same, so that nobody compares apples with pears unknowingly."""
+    named = {
+        "host": (first.host, second.host),
+        "mode": (first.mode, second.mode),
+        "SGLang": (first.sglang, second.sglang),
+        "torch": (first.torch, second.torch),
+        "model": (first.model, second.model),
+        "capture": (first.capture, second.capture),
+    }
+    said = [f"{name}: {one} against {two}" for name, (one, two) in named.items() if one != two]
+    variables = sorted(first.env.keys() | second.env.keys())
+    said += [
+        f"${name}: {first.env.get(name, '-')} against {second.env.get(name, '-')}"
+        for name in variables
+        if first.env.get(name) != second.env.get(name)
+    ]
+    one, two = first.command, second.command
+    said += [f"only in the first command: {flag}" for flag in one if flag.startswith("--") and flag not in two]
+    said += [f"only in the second command: {flag}" for flag in two if flag.startswith("--") and flag not in one]
+    return said + [f"disturbed: {line}" for line in (*first.disturbed, *second.disturbed)]
+
+
+def interval(first: list[float], second: list[float]) -> tuple[float, float]:
+    """95 % bootstrap interval of median(second) / median(first)."""
+    draw = random.Random(SEED)  # noqa: S311 - resampling, no secret
+    ratios = sorted(
+        statistics.median(draw.choices(second, k=len(second))) / statistics.median(draw.choices(first, k=len(first)))
+        for _ in range(RESAMPLES)
+    )
+    tail = (1 - CONFIDENCE) / 2
+    return ratios[int(tail * RESAMPLES)], ratios[int((1 - tail) * RESAMPLES) - 1]
+
+
+def _compare(one: Measurement, two: Measurement) -> Comparison:
+    low, high = interval(one.values, two.values)
+    first, second = statistics.median(one.values), statistics.median(two.values)
+    return Comparison(
+        name=one.name,
+        unit=one.unit,
+        first=first,
+        second=second,
+        ratio=second / first,
+        low=low,
+        high=high,
+        verdict=_verdict(second / first, low, high, one.better),
+    )
+
+
+def _verdict(ratio: float, low: float, high: float, better: str) -> Verdict:
+    if low <= 1 <= high or abs(ratio - 1) < SMALLEST_DIFFERENCE:
+        return "noise"
+    return "faster" if (ratio > 1) == (better == "higher") else "slower"

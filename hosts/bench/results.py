@@ -1,0 +1,52 @@
+"""Measurements as they are kept: one file a result under `.roost/bench/<host>/` beside the inventory."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from hosts.errors import UsageError
+from remote.files import make_directory, write_whole
+from remote.messages.bench import BenchResult
+from remote.paths import safe_name
+
+
+class BenchResults:
+    """All results beside one inventory; a result's name is `HOST/LABEL`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root / ".roost" / "bench"
+
+    def save(self, result: BenchResult) -> str:
+        """Keep it and return its name; a label that is taken gets a number, nothing is overwritten."""
+        moment = datetime.datetime.fromtimestamp(result.taken_at, datetime.UTC)
+        label = safe_name(result.label or f"{result.mode}-{moment:%Y%m%d-%H%M%S}", "label")
+        folder = make_directory(self._root / safe_name(result.host, "host"))
+        name, number = label, 1
+        while (folder / f"{name}.json").exists():
+            number += 1
+            name = f"{label}-{number}"
+        write_whole(folder / f"{name}.json", result.model_dump_json(indent=1).encode())
+        return f"{result.host}/{name}"
+
+    def load(self, name: str) -> BenchResult:
+        """Return the result called `HOST/LABEL` (or `LABEL` where only one host has it); UsageError where none is."""
+        found = sorted(self._root.glob(f"{name}.json" if "/" in name else f"*/{name}.json"))
+        if len(found) != 1:
+            many = f"names several: {', '.join(self._name(path) for path in found)}" if found else "is not there"
+            known = ", ".join(self.names()) or "none yet"
+            raise UsageError(f"The result {name!r} {many}.", remedy=f"Kept results: {known}.")
+        try:
+            return BenchResult.model_validate_json(found[0].read_bytes())
+        except ValidationError as error:
+            raise UsageError(f"{found[0]} is not a result that this version of Roost reads.") from error
+
+    def names(self) -> list[str]:
+        """All results, oldest first within a host."""
+        paths = sorted(self._root.glob("*/*.json"), key=lambda path: (path.parent.name, path.stat().st_mtime))
+        return [self._name(path) for path in paths]
+
+    def _name(self, path: Path) -> str:
+        return f"{path.parent.name}/{path.stem}"

@@ -1,0 +1,73 @@
+"""What each profile measures, as arguments of `sglang.bench_serving` and keys of its result. Host side, pure.
+
+Random token ids only (`--dataset-name random-ids`), so nothing is downloaded; arguments that every SGLang from 0.5.9
+to 0.5.23 has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from remote.messages.bench import BenchRequest
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One number of the load generator's result."""
+
+    key: str
+    name: str
+    unit: str
+    better: Literal["higher", "lower"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of the load generator."""
+
+    prompts: int
+    prompt_tokens: int
+    output_tokens: int
+    concurrency: int
+    quantities: tuple[Quantity, ...]
+
+    def arguments(self) -> list[str]:
+        """Its own part of the command line."""
+        return [
+            *("--num-prompts", str(self.prompts)),
+            *("--random-input-len", str(self.prompt_tokens)),
+            *("--random-output-len", str(self.output_tokens)),
+            *("--random-range-ratio", "1.0"),
+            *("--max-concurrency", str(self.concurrency)),
+        ]
+
+
+def cases(request: BenchRequest, context_length: int) -> Iterator[Case]:
+    """The runs of the profiles asked for; prefill lengths that the context cannot hold are left out."""
+    if "single" in request.profiles:
+        yield _single(request)
+    if "prefill" in request.profiles:
+        for length in request.prefill_lengths:
+            if length + 1 < context_length:
+                yield _prefill(length)
+    if "concurrent" in request.profiles:
+        for concurrency in request.concurrency:
+            yield _concurrent(request, concurrency)
+
+
+def _single(request: BenchRequest) -> Case:
+    decode = Quantity("output_throughput", "decode tokens/s, single stream", "tokens/s", "higher")
+    first = Quantity("median_ttft_ms", "time to first token, single stream", "ms", "lower")
+    return Case(4, request.prompt_tokens, request.output_tokens, 1, (decode, first))
+
+
+def _prefill(length: int) -> Case:
+    prefill = Quantity("input_throughput", f"prefill tokens/s, prompts of {length}", "tokens/s", "higher")
+    return Case(8, length, 1, 4, (prefill,))
+
+
+def _concurrent(request: BenchRequest, concurrency: int) -> Case:
+    total = Quantity("output_throughput", f"decode tokens/s, {concurrency} at once", "tokens/s", "higher")
+    return Case(2 * concurrency, request.prompt_tokens, request.output_tokens, concurrency, (total,))

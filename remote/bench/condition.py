@@ -1,0 +1,75 @@
+"""The GPUs' condition around a measurement: clocks, temperature, throttling, and who else uses them. Host side."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+
+from remote.messages.bench import GpuCondition
+from remote.messages.server import ServerState
+from remote.servers.gpu import gpus
+from remote.servers.processes import members
+
+FIELDS = "index,name,clocks.sm,clocks.mem,temperature.gpu,clocks_event_reasons.active,memory.used"
+SMI_SECONDS = 30.0
+HARMLESS_REASONS = 0x1 | 0x2
+"""Idle, and clocks set by an application (NVML's `nvmlClocksEventReasonGpuIdle` and `…ApplicationsClocksSetting`)."""
+REASONS = {
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+"""Bits of NVML's `nvmlClocksEventReasons`."""
+
+
+def conditions() -> list[GpuCondition]:
+    """One entry a GPU; empty where no driver answers."""
+    command = ["nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=SMI_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return parse(answer.stdout)
+
+
+def parse(text: str) -> list[GpuCondition]:
+    """nvidia-smi's CSV as conditions; a value that it does not know (`[N/A]`) stays None."""
+    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines()) if row]
+    return [
+        GpuCondition(
+            index=int(index),
+            name=name,
+            sm_mhz=_number(sm),
+            memory_mhz=_number(memory),
+            celsius=_number(celsius),
+            throttled=_reasons(reasons),
+            memory_used_bytes=(_number(used) or 0) << 20,
+        )
+        for index, name, sm, memory, celsius, reasons, used in rows
+    ]
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def _reasons(text: str) -> str:
+    try:
+        active = int(text, 16) & ~HARMLESS_REASONS
+    except ValueError:
+        return ""
+    return ", ".join(name for bit, name in REASONS.items() if active & bit)
+
+
+def strangers(state: ServerState) -> list[str]:
+    """A sentence for each process on this server's GPUs that is not the server's own."""
+    own = {process.pid for process in members(state.server, state.mark)} if state.server else set()
+    return [
+        f"GPU {gpu.index} is also used by pid {pid} ({used / (1 << 30):.1f} GiB)."
+        for gpu in gpus()
+        if gpu.index in state.spec.gpus
+        for pid, used in sorted(gpu.processes.items())
+        if pid not in own
+    ]

@@ -1,0 +1,102 @@
+"""SGLang's own load generator, run many times in one process, since its imports take longer than a short run.
+
+Host side. `run_all` is what `verb.py` calls; the module itself is the program that it starts, which reads a JSON list
+of argument lists from stdin. The generator appends one JSON line a run to its `--output-file`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from remote.errors import HostError
+
+MODULES = ("sglang.benchmark.serving", "sglang.bench_serving")
+"""Where SGLang keeps it: the first from about 0.5.21 on, the second before."""
+POLL_SECONDS = 0.2
+WORDS_KEPT = 600
+
+
+def run_all(runs: list[list[str]], deadline: float, on_run: Callable[[int], None]) -> list[dict[str, Any]]:
+    """Return one result a run, in order; `on_run` is told how many are done.
+
+    Raises HostError where the generator is missing, fails or takes longer than `deadline` seconds.
+    """
+    with tempfile.TemporaryDirectory(prefix="roost-bench-") as folder:
+        results, log = Path(folder) / "results.jsonl", Path(folder) / "log"
+        results.touch()
+        lines = json.dumps([[*run, "--output-file", str(results)] for run in runs])
+        with log.open("wb") as words:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "remote.bench.generator"],
+                stdin=subprocess.PIPE,
+                stdout=words,
+                stderr=words,
+                env={**os.environ, "HF_HUB_OFFLINE": "1"},
+                start_new_session=True,
+            )
+        try:
+            assert process.stdin is not None
+            process.stdin.write(lines.encode())
+            process.stdin.close()
+            _await(process, results, log, deadline, on_run)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return [json.loads(line) for line in results.read_text().splitlines()]
+
+
+def _await(
+    process: subprocess.Popen[bytes], results: Path, log: Path, deadline: float, on_run: Callable[[int], None]
+) -> None:
+    ends_at, done = time.monotonic() + deadline, 0
+    while process.poll() is None:
+        if time.monotonic() > ends_at:
+            raise HostError(
+                f"The measurement did not end within {deadline:.0f} s ({done} runs were done).",
+                remedy="Measure fewer profiles or repetitions, or give it more time.",
+            )
+        time.sleep(POLL_SECONDS)
+        finished = results.read_bytes().count(b"\n")
+        if finished != done:
+            done = finished
+            on_run(done)
+    if process.returncode:
+        words = log.read_text(errors="replace").strip()[-WORDS_KEPT:].splitlines()
+        raise HostError(f"SGLang's load generator failed: {words[-1] if words else 'it said nothing'}.")
+
+
+def module() -> str:
+    """The load generator of the installed SGLang."""
+    for name in MODULES:
+        try:
+            if importlib.util.find_spec(name) is not None:
+                return name
+        except ModuleNotFoundError:
+            continue
+    raise SystemExit("this SGLang has no bench_serving")
+
+
+def main() -> None:
+    """Run the generator once for each argument list on stdin."""
+    name = module()
+    warnings.simplefilter("ignore")
+    for arguments in json.load(sys.stdin):
+        sys.argv = [name, *arguments]
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

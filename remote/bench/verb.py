@@ -1,0 +1,124 @@
+"""The verb `bench`: measure a ready server. Host side, called by `inv bench` and by `inv tune`; changes nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from remote.attach.verbs import attached
+from remote.bench.cases import Case, cases
+from remote.bench.condition import conditions, strangers
+from remote.bench.generator import run_all
+from remote.context import Context
+from remote.errors import HostError
+from remote.messages.attach import AttachedRequest
+from remote.messages.bench import BenchRequest, BenchResult, Measurement
+from remote.messages.server import ServerState
+from remote.servers.records import load, report
+from remote.servers.redact import redacted
+
+DEFAULT_CONTEXT = 4096
+"""Where neither the command line nor the model says: long enough for the shorter prefill lengths."""
+
+
+def bench(request: BenchRequest, context: Context) -> BenchResult:
+    """Warm up, then run every case `repetitions` times, interleaved, so that a drift hits all cases alike.
+
+    Each round has prompts of its own: a radix cache would answer a repeated prompt without computing it.
+
+    Raises HostError where the server is not ready or SGLang's load generator fails.
+    """
+    state = _ready(request.server, context)
+    wanted = list(cases(request, _context_length(state)))
+    rounds = range(1 + request.repetitions)
+    runs = [_arguments(state, case, request.seed + number) for number in rounds for case in wanted]
+    before, disturbed = conditions(), strangers(state)
+    begun = time.time()
+
+    def on_run(done: int) -> None:
+        repetition = done // len(wanted)
+        text = f"repetition {repetition} of {request.repetitions}" if repetition else "warming up"
+        context.report.progress(text, done=done, total=len(runs), unit="runs")
+
+    results = run_all(runs, request.deadline_seconds, on_run)
+    after = conditions()
+    disturbed += [entry for entry in strangers(state) if entry not in disturbed]
+    disturbed += [f"GPU {gpu.index} was slowed down: {gpu.throttled}." for gpu in after if gpu.throttled]
+    return BenchResult(
+        server=state.name,
+        mode=state.mode,
+        taken_at=begun,
+        seconds=time.time() - begun,
+        sglang=state.sglang,
+        torch=importlib.metadata.version("torch"),
+        model=state.model,
+        command=state.command,
+        env=redacted(state.spec.env),
+        capture=_capture(state, context),
+        payload=context.payload.name,
+        request=request,
+        measurements=_measurements(wanted, results[len(wanted) :]),
+        gpus_before=before,
+        gpus_after=after,
+        disturbed=disturbed,
+    )
+
+
+def _ready(name: str, context: Context) -> ServerState:
+    state = load(context.workdir.server(name))
+    if state is None or state.status != "ready" or not report(state).alive:
+        status = "there is no record of it" if state is None else f"it is {state.status}"
+        raise HostError(f"Server {name!r} is not ready: {status}.", remedy="Start it first: inv serve.")
+    return state
+
+
+def _context_length(state: ServerState) -> int:
+    """Longest prompt that the server takes, from its command line or from the model's own config."""
+    if "--context-length" in state.command:
+        return int(state.command[state.command.index("--context-length") + 1])
+    try:
+        config = json.loads((Path(state.model) / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return DEFAULT_CONTEXT
+    config = config.get("text_config", config)
+    return int(config.get("max_position_embeddings", DEFAULT_CONTEXT))
+
+
+def _arguments(state: ServerState, case: Case, seed: int) -> list[str]:
+    """The load generator's command line for one case against this server."""
+    return [
+        *("--backend", "sglang"),
+        *("--base-url", f"http://127.0.0.1:{state.port}"),
+        *("--model", state.model),
+        *("--tokenizer", state.model),
+        *("--dataset-name", "random-ids"),
+        *("--seed", str(seed)),
+        "--disable-tqdm",
+        *case.arguments(),
+    ]
+
+
+def _capture(state: ServerState, context: Context) -> Literal["none", "dormant", "active"]:
+    """Dormant where a patched model file is on the disk and this server runs without a dump directory."""
+    if state.capture is not None:
+        return "active"
+    standing = attached(AttachedRequest(env={}), context)
+    return "dormant" if any(file.state == "attached" for file in standing.files) else "none"
+
+
+def _measurements(wanted: list[Case], results: list[dict[str, Any]]) -> list[Measurement]:
+    """Each quantity's values over the repetitions; `results` holds one whole round after another."""
+    rounds = [results[start : start + len(wanted)] for start in range(0, len(results), len(wanted))]
+    return [
+        Measurement(
+            name=quantity.name,
+            unit=quantity.unit,
+            better=quantity.better,
+            values=[float(each[number][quantity.key]) for each in rounds],
+        )
+        for number, case in enumerate(wanted)
+        for quantity in case.quantities
+    ]

@@ -1,0 +1,82 @@
+"""Faster, slower or noise, and what else differs: on results made here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hosts.bench.compare import compare, differences
+from hosts.bench.results import BenchResults
+from hosts.errors import UsageError
+from remote.messages.bench import BenchRequest, BenchResult, Measurement
+
+
+def result(values: list[float], better: str = "higher", **changes: object) -> BenchResult:
+    measurement = Measurement(name="decode", unit="tokens/s", better=better, values=values)  # type: ignore[arg-type]
+    base = BenchResult(
+        host="gpu1",
+        server="main",
+        mode="serve",
+        taken_at=0.0,
+        seconds=1.0,
+        sglang="0.5.23",
+        torch="2.14.1",
+        model="/m",
+        command=["python", "--tp-size", "8"],
+        env={},
+        capture="none",
+        payload="x",
+        request=BenchRequest(),
+        measurements=[measurement],
+    )
+    return base.model_copy(update=changes)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "better", "verdict"),
+    [
+        ([63.5, 63.6, 63.7, 63.6], [89.9, 90.0, 90.1, 90.2], "higher", "faster"),
+        ([90.0, 90.1, 89.9, 90.0], [63.6, 63.5, 63.7, 63.6], "higher", "slower"),
+        ([90.0, 90.1, 89.9, 90.0], [63.6, 63.5, 63.7, 63.6], "lower", "faster"),
+        ([60.0, 66.0, 63.0, 61.0], [62.0, 65.0, 60.0, 64.0], "higher", "noise"),
+        ([100.0, 100.0, 100.0], [100.5, 100.5, 100.5], "higher", "noise"),
+    ],
+)
+def test_a_difference_counts_when_its_interval_excludes_one(
+    first: list[float], second: list[float], better: str, verdict: str
+) -> None:
+    (row,) = compare(result(first, better), result(second, better))
+    assert row.verdict == verdict
+    assert row.low <= row.ratio <= row.high
+
+
+def test_a_quantity_that_only_one_result_has_is_left_out() -> None:
+    other = result([1.0], measurements=[Measurement(name="ttft", unit="ms", better="lower", values=[1.0])])
+    assert compare(result([1.0]), other) == []
+
+
+def test_what_else_differs_is_named() -> None:
+    second = result([1.0], capture="dormant", env={"NCCL_PROTO": "LL"}, command=["python", "--tp-size", "4", "--x"])
+    said = differences(result([1.0], disturbed=["GPU 0 was slowed down."]), second)
+    assert "capture: none against dormant" in said
+    assert "$NCCL_PROTO: - against LL" in said
+    assert "only in the second command: --x" in said
+    assert "disturbed: GPU 0 was slowed down." in said
+
+
+def test_results_are_kept_under_their_label_and_never_overwritten(tmp_path: Path) -> None:
+    kept = BenchResults(tmp_path)
+    assert kept.save(result([1.0], label="baseline")) == "gpu1/baseline"
+    assert kept.save(result([2.0], label="baseline")) == "gpu1/baseline-2"
+    assert kept.load("baseline").measurements[0].values == [1.0]
+    assert kept.load("gpu1/baseline-2").measurements[0].values == [2.0]
+
+
+def test_an_unknown_result_is_refused_with_what_there_is(tmp_path: Path) -> None:
+    kept = BenchResults(tmp_path)
+    kept.save(result([1.0], label="baseline"))
+    with pytest.raises(UsageError, match="Kept results: gpu1/baseline"):
+        kept.load("dormant")
+    with pytest.raises(UsageError, match="label '../x' cannot be used"):
+        kept.save(result([1.0], label="../x"))

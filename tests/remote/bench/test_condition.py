@@ -1,0 +1,27 @@
+"""nvidia-smi's answer as GPU conditions."""
+
+from __future__ import annotations
+
+from remote.bench.cases import cases
+from remote.bench.condition import parse
+from remote.messages.bench import BenchRequest
+
+
+def test_a_gpu_that_is_slowed_down_says_why_and_an_idle_one_does_not() -> None:
+    idle, hot = parse(
+        "0, NVIDIA H200, 345, 3201, 31, 0x0000000000000001, 4\n"
+        "1, NVIDIA H200, 1200, 3201, 88, 0x0000000000000024, 120000\n"
+    )
+    assert (idle.sm_mhz, idle.celsius, idle.throttled) == (345, 31, "")
+    assert hot.throttled == "software power cap, software thermal slowdown"
+    assert hot.memory_used_bytes == 120000 << 20
+
+
+def test_values_that_the_driver_does_not_know_stay_unset() -> None:
+    (gpu,) = parse("0, GRID A100, [N/A], [N/A], [N/A], [N/A], 10")
+    assert (gpu.sm_mhz, gpu.celsius, gpu.throttled) == (None, None, "")
+
+
+def test_prefill_lengths_beyond_the_context_are_left_out() -> None:
+    request = BenchRequest(profiles=["prefill"], prefill_lengths=[512, 4095, 8192])
+    assert [case.prompt_tokens for case in cases(request, context_length=4096)] == [512]
