@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pydantic import BaseModel
-
 from hosts.console.output import Output
 from hosts.fleet import Fleet, Outcome
 from hosts.notify import NotifyError, check_notify, event_of, notify
@@ -32,7 +30,7 @@ class Teller:
         self._done = done
         self._line = line
 
-    def __call__(self, outcome: Outcome[BaseModel]) -> None:
+    def __call__(self, outcome: Outcome[Any]) -> None:
         """Tell one outcome."""
         message = "" if outcome.value is None else self._line(outcome.value)
         try:
