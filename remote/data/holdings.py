@@ -5,11 +5,8 @@ Two places: a destination that shards were pulled to, and a run on a host. Read-
 
 from __future__ import annotations
 
-import json
 import re
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,9 +16,12 @@ from pydantic import ValidationError
 from remote.data.dataset import DatasetFolder
 from remote.errors import HostError, UsageError
 from remote.extract import assignment
+from remote.extract.epochs import newest
 from remote.extract.ledger import Ledger
 from remote.messages.extract import Identity, ShardRow
+from remote.messages.transfer import DestinationManifest
 from remote.paths import RunPaths, shard_name
+from remote.transfer.ledger import DestinationLedger
 
 _SHARD = re.compile(r"hs_(\d+)\.safetensors(\.zst|\.rst)?")
 HIDDEN_STATES = "hidden_states"
@@ -79,34 +79,42 @@ def destination_identity(folder: Path) -> Identity:
     """The identity that a destination's own manifest holds."""
     path = folder / "roost" / "manifest.json"
     try:
-        return Identity.model_validate(json.loads(path.read_bytes())["identity"])
+        manifest = DestinationManifest.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise UsageError(
             f"{folder} is not a place that shards were pulled to: it has no roost/manifest.json.",
             remedy="Name the folder that was given to inv pull --to.",
         ) from error
-    except (ValueError, KeyError, ValidationError) as error:
+    except ValidationError as error:
         raise HostError(f"{path} could not be read.", remedy="Pull again: it is written anew.") from error
+    if manifest.identity is None:
+        raise HostError(
+            f"{path} does not say what its records are: they were pulled without a plan.",
+            remedy="Pull again where the run's plan is.",
+        )
+    return manifest.identity
 
 
 def _delivered_rows(path: Path) -> list[ShardRow]:
     if not path.exists():
         return []
-    uri = f"{path.absolute().as_uri()}?mode=ro"
-    try:
-        with closing(sqlite3.connect(uri, uri=True, timeout=30)) as db:
-            found = db.execute("SELECT idx, rows, size_bytes, xxh3, epoch FROM records ORDER BY idx").fetchall()
-    except sqlite3.DatabaseError as error:
-        raise HostError(f"The ledger {path} could not be read: {error}.") from error
-    return [
-        ShardRow(index=index, rows=rows, size_bytes=size, xxh3=xxh3, epoch=epoch)
-        for index, rows, size, xxh3, epoch in found
-    ]
+    with DestinationLedger(path) as ledger:
+        return [
+            ShardRow(
+                index=row.index,
+                rows=row.rows,
+                size_bytes=row.size_bytes,
+                xxh3=row.xxh3,
+                epoch=row.epoch,
+                stored=row.stored,
+            )
+            for row in ledger.rows()
+        ]
 
 
 def of_run(paths: RunPaths) -> Holdings:
     """A run's holdings on this host; raises UsageError where the run is not known here."""
-    work = assignment.load(assignment.newest(paths))
+    work = assignment.load(newest(paths))
     positions = {index: position for position, index in enumerate(work.index.tolist())}
     with Ledger(paths.ledger) as ledger:
         states = ledger.states()

@@ -32,7 +32,7 @@ from remote.files import make_directory, write_whole
 from remote.messages.dataset import Drop, Manifest, PrepareRequest, PrepareResult, Source
 
 _DUPLICATE = "an exact copy of an earlier record"
-_PRELOAD = ["remote.data.chunk", "remote.data.arrange", "transformers"]
+_PRELOAD = ["remote.data.chunk", "remote.data.arrange", "transformers.models.auto.tokenization_auto"]
 
 
 def prepare(request: PrepareRequest, context: Context) -> PrepareResult:

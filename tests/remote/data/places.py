@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +14,8 @@ from remote.data.prepare import prepare
 from remote.data.shardcheck import digest_of
 from remote.messages.dataset import PrepareRequest
 from remote.messages.extract import Identity
+from remote.messages.transfer import DeliveredRow, DestinationManifest
+from remote.transfer.ledger import DestinationLedger
 from tests.remote.data.samples import chat, write_jsonl
 
 HIDDEN = 8
@@ -56,7 +56,16 @@ def make_destination(
     )
     (folder / "hidden_states").mkdir()
     (folder / "roost").mkdir()
-    (folder / "roost" / "manifest.json").write_text(json.dumps({"identity": identity.model_dump()}))
+    described = DestinationManifest(
+        run="r",
+        identity=identity,
+        records=records,
+        delivered=records,
+        delivered_tokens=0,
+        delivered_bytes=0,
+        written_at=1.0,
+    )
+    (folder / "roost" / "manifest.json").write_text(described.model_dump_json())
     made = Destination(folder, identity)
     for record in DatasetFolder.open(folder).records([(0, records)]):
         generator = torch.Generator().manual_seed(record.index)
@@ -67,10 +76,14 @@ def make_destination(
 
 
 def enter(folder: Path, index: int, shard: Path, rows: int) -> None:
-    with sqlite3.connect(folder / "roost" / "ledger.sqlite") as db:
-        db.execute(
-            "CREATE TABLE IF NOT EXISTS records"
-            " (idx INTEGER PRIMARY KEY, rows INTEGER, size_bytes INTEGER, xxh3 TEXT, epoch INTEGER)"
-        )
-        row = (index, rows, shard.stat().st_size, digest_of(shard), 1)
-        db.execute("INSERT OR REPLACE INTO records VALUES (?,?,?,?,?)", row)
+    row = DeliveredRow(
+        index=index,
+        rows=rows,
+        size_bytes=shard.stat().st_size,
+        xxh3=digest_of(shard),
+        host="a",
+        epoch=1,
+        delivered_at=1.0,
+    )
+    with DestinationLedger(folder / "roost" / "ledger.sqlite") as ledger:
+        ledger.record([row])

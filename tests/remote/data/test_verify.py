@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from remote.errors import UsageError
 from remote.messages.verify import Fault, VerifyRequest, VerifyResult
 from remote.paths import Workdir
 from remote.report import Report
+from remote.transfer.ledger import DestinationLedger
 from tests.remote.data.places import Destination, make_destination
 from tests.remote.data.samples import MakeTokenizer
 
@@ -120,8 +120,8 @@ def test_each_planted_fault_is_found_in_its_record(
 def test_strangers_and_holes_are_told_apart_from_faulty_shards(place: Destination) -> None:
     save_file({"x": torch.zeros(1)}, place.shard(77))
     (place.folder / "hidden_states" / ".aside-1-x").write_bytes(b"")
-    with sqlite3.connect(place.folder / "roost" / "ledger.sqlite") as db:
-        db.execute("DELETE FROM records WHERE idx IN (3, 4)")
+    with DestinationLedger(place.folder / "roost" / "ledger.sqlite") as ledger:
+        ledger.forget([3, 4])
     result, faults = verified(place)
     assert sorted(fault.file for fault in faults) == [
         ".aside-1-x",

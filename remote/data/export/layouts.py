@@ -1,0 +1,173 @@
+"""What each trainer's loader wants of a record: its file's name, its keys, its norm state. Imports torch.
+
+Index i of the dataset is in every layout's file names, so that a record is found again. Side files lie where no
+greedy loader takes them for a sample. Called in the worker processes of `export`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from remote.data.export.norm import FinalNormWeight
+from remote.data.export.sample import Sample, read_sample, save_pickled
+from remote.errors import UsageError
+from remote.files import written_aside
+from remote.messages.export import Format
+from remote.messages.server import FinalNorm
+from remote.paths import shard_name
+
+GROUP = 2000
+"""Records a folder in SpecForge's layout."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """One record in the export."""
+
+    size_bytes: int
+    linked: bool = False
+
+
+class Layout(ABC):
+    """One trainer's layout under `root`."""
+
+    accepts: tuple[FinalNorm, ...]
+    """Norm states of the final slot that the loader can be given, the best one first."""
+    folder = "data"
+    """Of the samples, under the export's root: what the trainer is given."""
+
+    def __init__(self, root: Path, final: FinalNorm, norm: FinalNormWeight | None) -> None:
+        self.root = root
+        self.final = final
+        self.norm = norm
+
+    @abstractmethod
+    def path(self, index: int) -> Path:
+        """Where record `index` goes."""
+
+    @abstractmethod
+    def write(self, shard: Path, index: int, loss_mask: np.ndarray) -> Written:
+        """Put one record in its place, whole."""
+
+    def final_state(self, sample: Sample) -> torch.Tensor:
+        """The final state [L, H] as this export holds it."""
+        return sample.final if self.norm is None else self.norm(sample.final)
+
+
+class Speculators(Layout):
+    """speculators 0.8 and later: the shards as they are, beside the Arrow dataset."""
+
+    accepts = ("pre",)
+    folder = ""
+
+    def path(self, index: int) -> Path:
+        return self.root / "hidden_states" / shard_name(index)
+
+    def write(self, shard: Path, index: int, loss_mask: np.ndarray) -> Written:
+        return link_or_copy(shard, self.path(index))
+
+
+class SpeculatorsV1(Layout):
+    """speculators up to 0.7 (`--legacy-data` from 0.5): a list of states, the final one last."""
+
+    accepts = ("pre",)
+
+    def path(self, index: int) -> Path:
+        return self.root / self.folder / f"data_{index}.pt"
+
+    def write(self, shard: Path, index: int, loss_mask: np.ndarray) -> Written:
+        sample = read_sample(shard, index, loss_mask)
+        slots = [sample.states[:, slot].clone() for slot in range(sample.states.shape[1])]
+        content = {"input_ids": sample.input_ids, "hidden_states": slots, "loss_mask": sample.loss_mask}
+        return Written(save_pickled(content, self.path(index)))
+
+
+class SpecForge(Layout):
+    """SpecForge's offline features; `hidden_state` is the final state after the norm."""
+
+    accepts = ("post",)
+
+    def path(self, index: int) -> Path:
+        first = index - index % GROUP
+        return self.root / self.folder / f"rows_{first}-{first + GROUP}" / f"data_{index}.ckpt"
+
+    def write(self, shard: Path, index: int, loss_mask: np.ndarray) -> Written:
+        sample = read_sample(shard, index, loss_mask)
+        content = {
+            "input_ids": sample.input_ids,
+            "loss_mask": sample.loss_mask,
+            "hidden_state": self.final_state(sample).unsqueeze(0),
+            "aux_hidden_state": sample.aux.unsqueeze(0),
+        }
+        return Written(save_pickled(content, self.path(index)))
+
+
+class ModelOptimizer(Layout):
+    """Model-Optimizer's offline dumps; `hidden_states_prenorm` tells its loader which final state it is."""
+
+    accepts = ("post", "pre")
+
+    def path(self, index: int) -> Path:
+        return self.root / self.folder / f"{conversation_id(index)}.pt"
+
+    def write(self, shard: Path, index: int, loss_mask: np.ndarray) -> Written:
+        sample = read_sample(shard, index, loss_mask)
+        content = {
+            "input_ids": sample.input_ids,
+            "hidden_states": self.final_state(sample),
+            "aux_hidden_states": sample.aux,
+            "loss_mask": sample.loss_mask,
+            "conversation_id": conversation_id(index),
+            "hidden_states_prenorm": self.final == "pre",
+        }
+        return Written(save_pickled(content, self.path(index)))
+
+
+def conversation_id(index: int) -> str:
+    """Sorts as the index does."""
+    return f"roost-{index:09d}"
+
+
+LAYOUTS: dict[Format, type[Layout]] = {
+    "speculators": Speculators,
+    "speculators-v1": SpeculatorsV1,
+    "specforge": SpecForge,
+    "model-optimizer": ModelOptimizer,
+}
+
+
+def final_wanted(layout: type[Layout], held: FinalNorm, model: str) -> FinalNorm:
+    """Return the final state that the export gets; raise UsageError where the shards cannot give one it takes."""
+    if held in layout.accepts and (held == layout.accepts[0] or not model):
+        return held
+    if held == "post":
+        raise UsageError(
+            f"{layout.__name__} wants the state before the last norm, and these shards hold the one after it.",
+            remedy="Extract with `final: pre` in the inventory: the other way round loses the scale of every row.",
+        )
+    if not model:
+        raise UsageError(
+            f"{layout.__name__} wants the state after the last norm, and these shards hold the one before it.",
+            remedy="Give the model's folder with --model: its norm is applied.",
+        )
+    return "post"
+
+
+def link_or_copy(source: Path, target: Path) -> Written:
+    """The shard itself under another name; a copy only where the file systems differ."""
+    try:
+        os.link(source, target)
+        return Written(target.stat().st_size, linked=True)
+    except FileExistsError:
+        return Written(target.stat().st_size, linked=target.samefile(source))
+    except OSError:
+        with written_aside(target) as aside:
+            shutil.copyfile(source, aside)
+        return Written(target.stat().st_size)

@@ -1,0 +1,61 @@
+"""One record as an exporter gets it, and the few ways in which exporters write one.
+
+Called in the worker processes of `export`; imports torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+
+from remote.errors import HostError
+from remote.files import written_aside
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A shard with its mask. `states` is mapped: what is kept of it must be copied."""
+
+    index: int
+    input_ids: torch.Tensor
+    """int64 [L]."""
+    loss_mask: torch.Tensor
+    """int64 [L]."""
+    states: torch.Tensor
+    """[L, slots, H], last slot = boundary n."""
+
+    @property
+    def final(self) -> torch.Tensor:
+        """The final state, [L, H], contiguous, in memory of its own."""
+        return self.states[:, -1].clone(memory_format=torch.contiguous_format)
+
+    @property
+    def aux(self) -> torch.Tensor:
+        """The auxiliary states side by side, [L, (slots-1) * H], contiguous, in memory of its own."""
+        return self.states[:, :-1].flatten(1).clone(memory_format=torch.contiguous_format)
+
+
+def read_sample(path: Path, index: int, loss_mask: np.ndarray) -> Sample:
+    """Map a shard; raise HostError where it is not one or does not fit its mask."""
+    try:
+        with safe_open(str(path), framework="pt") as shard:
+            ids, states = shard.get_tensor("token_ids"), shard.get_tensor("hidden_states")
+    except (OSError, SafetensorError) as error:
+        raise HostError(f"The shard {path} could not be read: {error}.", remedy="Look with inv verify.") from error
+    if states.ndim != 3 or not len(ids) == len(loss_mask) == len(states):
+        raise HostError(
+            f"The shard {path} has {len(states)} rows for {len(loss_mask)} tokens.", remedy="Look with inv verify."
+        )
+    return Sample(index, ids, torch.from_numpy(loss_mask.astype(np.int64)), states)
+
+
+def save_pickled(content: dict[str, Any], path: Path) -> int:
+    """`torch.save`, whole; return the bytes. Tensors must own their memory: a view would drag all of it along."""
+    with written_aside(path) as aside:
+        torch.save(content, aside)
+    return path.stat().st_size

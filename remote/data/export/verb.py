@@ -1,0 +1,189 @@
+"""Verb `export`: a destination's records in the layout of a trainer, on all cores, without touching the originals.
+
+Runs where the destination is. Writes `out`: the samples, each whole, then side files and the card. A record that
+is there already is not written again, so an interrupted export goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+import xxhash
+
+from remote.context import Context
+from remote.data import holdings
+from remote.data.dataset import DatasetFolder
+from remote.data.export import card as cards
+from remote.data.export.layouts import LAYOUTS, Layout, Written, final_wanted
+from remote.data.export.norm import final_norm
+from remote.data.holdings import Holdings
+from remote.data.tensorfile import TensorFile
+from remote.data.workers import cores, in_order
+from remote.errors import UsageError
+from remote.files import make_directory, write_whole
+from remote.messages.export import ExportCard, ExportRequest, ExportResult, Format
+from remote.messages.extract import ShardRow
+from remote.messages.server import FinalNorm
+from remote.paths import shard_name
+
+_BATCH = 16
+"""Records a task: enough to make handing it over cheap, few enough to keep all cores busy to the end."""
+_MARKER = ".exporting"
+_PRELOAD = ["remote.data.export.verb"]
+_DATASET_FILES = ("*.arrow", "dataset_info.json", "state.json", "lengths.npy", "origins.npy", "manifest.json")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the worker processes share."""
+
+    source: Path
+    out: Path
+    format: Format
+    final: FinalNorm
+    model: str
+    """Set where the norm is to be applied."""
+    hidden_size: int
+
+
+def export(request: ExportRequest, context: Context) -> ExportResult:
+    """Write the export; raise UsageError where it cannot be right (wrong norm state, missing records)."""
+    begun = time.monotonic()
+    source, out = Path(request.folder).expanduser().absolute(), Path(request.out).expanduser().absolute()
+    place, dataset = holdings.of_destination(source), DatasetFolder.open(source)
+    job = _job(request, place, source, out)
+    missing = _refuse_incomplete(place, request)
+    card = _card(job, place, dataset, missing)
+    _begin(out, card)
+    written = _write_all(job, place.rows, request.processes or cores(), context)
+    _finish(job, card, dataset, [row.index for row in place.rows])
+    return ExportResult(
+        out=str(out),
+        load=str(out / LAYOUTS[job.format].folder),
+        card=card,
+        linked=sum(one.linked for one in written),
+        written_bytes=sum(one.size_bytes for one in written if not one.linked),
+        wall_seconds=time.monotonic() - begun,
+    )
+
+
+def _job(request: ExportRequest, place: Holdings, source: Path, out: Path) -> Job:
+    if out == source or source in out.parents:
+        raise UsageError(f"The export cannot go into {source}, where it comes from.", remedy="Choose another --out.")
+    if request.format == "specforge" and len(place.identity.boundaries) != 4:
+        raise UsageError(
+            f"SpecForge wants three auxiliary layers; these shards have {len(place.identity.boundaries) - 1}."
+        )
+    held = place.identity.final
+    final = final_wanted(LAYOUTS[request.format], held, request.model)
+    model = str(Path(request.model).expanduser()) if final != held else ""
+    return Job(source, out, request.format, final, model, place.identity.hidden_size)
+
+
+def _refuse_incomplete(place: Holdings, request: ExportRequest) -> int:
+    missing = len(place.holes())
+    if missing and not request.partial:
+        raise UsageError(
+            f"{missing} of {len(place.expected)} records are not in {request.folder}.",
+            remedy="Pull the rest, or export what is there with --partial.",
+        )
+    if not place.rows:
+        raise UsageError(f"{request.folder} holds no records.", remedy="Pull them first.")
+    compressed = sum(row.stored == "compressed" for row in place.rows)
+    if compressed:
+        raise UsageError(
+            f"{compressed} records in {request.folder} are stored compressed.", remedy="Unpack them with inv unpack."
+        )
+    return missing
+
+
+def _card(job: Job, place: Holdings, dataset: DatasetFolder, missing: int) -> ExportCard:
+    content = xxhash.xxh3_128()
+    for row in place.rows:
+        content.update(f"{row.index} {row.xxh3}\n".encode())
+    metadata = TensorFile.open(place.path(place.rows[0].index)).metadata
+    return ExportCard(
+        format=job.format,
+        records=len(place.rows),
+        tokens=sum(row.rows for row in place.rows),
+        dataset=dataset.manifest.digest,
+        identity=place.identity,
+        blocks=[boundary - 1 for boundary in place.identity.boundaries],
+        final_state=job.final,
+        norm=final_norm(Path(job.model), job.hidden_size).digest() if job.model else "",
+        versions={name: metadata[name] for name in ("sglang", "capture") if name in metadata},
+        missing=missing,
+        content=content.hexdigest(),
+    )
+
+
+def _begin(out: Path, card: ExportCard) -> None:
+    """Make `out`, or go on with it; raise UsageError where something else is there."""
+    marker, mine = out / _MARKER, card.model_dump_json().encode()
+    if out.exists() and any(out.iterdir()):
+        finished = out / cards.CARD
+        before = marker if marker.is_file() else finished
+        if not before.is_file() or ExportCard.model_validate_json(before.read_bytes()) != card:
+            raise UsageError(f"{out} exists and is not this export.", remedy="Choose another --out, or remove it.")
+    make_directory(out)
+    write_whole(marker, mine)
+
+
+def _write_all(job: Job, rows: list[ShardRow], processes: int, context: Context) -> list[Written]:
+    layout = _layout(job)
+    for folder in {layout.path(row.index).parent for row in rows}:
+        make_directory(folder)
+    indices = [row.index for row in rows]
+    tasks = [indices[start : start + _BATCH] for start in range(0, len(indices), _BATCH)]
+    written: list[Written] = []
+    workers = 1 if job.format == "speculators" else min(processes, len(tasks))
+    for part in in_order(partial(write_records, job), tasks, processes=workers, preload=_PRELOAD):
+        written += part
+        context.report.progress("exporting", len(written), len(rows), "records")
+    return written
+
+
+def write_records(job: Job, indices: list[int]) -> list[Written]:
+    """Export some records: the task that worker processes are given."""
+    return list(_written(job, indices))
+
+
+def _written(job: Job, indices: list[int]) -> Iterator[Written]:
+    layout, dataset = _layout(job), _dataset(job.source)
+    for index in indices:
+        path = layout.path(index)
+        if path.exists():
+            yield Written(path.stat().st_size, linked=job.format == "speculators")
+            continue
+        shard = job.source / holdings.HIDDEN_STATES / shard_name(index)
+        yield layout.write(shard, index, dataset.record(index).loss_mask)
+
+
+@lru_cache(maxsize=1)
+def _layout(job: Job) -> Layout:
+    norm = final_norm(Path(job.model), job.hidden_size) if job.model else None
+    return LAYOUTS[job.format](job.out, job.final, norm)
+
+
+@lru_cache(maxsize=1)
+def _dataset(source: Path) -> DatasetFolder:
+    return DatasetFolder.open(source)
+
+
+def _finish(job: Job, card: ExportCard, dataset: DatasetFolder, indices: list[int]) -> None:
+    load = job.out / LAYOUTS[job.format].folder
+    if job.format == "speculators":
+        for pattern in _DATASET_FILES:
+            for file in job.source.glob(pattern):
+                shutil.copyfile(file, job.out / file.name)
+    if job.format == "speculators-v1":
+        cards.write_v1_side_files(load, card, dataset, indices)
+    if job.format in ("speculators", "speculators-v1"):
+        cards.write_token_frequencies(dataset, job.out / "token_freq.pt")
+    cards.write_card(job.out, load, card, dataset)
+    (job.out / _MARKER).unlink()
