@@ -17,6 +17,8 @@ class Family:
     name: str
     module: str
     architectures: tuple[str, ...]
+    fuses_allreduce: bool = False
+    """Its layers can leave their all-reduce to the next layer's norm."""
 
     def file(self, package: Path) -> Path:
         """Where this family's module lies in an `sglang` package folder."""
@@ -32,10 +34,11 @@ FAMILIES = (
             "DeepseekV3ForCausalLM",
             "KimiK25ForConditionalGeneration",
         ),
+        fuses_allreduce=True,
     ),
     Family("llama", "sglang.srt.models.llama", ("LlamaForCausalLM",)),
     Family("qwen3", "sglang.srt.models.qwen3", ("Qwen3ForCausalLM",)),
-    Family("qwen3_moe", "sglang.srt.models.qwen3_moe", ("Qwen3MoeForCausalLM",)),
+    Family("qwen3_moe", "sglang.srt.models.qwen3_moe", ("Qwen3MoeForCausalLM",), fuses_allreduce=True),
 )
 
 

@@ -102,7 +102,9 @@ def _server_parser() -> _Parser:
 
 def _merged(parser: argparse.ArgumentParser, flags: list[str]) -> list[str]:
     """Flags with those of a `--config` file in front, as SGLang's own launcher merges them."""
-    if not any(flag == "--config" or flag.startswith("--config=") for flag in flags):
+    if any(flag.startswith("--config=") for flag in flags):
+        raise _Wrong("a file in --config=FILE is not read, write --config and FILE as two")
+    if "--config" not in flags:
         return flags
     from sglang.srt.utils.server_args_config_parser import ConfigArgumentMerger
 

@@ -23,8 +23,8 @@ class Rule:
     applies: Callable[[Situation], bool]
     sentence: str
     cure: Callable[[Situation], str] | str
-    example: tuple[str, ...] = ()
-    """Flags that provoke it, for the table and the tests."""
+    examples: tuple[tuple[str, ...], ...] = ()
+    """Flags that provoke it, newest names first: the table shows the first, the tests the first that a parser knows."""
 
 
 def _served() -> str:
@@ -57,49 +57,53 @@ RULES = (
         lambda it: it.value("model_impl") not in (None, "auto", "sglang"),
         "the model runs through another implementation than the one that capture reads",
         "--model-impl=sglang",
-        ("--model-impl=transformers",),
+        (("--model-impl=transformers",),),
     ),
     Rule(
         "radix-cache",
         lambda it: not it.on("disable_radix_cache"),
         "a cached prefix is not computed again, so a record would lack its rows (199 of a repeated 200)",
         "--disable-radix-cache",
-        ("--radix-eviction-policy=lru",),
+        ((),),
     ),
     Rule(
         "hierarchical-cache",
         lambda it: it.any_on("enable_hierarchical_cache", "enable_lmcache", "enable_flexkv"),
         "prefixes come back from a second cache without being computed, so records would lack their rows",
         "none of --enable-hierarchical-cache, --enable-lmcache and --enable-flexkv",
-        ("--enable-hierarchical-cache",),
+        (("--enable-hierarchical-cache",),),
     ),
     Rule(
         "prefill-graph",
         lambda it: it.prefill_graphs,
         "prefill runs as CUDA graphs, and on replay no capture code runs, so nothing would be written",
         _graph_cure,
-        ("--cuda-graph-backend-prefill=breakable",),
+        (
+            ("--cuda-graph-backend-prefill=breakable",),
+            ("--enforce-piecewise-cuda-graph",),
+            ("--enable-piecewise-cuda-graph",),
+        ),
     ),
     Rule(
         "two-batch-overlap",
         lambda it: it.on("enable_two_batch_overlap"),
         "layers leave the loop and run on half batches side by side, so boundaries would be skipped",
         "no --enable-two-batch-overlap",
-        ("--enable-two-batch-overlap",),
+        (("--enable-two-batch-overlap",),),
     ),
     Rule(
         "allreduce-fusion",
         lambda it: it.allreduce_fusion,
         "a layer hands on a sum that other ranks still owe, so rows would be one rank's part of it",
         _fusion_cure,
-        ("--tp-size=2", "--enable-aiter-allreduce-fusion"),
+        (("--tp-size=2", "--enable-aiter-allreduce-fusion"), ("--tp-size=2",)),
     ),
     Rule(
         "scattered-rows",
         lambda it: (
             it.attention_tp > 1
             and (
-                it.value("moe_a2a_backend") not in (None, "none")
+                it.all_to_all
                 or it.value("moe_dense_tp_size") == 1
                 or it.any_on("enable_attn_tp_input_scattered", "enable_layernorm_sp")
             )
@@ -107,7 +111,12 @@ RULES = (
         "between layers each rank holds only its share of a prompt's rows",
         "as many attention DP ranks as TP ranks, or none of --moe-a2a-backend, --moe-dense-tp-size=1, "
         "--enable-attn-tp-input-scattered and --enable-layernorm-sp",
-        ("--tp-size=2", "--moe-a2a-backend=deepep"),
+        (
+            (
+                "--tp-size=2",
+                "--moe-a2a-backend=deepep",
+            ),
+        ),
     ),
     Rule(
         "context-parallel",
@@ -122,42 +131,42 @@ RULES = (
         ),
         "a prompt's rows are split over ranks and out of order",
         "neither --enable-prefill-cp (or its older names) nor --attn-cp-size",
-        ("--attn-cp-size=2",),
+        (("--attn-cp-size=2",),),
     ),
     Rule(
         "speculative-decoding",
         lambda it: it.value("speculative_algorithm") is not None,
         "draft and verify batches look like prefill, and the draft model runs the same layer class",
         "neither --speculative-algorithm nor the flags that go with it",
-        ("--speculative-algorithm=EAGLE3",),
+        (("--speculative-algorithm=EAGLE3",),),
     ),
     Rule(
         "mixed-chunk",
         lambda it: it.on("enable_mixed_chunk"),
         "decode rows ride in prefill batches as prompts of length 1",
         "no --enable-mixed-chunk",
-        ("--enable-mixed-chunk",),
+        (("--enable-mixed-chunk",),),
     ),
     Rule(
         "split-prefill",
         lambda it: it.on("enable_pdmux"),
         "prefill is split by layers and bypasses the model's forward pass",
         "no --enable-pdmux",
-        ("--enable-pdmux",),
+        (("--enable-pdmux",),),
     ),
     Rule(
         "diffusion-decoding",
         lambda it: it.value("dllm_algorithm") is not None,
         "blocks are denoised repeatedly, and each pass looks like a prefill",
         "no --dllm-algorithm",
-        ("--dllm-algorithm=LowConfidence",),
+        (("--dllm-algorithm=LowConfidence",),),
     ),
     Rule(
         "disaggregation",
         lambda it: it.value("disaggregation_mode") not in (None, "null"),
         "a prompt's request is answered by another server than the one that computes its rows",
         "no --disaggregation-mode",
-        ("--disaggregation-mode=prefill",),
+        (("--disaggregation-mode=prefill",),),
     ),
 )
 

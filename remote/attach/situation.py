@@ -8,8 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from remote.attach.families import family_of
 from remote.messages.attach import CheckedFlags
 
+_OLDER_NAMES = {
+    "tp_size": "tensor_parallel_size",
+    "dp_size": "data_parallel_size",
+    "attn_cp_size": "attention_context_parallel_size",
+}
+"""What the parser of 0.5.9 and 0.5.10 calls the same settings."""
 _FALSE = {"0", "false", "no", "n", "off"}
 
 
@@ -39,7 +46,7 @@ class Situation:
 
     def number(self, name: str) -> int:
         """A size; 1 where it is unset."""
-        value = self.value(name)
+        value = self.value(name if self.has(name) else _OLDER_NAMES.get(name, name))
         return value if isinstance(value, int) else 1
 
     @property
@@ -52,6 +59,11 @@ class Situation:
     def attention_tp(self) -> int:
         """Ranks that hold the same requests."""
         return max(1, self.number("tp_size") // (self.attention_dp * self.number("attn_cp_size")))
+
+    @property
+    def all_to_all(self) -> bool:
+        """Experts exchange tokens through an all-to-all backend."""
+        return self.value("moe_a2a_backend") not in (None, "none")
 
     @property
     def prefill_graphs(self) -> bool:
@@ -75,9 +87,12 @@ class Situation:
     def allreduce_fusion(self) -> bool:
         """A layer's all-reduce may be left to the next layer's norm: asked for, or turned on by SGLang itself.
 
-        SGLang turns it on for MoE models on Hopper and Blackwell with TP above 1 and no DP attention.
+        SGLang turns it on for MoE models on Hopper and Blackwell with TP above 1, no DP attention, no all-to-all.
         """
-        if self.number("tp_size") == 1 or self.attention_dp > 1 or self.value("device") == "cpu":
+        family = family_of(self.model_config)
+        if family is None or not family.fuses_allreduce or self.value("device") == "cpu":
+            return False
+        if self.number("tp_size") == 1 or self.attention_dp > 1 or self.all_to_all:
             return False
         if self.on("enable_aiter_allreduce_fusion"):
             return True
