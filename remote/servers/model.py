@@ -1,21 +1,24 @@
 """The model folder that a server is asked to load, looked at before anything is started.
 
-Runs on the host, called by `serve`. Reads `config.json` and file names; never a weight.
+Runs on the host, called by `serve`. Reads `config.json` and the weight files' headers; never a weight. What is found
+here costs seconds; SGLang finds it after minutes, or not at all: it serves a checkpoint that lacks blocks.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from remote.errors import HostError
 
+_BLOCK = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
 def check_model(path: str) -> dict[str, Any]:
-    """Return the model's config; raises HostError for an absent folder, config or weight file."""
+    """Return the model's config; raises HostError for an absent folder, config or weight file, or a damaged one."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise HostError(f"There is no model folder {path}.", remedy=_nearest(folder))
@@ -26,6 +29,7 @@ def check_model(path: str) -> dict[str, Any]:
             f"The model in {path} lacks {len(missing)} of its weight files, {missing[0]} among them.",
             remedy="Finish copying the model to this host.",
         )
+    _check_blocks(folder, config)
     return config
 
 
@@ -35,6 +39,39 @@ def depth(config: dict[str, Any]) -> int:
         if isinstance(section, dict) and isinstance(section.get("num_hidden_layers"), int):
             return int(section["num_hidden_layers"])
     raise HostError("The model's config.json names no num_hidden_layers, so its boundaries are unknown.")
+
+
+def _check_blocks(folder: Path, config: dict[str, Any]) -> None:
+    """Every block below n has a tensor in some weight file, where the names tell blocks at all."""
+    names = [name for file in sorted(folder.glob("*.safetensors")) for name in tensor_names(file)]
+    found = {int(match.group(1)) for name in names if (match := _BLOCK.search(name))}
+    missing = sorted(set(range(depth(config))) - found) if found else []
+    if missing:
+        raise HostError(
+            f"The weights in {folder} lack block {missing[0]} ({len(missing)} of {depth(config)} blocks have no tensor).",
+            remedy="Finish copying the model, or correct its config.json.",
+        )
+
+
+def tensor_names(file: Path) -> list[str]:
+    """Names in a safetensors file's header; raises HostError where header and file size do not fit together."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise _damaged(file, "it is no safetensors file (a Git LFS pointer, or an error page?)")
+        try:
+            header: dict[str, Any] = json.loads(stream.read(length))
+            end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _damaged(file, "its header cannot be read") from error
+    if 8 + length + end != size:
+        raise _damaged(file, f"it has {size:,} bytes and its header speaks of {8 + length + end:,}")
+    return [name for name in header if name != "__metadata__"]
+
+
+def _damaged(file: Path, why: str) -> HostError:
+    return HostError(f"The weight file {file} is damaged: {why}.", remedy="Copy the model to this host again.")
 
 
 def _config(folder: Path) -> dict[str, Any]:

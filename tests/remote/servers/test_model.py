@@ -1,0 +1,90 @@
+"""A model folder that could not be served is refused in one sentence, before anything is started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from remote.errors import HostError
+from remote.servers.model import check_model, depth
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "a model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"num_hidden_layers": 2, "architectures": ["X"]}))
+    for block in range(2):
+        name = f"language_model.model.layers.{block}.mlp.weight"
+        save_file({name: np.zeros((4, 4), dtype=np.float32)}, folder / f"model-{block}.safetensors")
+    return folder
+
+
+def cut(model: Path) -> None:
+    file = model / "model-0.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+
+
+def pointer(model: Path) -> None:
+    (model / "model-0.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 12\n")
+
+
+def without_a_block(model: Path) -> None:
+    (model / "model-1.safetensors").unlink()
+
+
+def without_an_indexed_file(model: Path) -> None:
+    index = {"weight_map": {"a": "model-0.safetensors", "b": "model-7.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def without_weights(model: Path) -> None:
+    for file in model.glob("*.safetensors"):
+        file.unlink()
+
+
+def without_config(model: Path) -> None:
+    (model / "config.json").unlink()
+
+
+def with_broken_config(model: Path) -> None:
+    (model / "config.json").write_text('{"num_hidden_layers": 2')
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (cut, "is damaged: it has 160 bytes and its header speaks of 168"),
+        (pointer, "Git LFS pointer"),
+        (without_a_block, r"lack block 1 \(1 of 2 blocks"),
+        (without_an_indexed_file, "lacks 1 of its weight files, model-7.safetensors among them"),
+        (without_weights, r"\*\.safetensors among them"),
+        (without_config, "no config.json"),
+        (with_broken_config, "is not JSON"),
+    ],
+)
+def test_harm_is_named(model: Path, harm: Callable[[Path], None], said: str) -> None:
+    harm(model)
+    with pytest.raises(HostError, match=said):
+        check_model(str(model))
+
+
+def test_a_whole_model_gives_its_config(model: Path) -> None:
+    assert check_model(str(model))["architectures"] == ["X"]
+
+
+def test_a_missing_folder_is_located(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="no model folder") as caught:
+        check_model(str(tmp_path / "mnt" / "kimi"))
+    assert f"{tmp_path} exists, mnt in it does not" in caught.value.remedy
+
+
+def test_the_depth_of_a_wrapped_language_model_is_found() -> None:
+    assert depth({"text_config": {"num_hidden_layers": 61}}) == 61
+    with pytest.raises(HostError, match="num_hidden_layers"):
+        depth({})
