@@ -8,13 +8,15 @@ from typing import Any
 
 from invoke.tasks import Task
 
-from hosts.tasks import data, extraction, practice, reach, servers, tuning
+from hosts.tasks import data, delivery, extraction, practice, reach, results, servers, tuning
 
 GROUPS: tuple[tuple[str, ModuleType], ...] = (
     ("Reach the hosts", reach),
     ("Data", data),
     ("Servers", servers),
     ("Extraction", extraction),
+    ("Delivery", delivery),
+    ("Results", results),
     ("Modes and speed", tuning),
     ("Practice", practice),
 )

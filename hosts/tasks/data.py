@@ -1,4 +1,4 @@
-"""Tasks on data: `prepare`, `inspect`, `plan`."""
+"""Tasks that make a dataset and a plan: `prepare`, `inspect`, `plan`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,14 @@ _TOKENIZER = {
 
 
 @contextmanager
-def data_session(host: str | None, inventory: str | None, json: bool) -> Iterator[tuple[Fleet, Output]]:
-    """A fleet of the one host where a data verb is to run, or of none: then it runs on the laptop."""
+def data_session(
+    hosts: str | None, inventory: str | None, json: bool, *, many: bool = False
+) -> Iterator[tuple[Fleet, Output]]:
+    """A fleet of the host where a data verb is to run (or, with `many`, of hosts), or of none: then on the laptop."""
     with printing(json) as output:
         loaded = load_inventory(inventory_path(inventory))
-        fleet = Fleet(loaded, select(loaded, host, None) if host else [])
+        chosen = (select(loaded, None, hosts) if many else select(loaded, hosts, None)) if hosts else []
+        fleet = Fleet(loaded, chosen)
         try:
             yield fleet, output
         finally:

@@ -69,3 +69,16 @@ class VerifyResult(Message):
     complete: bool
     """Every expected record is there and right."""
     wall_seconds: float = 0.0
+
+
+class ForgetRequest(Message):
+    """Take records out of a destination: their files and their rows."""
+
+    folder: str
+    ranges: Ranges
+
+
+class ForgetResult(Message):
+    """How many rows there were."""
+
+    records: int

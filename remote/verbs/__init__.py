@@ -17,6 +17,7 @@ VERBS: dict[str, str] = {
     "extract": "remote.extract.launch:extract",
     "fence": "remote.extract.verbs:fence",
     "follow": "remote.extract.verbs:follow",
+    "forget": "remote.data.forget:forget",
     "freed": "remote.extract.verbs:freed",
     "hello": "remote.verbs.hello:hello",
     "screen": "remote.tune.screen:screen",

@@ -1,0 +1,50 @@
+"""What a verification found, on the terminal: a table of faults, and one line that says whether all is well."""
+
+from __future__ import annotations
+
+from hosts.console.output import Output
+from hosts.console.text import duration, size
+from hosts.plan import ranges as sets
+from remote.messages.export import ExportResult
+from remote.messages.verify import Fault, VerifyResult
+
+SHOWN_FAULTS = 50
+"""Rows of the table; the rest is counted, and is all in `--json`."""
+
+
+def show_faults(output: Output, faults: list[tuple[str, Fault]]) -> None:
+    """A row a fault: where, which record, what is wrong."""
+    rows = [
+        (place, "" if fault.index is None else str(fault.index), fault.kind, fault.file, fault.message)
+        for place, fault in faults[:SHOWN_FAULTS]
+    ]
+    if rows:
+        output.table(("where", "record", "fault", "file", "what"), rows)
+    if len(faults) > SHOWN_FAULTS:
+        output.line(f"… and {len(faults) - SHOWN_FAULTS:,} more (all of them with --json)")
+
+
+def verdict(result: VerifyResult) -> str:
+    """One line: what was checked, what is wrong, what is missing."""
+    checked = f"{result.records:,} of {result.expected:,} records, {size(result.size_bytes)}"
+    parts = [f"{count} {kind}" for kind, count in sorted(result.by_kind.items())]
+    if result.holes:
+        parts.append(f"{sets.count(result.holes):,} not here yet")
+    if result.quarantined:
+        parts.append(f"{result.quarantined:,} quarantined")
+    if result.delivered:
+        parts.append(f"{result.delivered:,} delivered and freed")
+    found = ", ".join(parts) if parts else "all right"
+    return f"{checked} checked in {duration(result.wall_seconds)}: {found}"
+
+
+def show_exported(output: Output, result: ExportResult) -> None:
+    """Where it is, in what form, and how much was written."""
+    card = result.card
+    output.line(f"{result.out}: {card.records:,} records for {card.format}, final state {card.final_state}-norm")
+    output.line(
+        f"{result.linked:,} linked, {size(result.written_bytes)} written in {duration(result.wall_seconds)}; "
+        f"load {result.load}"
+    )
+    if card.missing:
+        output.note(f"{card.missing:,} records of the dataset are missing in it.")

@@ -1,0 +1,23 @@
+"""Verb `forget`: take wrong records out of a destination, so that the next pull brings them again.
+
+Runs where the destination is, under its lock. A file goes before its row: a row without a file is pulled anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from remote.context import Context
+from remote.data.dataset import DatasetFolder
+from remote.messages.verify import ForgetRequest, ForgetResult
+from remote.transfer.destination import Destination
+
+
+def forget(request: ForgetRequest, context: Context) -> ForgetResult:
+    """Delete the files and rows of `request.ranges`."""
+    dataset = DatasetFolder.open(request.folder)
+    indices = [index for start, stop in request.ranges for index in range(start, stop)]
+    with Destination(Path(dataset.root)) as destination:
+        for index in indices:
+            destination.final(index).unlink(missing_ok=True)
+        return ForgetResult(records=destination.ledger.forget(indices))
