@@ -1,0 +1,76 @@
+"""`inv pull`: verified shards come back into a folder that a trainer loads as it is. Runs on the laptop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hosts.fleet import Fleet, Outcome
+from hosts.plan.lengths import read_manifest
+from hosts.plan.plan import Plan, load, plan_path
+from hosts.pull.dataset import place_dataset, write_manifest
+from hosts.pull.pull import HostTally, Pull, Tallies, Wish, missing_of
+from remote.messages.transfer import DestinationManifest
+from remote.transfer.destination import Destination
+
+Watch = Callable[[Tallies], Callable[[], None]]
+"""Given the tallies, starts to show them and returns how to end that."""
+
+
+@dataclass
+class Pulled:
+    """What a pull came to."""
+
+    destination: Path
+    outcomes: list[Outcome[HostTally]]
+    manifest: DestinationManifest | None = None
+    missing: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of indices of the dataset that are not at the destination."""
+
+    @property
+    def missing_records(self) -> int:
+        return sum(stop - start for start, stop in self.missing)
+
+    @property
+    def failed_records(self) -> int:
+        """Records that were offered and could not be brought here right."""
+        return sum(len(o.value.report.failed) for o in self.outcomes if o.value and o.value.report)
+
+
+def pull(fleet: Fleet, wish: Wish, to: Path, watch: Watch) -> Pulled:
+    """Pull a run's finished records from every host into `to`; what goes wrong on one host is its outcome."""
+    plan = load(plan_path(fleet.inventory.path.absolute().parent, wish.run))
+    dataset = Path(plan.dataset)
+    records = read_manifest(dataset).records
+    with Destination(to) as destination:
+        place_dataset(dataset, destination)
+        job = Pull(fleet, destination, wish)
+        end = watch(job.tallies)
+        try:
+            outcomes = job.run()
+        finally:
+            end()
+            manifest = write_manifest(destination, wish.run, plan, records)
+        return Pulled(to, outcomes, manifest, _gaps(destination.ledger.indices(), records))
+
+
+def dry_run(fleet: Fleet, wish: Wish, to: Path) -> Pulled:
+    """What a pull would bring; writes nothing on the hosts (but the payload, where it is missing)."""
+    plan: Plan = load(plan_path(fleet.inventory.path.absolute().parent, wish.run))
+    records = read_manifest(Path(plan.dataset)).records
+    if not (to / "roost" / "ledger.sqlite").exists():
+        return Pulled(to, missing_of(fleet, None, wish.run), None, [(0, records)])
+    with Destination(to) as destination:
+        outcomes = missing_of(fleet, destination, wish.run)
+        return Pulled(to, outcomes, None, _gaps(destination.ledger.indices(), records))
+
+
+def _gaps(present: list[int], records: int) -> list[tuple[int, int]]:
+    """Ranges of [0, records) that are not among the rising `present`."""
+    gaps, start = [], 0
+    for index in [*present, records]:
+        if index > start:
+            gaps.append((start, index))
+        start = index + 1
+    return gaps

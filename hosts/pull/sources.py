@@ -1,0 +1,54 @@
+"""A host of the inventory as a source of shards: how its sender is started, and what its ledger offers."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hosts.inventory.model import Host
+from hosts.transport.backend import Backend
+from hosts.transport.openssh import ssh_command
+from remote.messages.extract import IndicesRequest, IndicesResult, ShardBatch, ShardRow, ShardsRequest, ShardsResult
+from remote.transfer.hostpull import Source
+from remote.transfer.stream import SOURCE
+
+LISTING_DEADLINE_SECONDS = 300.0
+FREEING_DEADLINE_SECONDS = 600.0
+
+
+@dataclass
+class Offer:
+    """What a host has, as far as its ledger has been read."""
+
+    rows: list[ShardRow] = field(default_factory=list)
+    result: ShardsResult | None = None
+
+
+def source_of(host: Host, run: str, folder: Path) -> Source:
+    """How `host` is pulled from; `folder` (0700) takes the private ssh configuration."""
+    sender = [*shlex.split(host.exec), host.python, "-I", "-S", "-c", SOURCE]
+    if host.connection == "local":
+        sender[0] = str(Path(sender[0]).expanduser())
+        command = sender
+    else:
+        command = [*ssh_command(host, folder), shlex.join(sender)]
+    return Source(host.name, command, f"{host.workdir}/runs/{run}/shards")
+
+
+def offer(backend: Backend, run: str, after: int) -> Offer:
+    """Rows of the host's ledger that are newer than the cursor `after`."""
+    found = Offer()
+
+    def take(value: dict[str, object]) -> None:
+        found.rows += ShardBatch.model_validate(value).rows
+
+    request = ShardsRequest(run=run, after=after)
+    found.result = backend.call("shards", request, ShardsResult, deadline=LISTING_DEADLINE_SECONDS, on_item=take)
+    return found
+
+
+def free(backend: Backend, run: str, indices: list[int]) -> IndicesResult:
+    """Let the host delete what is delivered."""
+    request = IndicesRequest(run=run, indices=indices)
+    return backend.call("freed", request, IndicesResult, deadline=FREEING_DEADLINE_SECONDS)

@@ -1,0 +1,125 @@
+"""A folder that shards are delivered to: its paths, its lock, its ledger, and what is there already.
+
+    DEST/hidden_states/hs_{i}.safetensors   whole and verified, every one
+    DEST/roost/ledger.sqlite                what was delivered
+    DEST/roost/manifest.json                what the records are
+    DEST/roost/parts/                       records under way; nobody else's names
+    DEST/roost/lock                         held by the one pull that writes here
+
+The dataset's own files lie beside them in DEST, so that a trainer loads DEST as it is. Runs where the shards land.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+
+import xxhash
+
+from remote.errors import HostError
+from remote.files import FILE_MODE, make_directory
+from remote.messages.extract import ShardRow
+from remote.messages.transfer import DeliveredRow
+from remote.paths import shard_name
+from remote.transfer.landing import Landing
+from remote.transfer.ledger import DestinationLedger
+
+_PIECE_BYTES = 1 << 20
+
+
+class Destination:
+    """Opened by one process at a time; a context manager. Thread-safe."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.shards = root / "hidden_states"
+        self.roost = root / "roost"
+        self.parts = self.roost / "parts"
+        self._claims: set[int] = set()
+        self._claim_lock = threading.Lock()
+
+    def __enter__(self) -> Destination:
+        try:
+            for folder in (self.shards, self.parts):
+                make_directory(folder)
+            self._lock = self._locked()
+        except OSError as error:
+            raise HostError(f"{self.root} cannot be written: {error.strerror}.") from error
+        self.ledger = DestinationLedger(self.roost / "ledger.sqlite")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ledger.close()
+        os.close(self._lock)
+
+    def final(self, index: int) -> Path:
+        """Where a record is when it is whole and verified."""
+        return self.shards / shard_name(index)
+
+    def part(self, index: int) -> Path:
+        """Where a record is while it is under way."""
+        return self.parts / f"{shard_name(index)}.part"
+
+    def free_bytes(self) -> int:
+        """What is left on the file system for this user."""
+        found = os.statvfs(self.root)
+        return found.f_bavail * found.f_frsize
+
+    def has(self, row: ShardRow, host: str) -> bool:
+        """Whether this record was delivered and its file is still there in its size.
+
+        The first delivery stays, whoever else has the record too, except where the very same host made it anew.
+        """
+        known = self.ledger.find(row.index)
+        if known is None or (known.host == host and known.xxh3 != row.xxh3):
+            return False
+        return _size(self.final(row.index)) == known.size_bytes
+
+    def claim(self, index: int) -> bool:
+        """Whether the caller is the only one that pulls this record now."""
+        with self._claim_lock:
+            if index in self._claims:
+                return False
+            self._claims.add(index)
+            return True
+
+    def release(self, index: int) -> None:
+        """The record is delivered, or given up."""
+        with self._claim_lock:
+            self._claims.discard(index)
+
+    def landing(self, row: ShardRow) -> Landing:
+        """Begin or resume a record. A file under the final name that no row vouches for becomes its part."""
+        final, part = self.final(row.index), self.part(row.index)
+        if final.exists():
+            final.replace(part)
+        return Landing(row, part)
+
+    def _locked(self) -> int:
+        descriptor = os.open(self.roost / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise HostError(f"Another pull writes to {self.root}.", remedy="Wait for it, or stop it.") from error
+        return descriptor
+
+
+def is_intact(path: Path, row: DeliveredRow | ShardRow) -> bool:
+    """Whether the file has the row's size and digest; reads all of it."""
+    if _size(path) != row.size_bytes:
+        return False
+    digest = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest() == row.xxh3
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1

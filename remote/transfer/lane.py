@@ -1,0 +1,195 @@
+"""One stream's thread: keeps requests in flight, puts answers where they belong, comes back after a lost connection.
+
+Runs where the shards land; several lanes share the `Work` of one host.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from remote.transfer.landing import Landing
+from remote.transfer.rate import RateLimit
+from remote.transfer.sender import DATA, DIGESTS
+from remote.transfer.stream import Frame, Stream, StreamLost
+from remote.transfer.work import Job, Work
+
+IN_FLIGHT_BYTES = 8 << 20
+"""Four of OpenSSH's channel windows: the sender always has the next range at hand."""
+IN_FLIGHT_REQUESTS = 64
+PIECE_BYTES = 512 << 10
+"""Read, hashed and written at once; stays in a core's cache between the three."""
+WAIT_SECONDS = 1.0
+PATIENCE = 6
+"""Connections lost in a row without a byte in between, before a lane gives up: about a minute."""
+LONGEST_BACKOFF_SECONDS = 30.0
+
+
+@dataclass
+class Tally:
+    """What a host's lanes have received; read by whoever shows progress."""
+
+    wire_bytes: int = 0
+    kept_bytes: int = 0
+    """Found right in what an earlier pull had left."""
+
+
+@dataclass(frozen=True)
+class Trade:
+    """What every lane of a host works with."""
+
+    command: list[str]
+    """Starts a sender: its source is the last argument."""
+    root: str
+    """Folder of the shards on the source."""
+    work: Work
+    tally: Tally
+    limit: RateLimit
+    stop: threading.Event
+    hand_in: Callable[[Landing], None]
+
+
+class Lane(threading.Thread):
+    """`error` says why it ended early; `round_trip` is known once it is connected."""
+
+    def __init__(self, trade: Trade, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._trade = trade
+        self._retire = threading.Event()
+        self._pending: deque[Job] = deque()
+        self._buffer = memoryview(bytearray(PIECE_BYTES))
+        self._stream: Stream | None = None
+        self.connected = threading.Event()
+        self.round_trip = 0.0
+        self.error: Exception | None = None
+
+    def retire(self) -> None:
+        """Take no new work; end after what is in flight."""
+        self._retire.set()
+
+    def cut(self) -> None:
+        """End now: what was in flight is asked again another time."""
+        self._retire.set()
+        if self._stream is not None:
+            self._stream.kill()
+
+    def run(self) -> None:
+        """Until the work is done, the lane retires, or there is no way to go on."""
+        try:
+            self._run()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.connected.set()
+
+    def _run(self) -> None:
+        lost = 0
+        while not self._ending() and not self._trade.work.finished:
+            received = self._trade.tally.wire_bytes
+            try:
+                self._connected()
+            except StreamLost as error:
+                lost = 1 if self._trade.tally.wire_bytes > received else lost + 1
+                if lost >= PATIENCE and not self._ending():
+                    raise
+                self.error = error
+                self._trade.stop.wait(min(2.0 ** (lost - 1), LONGEST_BACKOFF_SECONDS) if not self._ending() else 0)
+            else:
+                self.error = None
+
+    def _ending(self) -> bool:
+        return self._retire.is_set() or self._trade.stop.is_set()
+
+    def _connected(self) -> None:
+        with Stream(self._trade.command, self._trade.root) as self._stream:
+            try:
+                self._stream.hello()
+                self.round_trip = self._stream.round_trip
+                self.connected.set()
+                while self._fill(self._stream) or self._trade.work.wait(WAIT_SECONDS):
+                    if self._trade.stop.is_set() or (self._retire.is_set() and not self._pending):
+                        return
+                    if self._pending:
+                        self._take(self._stream)
+            finally:
+                while self._pending:
+                    self._trade.work.give_back(self._pending.pop())
+
+    def _fill(self, stream: Stream) -> bool:
+        """Ask for more while little is in flight; returns whether anything is."""
+        ahead = sum(job.wanted.length for job in self._pending if job.wanted)
+        requests: list[dict[str, Any]] = []
+        while ahead < IN_FLIGHT_BYTES and len(self._pending) < IN_FLIGHT_REQUESTS and not self._ending():
+            job = self._trade.work.take()
+            if job is None:
+                break
+            self._pending.append(job)
+            requests.append(_request(job))
+            ahead += job.wanted.length if job.wanted else 0
+        stream.ask(*requests)
+        return bool(self._pending)
+
+    def _take(self, stream: Stream) -> None:
+        """The answer to the oldest request."""
+        frame = stream.frame()
+        job = self._pending[0]
+        if frame.kind == DATA:
+            self._take_data(stream, job)
+        elif frame.kind == DIGESTS:
+            digests = stream.payload(frame.length)
+            self._pending.popleft()
+            before = job.landing.row.size_bytes
+            done = self._trade.work.compared(job, digests)
+            self._trade.tally.kept_bytes += before - job.landing.missing_bytes
+            if done:
+                self._finish(job.landing)
+        else:
+            self._refused(stream, frame)
+
+    def _refused(self, stream: Stream, frame: Frame) -> None:
+        reason = stream.payload(frame.length).decode("utf-8", "replace")
+        job = self._pending.popleft()
+        self._trade.work.settle(job.landing, reason)
+
+    def _take_data(self, stream: Stream, job: Job) -> None:
+        assert job.wanted is not None
+        landing, wanted = job.landing, job.wanted
+        received = 0
+        landing.begin()
+        try:
+            while received < wanted.length:
+                size = stream.read_into(self._buffer[: wanted.length - received])
+                landing.write(wanted.offset + received, self._buffer[:size])
+                received += size
+                self._trade.tally.wire_bytes += size
+                self._trade.limit.spend(size, self._trade.stop)
+        finally:
+            complete = landing.end(wanted.offset, wanted.offset + received)
+            self._pending.popleft()
+            if received < wanted.length:
+                self._trade.work.give_back(job, received)
+        if complete:
+            self._finish(landing)
+
+    def _finish(self, landing: Landing) -> None:
+        """Every byte is here: right, or wrong somewhere, or wrong at the source."""
+        if landing.settled:
+            return
+        if landing.is_right():
+            self._trade.hand_in(landing)
+            self._trade.work.settle(landing)
+        elif landing.repaired:
+            self._trade.work.settle(landing, "its bytes on the host differ from the host's own ledger")
+        else:
+            self._trade.work.compare_again(landing)
+
+
+def _request(job: Job) -> dict[str, Any]:
+    row = job.landing.row
+    request: dict[str, Any] = {"ticket": row.index, "name": job.landing.name, "size": row.size_bytes}
+    if job.wanted is None:
+        return {**request, "do": "digests", "length": job.compare_bytes}
+    return {**request, "do": "read", "offset": job.wanted.offset, "length": job.wanted.length}

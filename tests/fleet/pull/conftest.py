@@ -1,0 +1,119 @@
+"""A laptop with a planned run, and two hosts behind a real sshd whose ledgers say that they have records of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import xxhash
+import yaml
+
+from hosts.commands.pull import Pulled, pull
+from hosts.fleet import Fleet, fleet_of
+from hosts.inventory.load import load_inventory
+from hosts.plan.plan import Plan, plan_path, save
+from hosts.pull.pull import Wish
+from remote.extract.ledger import Ledger, Row
+from remote.messages.dataset import Manifest
+from remote.messages.extract import Identity
+from remote.paths import RunPaths, Workdir
+from tests.fleet.conftest import SshHost
+
+RUN = "trial"
+MIB = 1 << 20
+IDENTITY = Identity(
+    dataset="d", tokenizer="t", model="m@1", boundaries=[1, 3, 6], final="pre", hidden_size=8, dtype="BF16"
+)
+
+
+@dataclass
+class Site:
+    """Where everything is; `records` is what every host was given, by index."""
+
+    root: Path
+    inventory: Path
+    workdirs: dict[str, Path]
+    records: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def destination(self) -> Path:
+        return self.root / "it's a DEST"
+
+    def run_paths(self, host: str) -> RunPaths:
+        return Workdir(self.workdirs[host]).run(RUN)
+
+    def give(self, host: str, sizes: dict[int, int], epoch: int = 1) -> None:
+        """Let `host` have finished records of these sizes in bytes."""
+        self.put(host, {index: os.urandom(size) for index, size in sizes.items()}, epoch)
+
+    def put(self, host: str, contents: dict[int, bytes], epoch: int = 1) -> None:
+        """Let `host` have finished exactly these records."""
+        paths = self.run_paths(host)
+        paths.shards.mkdir(parents=True, exist_ok=True)
+        rows = []
+        for index, content in contents.items():
+            paths.shard(index).write_bytes(content)
+            self.records[index] = content
+            digest = xxhash.xxh3_128_hexdigest(content)
+            rows.append(Row(index, "done", rows=1, epoch=epoch, size_bytes=len(content), xxh3=digest))
+        with Ledger(paths.ledger) as ledger:
+            ledger.record(rows)
+
+    def fleet(self) -> Iterator[Fleet]:
+        loaded = load_inventory(self.inventory)
+        with fleet_of(loaded, list(loaded.hosts.values())) as fleet:
+            yield fleet
+
+    def pull(self, **wish: object) -> Pulled:
+        """`inv pull --hosts all`, without a terminal."""
+        for fleet in self.fleet():
+            return pull(fleet, Wish(RUN, **wish), self.destination, lambda tallies: lambda: None)  # type: ignore[arg-type]
+        raise AssertionError
+
+    def delivered(self) -> dict[int, bytes]:
+        """What lies at the destination under final names."""
+        folder = self.destination / "hidden_states"
+        return {int(path.stem[3:]): path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def site(private_sshd: SshHost, tmp_path: Path) -> Site:
+    root = tmp_path / "lap top"
+    dataset = root / "data"
+    dataset.mkdir(parents=True)
+    (dataset / "state.json").write_text("{}")
+    _manifest(dataset)
+    workdirs = {name: tmp_path / f"host $HOME '{name}'" for name in ("one", "two")}
+    inventory = root / "inventory.yaml"
+    inventory.write_text(yaml.safe_dump(_inventory(private_sshd, workdirs)))
+    save(Plan(run=RUN, dataset=str(dataset), identity=IDENTITY, epoch=1, shares=[]), plan_path(root, RUN))
+    made = Site(root, inventory, workdirs)
+    for name in workdirs:
+        made.give(name, {})
+    return made
+
+
+def _inventory(sshd: SshHost, workdirs: dict[str, Path]) -> dict[str, object]:
+    host = sshd.host
+    defaults = {
+        "address": host.address,
+        "ssh_port": host.ssh_port,
+        "identity_file": host.identity_file,
+        "known_hosts": host.known_hosts,
+        "ssh_config": host.ssh_config,
+        "python": host.python,
+        "gpus": 0,
+        "tp": 1,
+    }
+    return {"defaults": defaults, "hosts": {name: {"workdir": str(path)} for name, path in workdirs.items()}}
+
+
+def _manifest(dataset: Path) -> None:
+    manifest = Manifest(
+        digest="d", records=20, tokens=20, loss_tokens=20, max_tokens=1, sources=[], drops=[], tokenizer="t",
+        tokenizer_path="", template="", mask={}, seed=0, max_len=None, vocab_size=8,
+    )  # fmt: skip
+    (dataset / "manifest.json").write_text(manifest.model_dump_json())

@@ -1,0 +1,133 @@
+"""`inv pull` against a real sshd: what arrives is whole and verified, and the next call does only what is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from remote.messages.transfer import DestinationManifest
+from remote.transfer.ledger import DestinationLedger
+from tests.fleet.pull.conftest import MIB, Site
+
+pytestmark = pytest.mark.ssh
+
+
+def test_records_of_every_host_arrive_with_their_dataset_and_ledger(site: Site) -> None:
+    site.give("one", {0: 100, 1: 9 * MIB + 5, 2: MIB})
+    site.give("two", {3: 4 * MIB, 4: 1})
+    pulled = site.pull()
+    assert all(outcome.ok for outcome in pulled.outcomes), pulled.outcomes
+    assert site.delivered() == site.records
+    assert pulled.missing == [(5, 20)]
+    assert (site.destination / "state.json").exists()
+    manifest = DestinationManifest.model_validate_json((site.destination / "roost/manifest.json").read_bytes())
+    assert (manifest.delivered, manifest.records, manifest.hosts) == (5, 20, {"one": 3, "two": 2})
+    with DestinationLedger(site.destination / "roost/ledger.sqlite") as ledger:
+        assert [(row.index, row.host) for row in ledger.rows()] == [
+            (0, "one"), (1, "one"), (2, "one"), (3, "two"), (4, "two")
+        ]  # fmt: skip
+    assert list((site.destination / "roost/parts").iterdir()) == []
+
+
+def test_a_second_pull_brings_only_what_is_new(site: Site) -> None:
+    site.give("one", {0: MIB, 1: MIB})
+    site.pull()
+    site.give("one", {2: 1000})
+    (outcome, _) = site.pull().outcomes
+    report = outcome.result.report
+    assert report is not None
+    assert (outcome.result.present, report.tally.wire_bytes) == (2, 1000)
+    assert site.delivered() == site.records
+
+
+def test_a_partial_file_is_resumed_inside_and_a_wrong_byte_in_it_is_repaired(site: Site) -> None:
+    site.give("one", {0: 30 * MIB})
+    parts = site.destination / "roost" / "parts"
+    parts.mkdir(parents=True)
+    left = bytearray(site.records[0][: 21 * MIB])
+    left[5 * MIB] ^= 1
+    (parts / "hs_0.safetensors.part").write_bytes(left)
+    (outcome, _) = site.pull().outcomes
+    report = outcome.result.report
+    assert report is not None
+    assert site.delivered() == site.records
+    assert report.tally.kept_bytes == 16 * MIB
+    assert report.tally.wire_bytes == 14 * MIB
+
+
+def test_a_file_that_no_ledger_row_vouches_for_is_compared_and_adopted(site: Site) -> None:
+    site.give("one", {0: 9 * MIB})
+    site.pull()
+    (site.destination / "roost" / "ledger.sqlite").unlink()
+    (outcome, _) = site.pull().outcomes
+    report = outcome.result.report
+    assert report is not None
+    assert (report.delivered, report.tally.wire_bytes) == (1, 0)
+    assert site.delivered() == site.records
+
+
+def test_a_record_whose_bytes_differ_from_the_hosts_ledger_is_not_delivered(site: Site) -> None:
+    site.give("one", {0: 5 * MIB, 1: MIB})
+    shard = site.run_paths("one").shard(0)
+    content = bytearray(shard.read_bytes())
+    content[4 * MIB + 7] ^= 1
+    shard.write_bytes(content)
+    (outcome, _) = site.pull().outcomes
+    report = outcome.result.report
+    assert report is not None
+    assert "differ from the host's own ledger" in report.failed[0]
+    assert list(site.delivered()) == [1]
+
+
+def test_a_record_of_another_size_than_the_ledger_says_is_refused_by_name(site: Site) -> None:
+    site.give("one", {0: MIB, 1: MIB})
+    shard = site.run_paths("one").shard(0)
+    shard.write_bytes(shard.read_bytes() + b"x")
+    (outcome, _) = site.pull().outcomes
+    report = outcome.result.report
+    assert report is not None
+    assert report.failed == {0: f"hs_0.safetensors is {MIB + 1} bytes long there, its ledger says {MIB}"}
+    assert list(site.delivered()) == [1]
+
+
+def test_a_host_whose_sshd_is_gone_costs_only_its_own_records(site: Site) -> None:
+    site.give("one", {0: MIB})
+    text = site.inventory.read_text()
+    site.inventory.write_text(text.replace("  two:\n", "  two:\n    ssh_port: 1\n    connect_timeout: 5\n"))
+    one, two = site.pull().outcomes
+    assert one.ok
+    assert two.error is not None
+    assert two.error.kind == "unreachable"
+    assert site.delivered() == site.records
+
+
+def test_free_deletes_on_the_host_what_is_durable_here_and_nothing_else(site: Site) -> None:
+    site.give("one", {0: MIB, 1: MIB})
+    broken = site.run_paths("one").shard(1)
+    broken.write_bytes(bytes(MIB))
+    (outcome, _) = site.pull(free=True).outcomes
+    assert outcome.result.freed == 1
+    assert [path.name for path in site.run_paths("one").shards.iterdir()] == [broken.name]
+    again = site.pull(free=True).outcomes[0]
+    assert again.result.offered == 1
+    assert list(site.delivered()) == [0]
+
+
+def test_what_an_interrupted_pull_delivered_and_did_not_free_is_freed_by_the_next(site: Site) -> None:
+    site.give("one", {0: MIB, 1: MIB})
+    site.pull()
+    damaged = site.destination / "hidden_states" / "hs_1.safetensors"
+    damaged.write_bytes(bytes(MIB))
+    (outcome, _) = site.pull(free=True).outcomes
+    assert outcome.result.freed == 1
+    assert [path.name for path in site.run_paths("one").shards.iterdir()] == ["hs_1.safetensors"]
+
+
+def test_a_destination_of_another_dataset_is_refused(site: Site) -> None:
+    site.pull()
+    manifest = Path(site.root / "data" / "manifest.json")
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"digest": "e"}))
+    with pytest.raises(Exception, match="holds another dataset"):
+        site.pull()
