@@ -1,6 +1,7 @@
-"""A host's share of a run as it lies on disk: `runs/<run>/assignments/<epoch>/`, read by the extractor and `status`.
+"""A host's share of a run as it lies on disk, `runs/<run>/assignments/<epoch>/`: read, taken in, taken away.
 
-Runs on the host. The highest epoch present is the one that counts; an older one starts nothing any more.
+Runs on the host, called by the extractor and the verbs that start and fence it. The highest epoch present is the one
+that counts; an older one starts nothing any more.
 """
 
 from __future__ import annotations
@@ -13,15 +14,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from remote.errors import HostError, UsageError
+from remote.extract.epochs import DESCRIPTION, TOKENS, newest, newest_epoch, read_description
 from remote.files import ASIDE, DIRECTORY_MODE, fsync_directory, make_directory
 from remote.messages.extract import Assignment
 from remote.paths import RunPaths, Workdir
-
-DESCRIPTION = "assignment.json"
-TOKENS = "tokens.safetensors"
 
 
 @dataclass(frozen=True)
@@ -75,40 +73,6 @@ def load(directory: Path) -> Work:
     return work
 
 
-def read_description(directory: Path) -> Assignment:
-    """Read `assignment.json` alone."""
-    path = directory / DESCRIPTION
-    try:
-        return Assignment.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise UsageError(
-            f"There is no assignment in {directory}: {error.strerror}.",
-            remedy="`inv extract` pushes one; other launchers give a folder with --assignment.",
-        ) from error
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        raise UsageError(f"{path} is wrong at {where or 'its start'}: {problem['msg']}.") from error
-
-
-def newest_epoch(paths: RunPaths) -> int | None:
-    """The highest epoch that this host was given, or None."""
-    if not paths.assignments.is_dir():
-        return None
-    epochs = [int(entry.name) for entry in paths.assignments.iterdir() if entry.name.isdecimal()]
-    return max(epochs, default=None)
-
-
-def newest(paths: RunPaths) -> Path:
-    """Folder of the highest epoch; raises UsageError where the host was given none."""
-    epoch = newest_epoch(paths)
-    if epoch is None:
-        raise UsageError(
-            f"The run {paths.root.name!r} has no assignment here.", remedy="`inv extract` gives one to every host."
-        )
-    return paths.assignment(epoch)
-
-
 def adopt(directory: Path, workdir: Workdir) -> RunPaths:
     """Make an assignment folder from anywhere the run's own (whole or not at all); returns the run's paths.
 
@@ -119,10 +83,10 @@ def adopt(directory: Path, workdir: Workdir) -> RunPaths:
     target = paths.assignment(assignment.epoch)
     if target.resolve() == directory.resolve():
         return paths
-    newest = newest_epoch(paths)
-    if newest is not None and newest > assignment.epoch:
+    present = newest_epoch(paths)
+    if present is not None and present > assignment.epoch:
         raise UsageError(
-            f"{directory} is of epoch {assignment.epoch}, and the run {assignment.run!r} is at epoch {newest} here."
+            f"{directory} is of epoch {assignment.epoch}, and the run {assignment.run!r} is at epoch {present} here."
         )
     if target.exists():
         if read_description(target) != assignment:

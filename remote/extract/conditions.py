@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from remote.extract.assignment import newest_epoch
+from remote.extract.epochs import newest_epoch
 from remote.messages.extract import Assignment, Control
 from remote.paths import RunPaths
 

@@ -13,18 +13,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from remote.context import Context
 from remote.errors import HostError, RoostError, UsageError
-from remote.extract import assignment
-from remote.extract.extractor import Extractor
-from remote.extract.session import begin, is_locked, run_lock
+from remote.extract import epochs
+from remote.extract.lock import is_locked, run_lock
+from remote.extract.progress import read_state
 from remote.files import FILE_MODE
 from remote.messages.envelope import LINE, Failure
 from remote.messages.extract import ExtractorState, ExtractRequest
 from remote.paths import RunPaths
+
+if TYPE_CHECKING:
+    from remote.extract.assignment import Work
 
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
@@ -37,7 +41,7 @@ def extract(request: ExtractRequest, context: Context) -> ExtractorState:
         raise UsageError("Extraction is started by --run or by --assignment, and by one of them alone.")
     if request.assignment:
         folder = Path(request.assignment).expanduser()
-        return run_here(assignment.adopt(folder, context.workdir), context, then_stop=request.then_stop)
+        return run_here(_adopt(folder, context), context, then_stop=request.then_stop)
     paths = context.workdir.run(request.run)
     _check_epoch(paths, request.epoch)
     return detach(paths, context, then_stop=request.then_stop)
@@ -45,18 +49,18 @@ def extract(request: ExtractRequest, context: Context) -> ExtractorState:
 
 def run_here(paths: RunPaths, context: Context, *, then_stop: bool | None = None) -> ExtractorState:
     """Be the run's extractor, epoch after epoch, until nothing is open or somebody says stop."""
+    from remote.extract.assignment import load
+
     with run_lock(paths):
         paths.control.unlink(missing_ok=True)
         while True:
-            work = assignment.load(assignment.newest(paths))
+            work = load(epochs.newest(paths))
             state = asyncio.run(_session(work, paths, context))
             if state.status == "complete" and (work.assignment.then_stop if then_stop is None else then_stop):
                 _stop_servers(work, context)
-            if assignment.newest_epoch(paths) == work.assignment.epoch:
+            if epochs.newest_epoch(paths) == work.assignment.epoch:
                 return state
-            context.report.progress(
-                f"epoch {assignment.newest_epoch(paths)} takes the place of {work.assignment.epoch}"
-            )
+            context.report.progress(f"epoch {epochs.newest_epoch(paths)} takes the place of {work.assignment.epoch}")
 
 
 def detach(paths: RunPaths, context: Context, *, then_stop: bool | None = None) -> ExtractorState:
@@ -64,7 +68,7 @@ def detach(paths: RunPaths, context: Context, *, then_stop: bool | None = None) 
 
     A run that has one already goes on with it: it takes up a newer epoch, and a pause is lifted, by itself.
     """
-    folder = assignment.newest(paths)
+    folder = epochs.newest(paths)
     if is_locked(paths):
         paths.control.unlink(missing_ok=True)
         return _await_state(paths, None)
@@ -82,7 +86,16 @@ def detach(paths: RunPaths, context: Context, *, then_stop: bool | None = None) 
     return _await_state(paths, process)
 
 
-async def _session(work: assignment.Work, paths: RunPaths, context: Context) -> ExtractorState:
+def _adopt(folder: Path, context: Context) -> RunPaths:
+    from remote.extract.assignment import adopt
+
+    return adopt(folder, context.workdir)
+
+
+async def _session(work: Work, paths: RunPaths, context: Context) -> ExtractorState:
+    from remote.extract.extractor import Extractor
+    from remote.extract.session import begin
+
     extractor = Extractor(context.workdir, paths, work, begin(paths, work), context.report)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -92,7 +105,7 @@ async def _session(work: assignment.Work, paths: RunPaths, context: Context) -> 
 
 def _check_epoch(paths: RunPaths, epoch: int | None) -> None:
     """A host that was away must not go on with what was given to others meanwhile."""
-    newest = assignment.newest_epoch(paths)
+    newest = epochs.newest_epoch(paths)
     if epoch is not None and newest is not None and newest < epoch:
         raise HostError(
             f"The run {paths.root.name!r} is at epoch {epoch}, and this host only has epoch {newest}.",
@@ -114,14 +127,6 @@ def _await_state(paths: RunPaths, process: subprocess.Popen[bytes] | None) -> Ex
     raise HostError(f"The extractor did not start within {START_SECONDS:g} s.", remedy=f"See {paths.log}.")
 
 
-def read_state(paths: RunPaths) -> ExtractorState | None:
-    """The extractor's last word, or None where there is none that can be read."""
-    try:
-        return ExtractorState.model_validate_json(paths.state.read_bytes())
-    except (OSError, ValidationError):
-        return None
-
-
 def _last_words(paths: RunPaths, code: int) -> RoostError:
     """What the extractor's own error line says, which is the last of its log."""
     with paths.log.open("rb") as log:
@@ -138,7 +143,7 @@ def _last_words(paths: RunPaths, code: int) -> RoostError:
     return HostError(f"The extractor ended at once with code {code}.", remedy=f"See {paths.log}.")
 
 
-def _stop_servers(work: assignment.Work, context: Context) -> None:
+def _stop_servers(work: Work, context: Context) -> None:
     from remote.messages.server import StopRequest
     from remote.servers.stop import stop
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from remote.capture.request_id import RequestId
-from remote.extract.watch import FAILED, WHOLE
+from remote.extract.names import request_of
 
 MARK = ".roost"
 
@@ -28,15 +28,6 @@ def sweep(directory: Path, nonces: Collection[str], in_flight: Collection[str]) 
             (directory / name).unlink(missing_ok=True)
             removed += 1
     return removed
-
-
-def request_of(name: str) -> str:
-    """The request id in a dump's file name, or "" where it is another file."""
-    for ending in (WHOLE, FAILED):
-        if name.endswith(ending):
-            stem, _, stage = name[: -len(ending)].rpartition(".stage")
-            return stem if stem and "of" in stage else name[: -len(ending)]
-    return ""
 
 
 def held_bytes(directory: Path) -> int:

@@ -12,13 +12,24 @@ import time
 from collections import deque
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from remote.extract.ledger import Row
 from remote.files import write_whole
 from remote.messages.extract import Counts, ExtractorState, ExtractorStatus
+from remote.paths import RunPaths
 from remote.servers.processes import reference
 
 WRITE_SECONDS = 1.0
 RATE_SECONDS = 60.0
+
+
+def read_state(paths: RunPaths) -> ExtractorState | None:
+    """The extractor's last word, or None where there is none that can be read."""
+    try:
+        return ExtractorState.model_validate_json(paths.state.read_bytes())
+    except (OSError, ValidationError):
+        return None
 
 
 class Progress:
@@ -36,6 +47,7 @@ class Progress:
         self._path = path
         self._recent: deque[tuple[float, int]] = deque()
         self._since = time.monotonic()
+        self._writing = asyncio.Lock()
 
     def finished(self, row: Row) -> None:
         """Count a record whose row is durable."""
@@ -65,11 +77,12 @@ class Progress:
             await asyncio.sleep(WRITE_SECONDS)
 
     async def write(self) -> None:
-        """Write the file now."""
-        self.state.tokens_per_second = self._rate(time.monotonic())
-        self.state.updated_at = time.time()
-        content = self.state.model_dump_json(indent=1).encode()
-        await asyncio.get_running_loop().run_in_executor(None, write_whole, self._path, content)
+        """Write the file now; one at a time, so that an older word never comes after a newer one."""
+        async with self._writing:
+            self.state.tokens_per_second = self._rate(time.monotonic())
+            self.state.updated_at = time.time()
+            content = self.state.model_dump_json(indent=1).encode()
+            await asyncio.get_running_loop().run_in_executor(None, write_whole, self._path, content)
 
     def _rate(self, now: float) -> float:
         while self._recent and self._recent[0][0] < now - RATE_SECONDS:

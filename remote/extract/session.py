@@ -6,52 +6,17 @@ ended the session before: exactly the records without a valid row are open.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-from remote.errors import HostError, UsageError
+from remote.errors import UsageError
 from remote.extract.assignment import Work
 from remote.extract.ledger import Ledger, Row
-from remote.files import ASIDE, FILE_MODE, make_directory
+from remote.files import ASIDE, make_directory
 from remote.messages.extract import Counts, Identity
 from remote.messages.server import ServerState
 from remote.paths import RunPaths, shard_name
-
-
-class RunningError(HostError):
-    """The run already has an extractor."""
-
-    kind = "running"
-
-
-@contextmanager
-def run_lock(paths: RunPaths) -> Iterator[None]:
-    """Be the run's one extractor for the block; the kernel lets go when the process ends, however it ends."""
-    make_directory(paths.root)
-    descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunningError(f"The run {paths.root.name!r} already has an extractor here.") from None
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def is_locked(paths: RunPaths) -> bool:
-    """Whether an extractor of the run lives, whatever its state file says."""
-    if not paths.lock.exists():
-        return False
-    try:
-        with run_lock(paths):
-            return False
-    except RunningError:
-        return True
 
 
 @dataclass

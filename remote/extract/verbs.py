@@ -12,11 +12,11 @@ from pathlib import Path
 
 from remote.context import Context
 from remote.errors import UsageError
-from remote.extract import assignment
-from remote.extract.launch import read_state
+from remote.extract import epochs
 from remote.extract.ledger import Ledger
 from remote.extract.leftovers import held_bytes
-from remote.extract.session import is_locked
+from remote.extract.lock import is_locked
+from remote.extract.progress import read_state
 from remote.files import write_whole
 from remote.messages.extract import (
     Control,
@@ -74,8 +74,10 @@ def follow(request: FollowRequest, context: Context) -> RunStatus:
 
 def fence(request: FenceRequest, context: Context) -> RunStatus:
     """The verb `fence`: this host starts nothing more of what it was given before; what it has stays to be pulled."""
+    from remote.extract.assignment import fence as take_away
+
     paths = _known(context, request.run)
-    assignment.fence(paths, request.epoch)
+    take_away(paths, request.epoch)
     return status(RunRequest(run=request.run), context)
 
 
@@ -152,8 +154,8 @@ def _facts(paths: RunPaths) -> tuple[str, int, Counts, dict[str, int], int]:
     if paths.ledger.exists():
         with Ledger(paths.ledger) as ledger:
             counts, causes, flagged = ledger.counts(), ledger.causes(), ledger.flagged()
-    if assignment.newest_epoch(paths) is not None:
-        given = assignment.read_description(assignment.newest(paths))
+    if epochs.newest_epoch(paths) is not None:
+        given = epochs.read_description(epochs.newest(paths))
         host, epoch = given.host, given.epoch
         counts.assigned, counts.tokens_assigned = given.records, given.tokens
     return host, epoch, counts, causes, flagged

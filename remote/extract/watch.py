@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote.errors import HostError
+from remote.extract.names import FAILED, WHOLE, stages
 
 SCAN_SECONDS = 0.01
 """A listing of a RAM disk's few hundred names takes about 0.1 ms."""
-
-WHOLE = ".safetensors"
-FAILED = ".error.json"
 
 
 class CaptureError(Exception):
@@ -79,18 +77,6 @@ def _look(directory: Path, expected: dict[str, asyncio.Future[Found]]) -> None:
             _fail(future, CaptureError(_cause(directory / (rid + FAILED))))
         elif parts := stages(rid, names):
             future.set_result(Found(tuple(directory / part for part in parts)))
-
-
-def stages(rid: str, names: set[str]) -> list[str]:
-    """Names of a record's parts, one a pipeline stage, once all are there; else an empty list."""
-    first = next((name for name in names if name.startswith(f"{rid}.stage") and name.endswith(WHOLE)), None)
-    if first is None:
-        return []
-    count = first[len(rid) : -len(WHOLE)].rpartition("of")[2]
-    if not count.isdecimal():
-        return []
-    parts = [f"{rid}.stage{stage}of{count}{WHOLE}" for stage in range(int(count))]
-    return parts if names.issuperset(parts) else []
 
 
 def _fail(future: asyncio.Future[Found], error: Exception) -> None:

@@ -14,12 +14,14 @@ import pytest
 
 from remote.context import Context
 from remote.errors import HostError, UsageError
-from remote.extract.launch import extract, read_state
-from remote.extract.session import is_locked
+from remote.extract.launch import extract
+from remote.extract.lock import is_locked
+from remote.extract.progress import read_state
 from remote.extract.verbs import control, status
 from remote.messages.extract import ControlRequest, ExtractRequest, RunRequest, RunStatus
 from remote.report import Report
-from tests.remote.extract.conftest import RUN, Host, until, write_assignment
+from tests.remote.extract.conftest import RUN, Host, write_assignment
+from tests.remote.extract.standin_process import until
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -149,6 +151,6 @@ def test_a_newer_epoch_takes_over_while_it_runs(host: Host) -> None:
 
 
 def _identity(host: Host) -> str:
-    from remote.extract.assignment import newest, read_description
+    from remote.extract.epochs import newest, read_description
 
     return read_description(newest(host.paths)).identity.model_dump_json()

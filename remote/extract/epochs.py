@@ -1,0 +1,51 @@
+"""Which assignments a host was given: one folder an epoch, and the highest one counts.
+
+Runs on the host; quick to import, for the verbs that only look.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from remote.errors import UsageError
+from remote.messages.extract import Assignment
+from remote.paths import RunPaths
+
+DESCRIPTION = "assignment.json"
+TOKENS = "tokens.safetensors"
+
+
+def newest_epoch(paths: RunPaths) -> int | None:
+    """The highest epoch that this host was given, or None."""
+    if not paths.assignments.is_dir():
+        return None
+    epochs = [int(entry.name) for entry in paths.assignments.iterdir() if entry.name.isdecimal()]
+    return max(epochs, default=None)
+
+
+def newest(paths: RunPaths) -> Path:
+    """Folder of the highest epoch; raises UsageError where the host was given none."""
+    epoch = newest_epoch(paths)
+    if epoch is None:
+        raise UsageError(
+            f"The run {paths.root.name!r} has no assignment here.", remedy="`inv extract` gives one to every host."
+        )
+    return paths.assignment(epoch)
+
+
+def read_description(directory: Path) -> Assignment:
+    """Read `assignment.json` alone."""
+    path = directory / DESCRIPTION
+    try:
+        return Assignment.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UsageError(
+            f"There is no assignment in {directory}: {error.strerror}.",
+            remedy="`inv extract` pushes one; other launchers give a folder with --assignment.",
+        ) from error
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise UsageError(f"{path} is wrong at {where or 'its start'}: {problem['msg']}.") from error

@@ -1,0 +1,55 @@
+"""A run's one extractor: held by the kernel while its process lives, so it can never be stale.
+
+Runs on the host, called by whoever starts an extractor and by whoever asks whether one lives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from remote.errors import HostError
+from remote.files import FILE_MODE, make_directory
+from remote.paths import RunPaths
+
+_EXCLUSIVE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+"""`struct flock` of Linux on 64 bits. Locks of the open file description: asking about one does not take it, so that
+any number of onlookers neither see one another nor keep an extractor from starting."""
+
+
+class RunningError(HostError):
+    """The run already has an extractor."""
+
+    kind = "running"
+
+
+@contextmanager
+def run_lock(paths: RunPaths) -> Iterator[None]:
+    """Be the run's one extractor for the block; the kernel lets go when the process ends, however it ends."""
+    make_directory(paths.root)
+    descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    try:
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _EXCLUSIVE)
+        except (BlockingIOError, PermissionError):
+            raise RunningError(f"The run {paths.root.name!r} already has an extractor here.") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(paths: RunPaths) -> bool:
+    """Whether an extractor of the run lives, whatever its state file says."""
+    try:
+        descriptor = os.open(paths.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _EXCLUSIVE)
+    finally:
+        os.close(descriptor)
+    (kind,) = struct.unpack_from("h", found)
+    return bool(kind != fcntl.F_UNLCK)

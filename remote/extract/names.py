@@ -1,0 +1,27 @@
+"""File names in a dump directory: a record's dump, its parts by pipeline stage, its failure. Standard library only."""
+
+from __future__ import annotations
+
+WHOLE = ".safetensors"
+FAILED = ".error.json"
+
+
+def stages(rid: str, names: set[str]) -> list[str]:
+    """Names of a record's parts, one a pipeline stage, once all are there; else an empty list."""
+    first = next((name for name in names if name.startswith(f"{rid}.stage") and name.endswith(WHOLE)), None)
+    if first is None:
+        return []
+    count = first[len(rid) : -len(WHOLE)].rpartition("of")[2]
+    if not count.isdecimal():
+        return []
+    parts = [f"{rid}.stage{stage}of{count}{WHOLE}" for stage in range(int(count))]
+    return parts if names.issuperset(parts) else []
+
+
+def request_of(name: str) -> str:
+    """The request id in a dump's file name, or "" where it is another file."""
+    for ending in (WHOLE, FAILED):
+        if name.endswith(ending):
+            stem, _, stage = name[: -len(ending)].rpartition(".stage")
+            return stem if stem and "of" in stage else name[: -len(ending)]
+    return ""

@@ -1,0 +1,98 @@
+"""Prepare, plan, extract and status from the laptop's side, over the real `local` backend; servers are stand-ins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hosts.commands import extract as extraction
+from hosts.commands.status import status
+from hosts.fleet import Fleet
+from hosts.inventory.model import Host
+from hosts.plan import ranges
+from hosts.plan.plan import load, plan_path
+from remote.messages.extract import RunStatus, ShardBatch, ShardsRequest, ShardsResult
+from tests.fleet.extraction.conftest import LENGTHS, RUN, Site
+from tests.remote.extract.standin_process import until
+
+
+def finished(fleet: Fleet) -> dict[str, set[int]]:
+    """Indices that each host has done."""
+    found: dict[str, set[int]] = {host.name: set() for host in fleet.hosts}
+
+    def take(host: Host, value: dict[str, object]) -> None:
+        found[host.name] |= {row.index for row in ShardBatch.model_validate(value).rows}
+
+    for outcome in fleet.call("shards", ShardsRequest(run=RUN), ShardsResult, on_item=take):
+        assert outcome.result.rows == len(found[outcome.host.name])
+    return found
+
+
+def test_a_run_over_two_hosts_is_followed_to_its_end(site: Site) -> None:
+    site.serve("a", delay=0.01)
+    site.serve("b", delay=0.01)
+    fleet = site.fleet()
+    seen: list[RunStatus] = []
+    started = extraction.start(fleet, RUN)
+    assert [outcome.ok for outcome in started.outcomes] == [True, True]
+    ended = extraction.follow(fleet, RUN, lambda _, told: seen.append(told))
+    assert {outcome.result.state.status for outcome in ended} == {"complete"}
+    done = finished(fleet)
+    assert done["a"] | done["b"] == set(range(len(LENGTHS)))
+    assert not done["a"] & done["b"]
+    for outcome in status(fleet):
+        assert outcome.result.run.state.counts.done == len(done[outcome.host.name])
+
+
+def test_a_lost_host_s_undelivered_records_go_to_the_others_and_it_is_fenced(site: Site) -> None:
+    site.serve("a", delay=0.02)
+    slow = site.serve("b", delay=0.5, high_water=50_000)
+    fleet = site.fleet()
+    first = extraction.start(fleet, RUN)
+    until(lambda: len(slow.seen()) > 0, "a request to b")
+    second = extraction.start(site.fleet("a"), RUN)
+    assert second.given_away == {"b": first.plan.share("b").records}  # type: ignore[union-attr]
+    assert (second.plan.epoch, second.plan.lost, second.unfenced) == (2, ["b"], {})
+    extraction.follow(fleet, RUN, lambda *_: None)
+    assert finished(fleet)["a"] == set(range(len(LENGTHS)))
+    told = {outcome.host.name: outcome.result.run.state for outcome in status(fleet)}
+    assert (told["b"].epoch, told["b"].status, told["b"].counts.assigned) == (2, "complete", 0)
+    assert len(slow.seen()) < first.plan.share("b").records  # type: ignore[union-attr]
+
+
+def test_what_the_destination_has_is_not_given_to_anyone_again(site: Site) -> None:
+    server = site.serve("a")
+    share = load(plan_path(site.root, RUN)).share("b")
+    assert share is not None
+    delivered = [(share.ranges[0][0], share.ranges[0][0] + 5)]
+    extraction.start(site.fleet("a"), RUN, delivered=delivered)
+    extraction.follow(site.fleet("a"), RUN, lambda *_: None)
+    assert set(server.seen()) == {str(index) for index in range(len(LENGTHS))} - {
+        str(index) for index in ranges.indices(delivered)
+    }
+
+
+def test_one_host_without_a_server_does_not_hold_up_the_other(site: Site) -> None:
+    site.serve("a")
+    fleet = site.fleet()
+    extraction.start(fleet, RUN)
+    extraction.follow(fleet.narrowed([fleet.hosts[0]]), RUN, lambda *_: None)
+    told = {outcome.host.name: outcome.result.run.state for outcome in status(fleet)}
+    assert told["a"].status == "complete"
+    until(lambda: status(fleet)[1].result.run.state.status == "waiting", "b waiting for its server")
+    assert "There is no server 'main' on this host" in status(fleet)[1].result.run.state.cause
+    extraction.steer(fleet.narrowed([fleet.hosts[1]]), RUN, "stop")
+    extraction.follow(fleet, RUN, lambda *_: None)
+
+
+def test_changed_settings_reach_the_hosts_as_a_new_epoch(site: Site) -> None:
+    site.serve("a")
+    site.serve("b")
+    extraction.start(site.fleet(), RUN)
+    extraction.follow(site.fleet(), RUN, lambda *_: None)
+    assert extraction.start(site.fleet(), RUN).plan.epoch == 1
+    text = site.inventory.read_text()
+    Path(site.inventory).write_text(text.replace("min_free: 1MiB", "min_free: 2MiB"))
+    again = extraction.start(site.fleet(), RUN)
+    assert again.plan.epoch == 2
+    assert all(outcome.ok for outcome in again.outcomes)
+    extraction.follow(site.fleet(), RUN, lambda *_: None)
