@@ -8,10 +8,11 @@ from typing import Any
 
 from invoke.tasks import Task
 
-from hosts.tasks import data, delivery, extraction, practice, reach, results, servers, tuning
+from hosts.tasks import attaching, data, delivery, extraction, practice, reach, results, servers, tuning
 
 GROUPS: tuple[tuple[str, ModuleType], ...] = (
     ("Reach the hosts", reach),
+    ("Capture in SGLang", attaching),
     ("Data", data),
     ("Servers", servers),
     ("Extraction", extraction),

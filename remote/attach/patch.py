@@ -159,7 +159,7 @@ def _refuse_unknown(found: list[Target], participle: str) -> None:
             raise HostError(
                 f"{target.problem}, and was not {participle}.",
                 remedy="Reinstall SGLang, or undo the edit; or use `attach: plugin` where SGLang loads plugins.",
-                details={"file": str(target.path), "diff": target.diff},
+                details={"file": str(target.path), "lines": target.diff.splitlines()},
             )
         if target.state == "missing":
             raise HostError(f"{target.problem.capitalize()}.", remedy="Leave that family out.")

@@ -38,7 +38,7 @@ def attach(request: AttachRequest, context: Context) -> AttachReport:
     """
     if request.dry_run:
         return _attach(request, context)
-    with host_lock(context, "attach"):
+    with host_lock(context, "attach", wait=request.wait_for_lock):
         return _attach(request, context)
 
 
@@ -74,7 +74,7 @@ def detach(request: DetachRequest, context: Context) -> AttachReport:
     if request.dry_run:
         changed = patch.detach(patch.targets(installation), dry_run=True)
     else:
-        with host_lock(context, "detach"):
+        with host_lock(context, "detach", wait=request.wait_for_lock):
             changed = patch.detach(patch.targets(installation), dry_run=False)
     return _report(installation, standing(installation), context, changed, [])
 

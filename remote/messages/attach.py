@@ -103,6 +103,8 @@ class AttachRequest(Message):
     env: dict[str, str] = Field(default_factory=dict)
     """The environment that servers on this host are started with, on top of the login's."""
     dry_run: bool = False
+    wait_for_lock: bool = False
+    """Wait for another operator's command to end instead of refusing."""
     check_import: bool = True
     """Import the model module with the host's Python afterwards; takes some seconds."""
 
@@ -119,6 +121,7 @@ class DetachRequest(Message):
 
     env: dict[str, str] = Field(default_factory=dict)
     dry_run: bool = False
+    wait_for_lock: bool = False
 
 
 class ServerCapture(Message):

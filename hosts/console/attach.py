@@ -1,0 +1,65 @@
+"""What `inv attach`, `attached` and `detach` print: one line a host, then its files and its servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hosts.console.output import Output
+from hosts.fleet import Outcome
+from remote.messages.attach import AttachReport, ServerCapture
+
+
+def attach_line(report: AttachReport, dry_run: bool = False) -> str:
+    """`SGLang 0.5.23 in /opt/…/sglang: plugin (nothing of SGLang is edited)`."""
+    changed = f"; {_files(report)} {'would be ' if dry_run else ''}patched" if report.changed else ""
+    return f"{_where(report)}: {report.choice.way} ({report.choice.reason}){changed}"
+
+
+def attached_line(report: AttachReport) -> str:
+    """The installation, the way that is in it, and what an import came to."""
+    checks = [f"; {check.module} is imported from {check.file}" for check in report.checks]
+    missing = [f", and capture is not in it: {check.problem}" for check in report.checks if not check.attached]
+    return f"{_where(report)}: {report.choice.way} ({report.choice.reason}){''.join(checks + missing)}"
+
+
+def detach_line(report: AttachReport, dry_run: bool = False) -> str:
+    """How many files were put back."""
+    done = f"{_files(report)} {'would be ' if dry_run else ''}put back" if report.changed else "no file was patched"
+    return f"{_where(report)}: {done}"
+
+
+def is_amiss(report: AttachReport) -> bool:
+    """Whether something needs a person: an unknown file, a copy that is imported without capture in it."""
+    return any(file.state == "unknown" for file in report.files) or any(not check.attached for check in report.checks)
+
+
+def show_standing(output: Output, outcomes: Sequence[Outcome[AttachReport]]) -> None:
+    """Every model file's state and every running server's capture, by host."""
+    reports = [(outcome.host.name, outcome.value) for outcome in outcomes if outcome.value is not None]
+    files = [[name, file.family, file.state, file.path] for name, report in reports for file in report.files]
+    output.table(["host", "family", "state", "file"], files)
+    servers = [[name, row.server, _capture(row)] for name, report in reports for row in report.servers]
+    if servers:
+        output.table(["host", "server", "capture"], servers)
+    for name, report in reports:
+        for file in report.files:
+            if file.problem:
+                output.note(f"{name}: {file.problem}.")
+            for line in file.diff.splitlines():
+                output.note(f"    {line}")
+
+
+def _capture(row: ServerCapture) -> str:
+    if row.way is None:
+        return "none"
+    age = "this payload" if row.current else "an earlier payload; restart to renew"
+    return f"{row.way}, payload {row.payload[:8]} ({age})"
+
+
+def _where(report: AttachReport) -> str:
+    kind = " (a checkout)" if report.installation.editable else ""
+    return f"SGLang {report.installation.version} in {report.installation.package}{kind}"
+
+
+def _files(report: AttachReport) -> str:
+    return f"{len(report.changed)} file{'' if len(report.changed) == 1 else 's'}"

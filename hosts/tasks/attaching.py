@@ -1,0 +1,79 @@
+"""Tasks around capture in the hosts' SGLang: `attach`, `attached`, `detach` (`deploy` attaches by itself)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast, get_args
+
+from invoke.context import Context
+
+from hosts.commands import attach as attaching
+from hosts.console.attach import attach_line, attached_line, detach_line, is_amiss, show_standing
+from hosts.console.live import live_lines
+from hosts.errors import UsageError
+from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
+from remote.messages.server import Attach
+
+_WAIT = {"wait": "wait for another operator's command on a host instead of refusing"}
+
+
+@roost_task(TARGET, JSON, DRY_RUN, _WAIT, way="auto, plugin or patch (default: the inventory's `attach`)")
+def attach(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    way: str | None = None,
+    wait: bool = False,
+    dry_run: bool = False,
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Bring capture into the hosts' SGLang and see it imported; `deploy` does this too."""
+    with session(host, hosts, inventory, json) as (fleet, output):
+        chosen = _way(way)
+        with live_lines(output) as lines:
+            outcomes = attaching.attach(fleet, way=chosen, dry_run=dry_run, wait=wait, on_progress=lines)
+        finish(output.outcomes(outcomes, partial(attach_line, dry_run=dry_run)))
+
+
+@roost_task(
+    TARGET, JSON, imports="import a model module with the host's Python (some seconds; --no-imports leaves it out)"
+)
+def attached(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    imports: bool = True,
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Show how capture stands: which SGLang, which files, and which running servers capture."""
+    with session(host, hosts, inventory, json) as (fleet, output):
+        with live_lines(output) as lines:
+            outcomes = attaching.attached(fleet, imports=imports, on_progress=lines)
+        code = output.outcomes(outcomes, attached_line, is_amiss)
+        show_standing(output, outcomes)
+        finish(code)
+
+
+@roost_task(TARGET, JSON, DRY_RUN, _WAIT)
+def detach(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    wait: bool = False,
+    dry_run: bool = False,
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Put the hosts' SGLang back as it was, byte for byte."""
+    with session(host, hosts, inventory, json) as (fleet, output):
+        with live_lines(output) as lines:
+            outcomes = attaching.detach(fleet, dry_run=dry_run, wait=wait, on_progress=lines)
+        finish(output.outcomes(outcomes, partial(detach_line, dry_run=dry_run)))
+
+
+def _way(text: str | None) -> Attach | None:
+    if text is not None and text not in get_args(Attach):
+        raise UsageError(f"--way {text} is none of {', '.join(get_args(Attach))}.")
+    return cast("Attach | None", text)
