@@ -53,9 +53,10 @@ class Output:
             self.err.print(escape(printable(text)))
 
     def line(self, text: str) -> None:
-        """One line of result; silent with `--json`, whose document says it all."""
+        """One line of result, or several; silent with `--json`, whose document says it all."""
         if not self.as_json:
-            self.out.print(escape(printable(text)))
+            for line in text.splitlines():
+                self.out.print(escape(printable(line)))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
         """A table of plain values; numbers are right-aligned."""

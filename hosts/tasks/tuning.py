@@ -1,17 +1,21 @@
-"""Tasks about modes and speed: `diff-modes`, `bench`."""
+"""Tasks about modes and speed: `diff-modes`, `bench`, `tune`."""
 
 from __future__ import annotations
 
 from invoke.context import Context
 
 from hosts.commands import bench as benching
+from hosts.commands import tune as tuning
 from hosts.console.bench import bench_line, show_comparison, show_measurements
 from hosts.console.live import live_lines
+from hosts.console.tune import show_tuned, tuned_line
 from hosts.errors import UsageError
 from hosts.inventory.load import inventory_path
 from hosts.inventory.modes import diff_modes as differences_of
-from hosts.tasks.session import JSON, TARGET, finish, printing, roost_task, session
+from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, printing, roost_task, session
+from hosts.tune.plan import Plan
 from remote.messages.bench import BenchRequest
+from remote.messages.envelope import Progress
 
 
 @roost_task(TARGET, JSON, name="diff-modes", first="a mode of the inventory", second="another one")
@@ -77,6 +81,55 @@ def bench(
             outcomes = benching.bench(fleet, request, label=label, on_progress=lines)
         code = output.outcomes(outcomes, bench_line)
         show_measurements(output, outcomes)
+        finish(code)
+
+
+@roost_task(
+    TARGET,
+    JSON,
+    DRY_RUN,
+    mode="the mode to tune",
+    goal="decode or prefill: which message sizes and which measurement count",
+    confirm="how many of the best settings get a real server",
+    repetitions="repetitions of each confirming measurement",
+    deadline="seconds that the collectives' benchmark may take under one setting",
+    fresh="forget an unfinished search instead of resuming it",
+    apply="write the winner into the inventory (comments and order are kept)",
+)
+def tune(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    mode: str = "serve",
+    goal: str = "decode",
+    confirm: int = 3,
+    repetitions: int = 5,
+    deadline: float = 60.0,
+    fresh: bool = False,
+    apply: bool = False,
+    dry_run: bool = False,
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Find the NCCL settings and all-reduce flags that serve fastest; never ends slower than the current ones."""
+    with session(host, hosts, inventory, json) as (fleet, output):
+        if goal not in ("decode", "prefill"):
+            raise UsageError(f"There is no goal {goal!r}.", remedy="Say decode or prefill.")
+        plan = Plan(mode, "decode" if goal == "decode" else "prefill", confirm, repetitions, deadline, fresh)
+        if dry_run:
+            would = tuning.planned(fleet, plan)
+            output.document(would)
+            for name, settings in would.items():
+                output.line("\n".join([f"{name}: {len(settings)} settings would be tried:", *settings]))
+            return
+        with live_lines(output) as lines:
+            outcomes = tuning.tune(fleet, plan, lambda each, text: lines(each, Progress(text=text)))
+        code = output.outcomes(outcomes, tuned_line)
+        tuned = [outcome.result for outcome in outcomes if outcome.ok]
+        for result in tuned:
+            show_tuned(output, result)
+        if apply:
+            output.note(f"Written to {fleet.inventory.path}: {', '.join(tuning.apply(fleet, tuned)) or 'no change'}.")
         finish(code)
 
 

@@ -45,7 +45,9 @@ class ScreenRequest(Message):
     gpus: list[int] = Field(default_factory=list)
     """CUDA ordinals, one a rank; empty runs `ranks` gloo ranks on the CPU."""
     ranks: int = 2
-    hidden_size: int
+    model: str = ""
+    """Path of the model whose `hidden_size` counts, where that is not given."""
+    hidden_size: int | None = None
     dtype_bytes: int = 2
     tokens: list[int] = Field(default_factory=lambda: [1, 8, 64, 2048, 8192])
     """Tokens in one message: decode batches and prefill chunks; a message is tokens x hidden x dtype bytes."""

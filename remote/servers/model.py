@@ -35,10 +35,19 @@ def check_model(path: str) -> dict[str, Any]:
 
 def depth(config: dict[str, Any]) -> int:
     """Number of blocks n, also of a model that wraps its language model (`text_config`); raises HostError."""
+    return _number(config, "num_hidden_layers", "so its boundaries are unknown")
+
+
+def hidden_size(config: dict[str, Any]) -> int:
+    """Width H of the residual stream, likewise; raises HostError."""
+    return _number(config, "hidden_size", "so the size of its messages is unknown")
+
+
+def _number(config: dict[str, Any], key: str, so: str) -> int:
     for section in (config, config.get("text_config"), config.get("language_config")):
-        if isinstance(section, dict) and isinstance(section.get("num_hidden_layers"), int):
-            return int(section["num_hidden_layers"])
-    raise HostError("The model's config.json names no num_hidden_layers, so its boundaries are unknown.")
+        if isinstance(section, dict) and isinstance(section.get(key), int):
+            return int(section[key])
+    raise HostError(f"The model's config.json names no {key}, {so}.")
 
 
 def _check_blocks(folder: Path, config: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from remote.context import Context
 from remote.errors import HostError
 from remote.messages.tune import Sample, ScreenRequest, ScreenResult, Status
+from remote.servers.model import check_model, hidden_size
 from remote.tune.nccl_log import read_choice
 
 LOG_SUBSYSTEMS = "INIT,ENV,GRAPH,TUNING"
@@ -63,7 +64,8 @@ def screen(request: ScreenRequest, context: Context, keep_logs: Path | None = No
 def _start(request: ScreenRequest, context: Context, world: int, folder: Path) -> list[subprocess.Popen[bytes]]:
     """One process a rank, each the head of a session of its own."""
     port = _free_port()
-    sizes = [tokens * request.hidden_size * request.dtype_bytes for tokens in request.tokens]
+    width = request.hidden_size or hidden_size(check_model(request.model))
+    sizes = [tokens * width * request.dtype_bytes for tokens in request.tokens]
     env = {
         **os.environ,
         "OMP_NUM_THREADS": "1",

@@ -13,7 +13,7 @@ from remote.messages.bench import BenchRequest, BenchResult, Measurement
 
 
 def result(values: list[float], better: str = "higher", **changes: object) -> BenchResult:
-    measurement = Measurement(name="decode", unit="tokens/s", better=better, values=values)  # type: ignore[arg-type]
+    measurement = Measurement(name="decode", unit="tokens/s", better=better, values=values)
     base = BenchResult(
         host="gpu1",
         server="main",
@@ -78,5 +78,5 @@ def test_an_unknown_result_is_refused_with_what_there_is(tmp_path: Path) -> None
     kept.save(result([1.0], label="baseline"))
     with pytest.raises(UsageError, match="Kept results: gpu1/baseline"):
         kept.load("dormant")
-    with pytest.raises(UsageError, match="label '../x' cannot be used"):
+    with pytest.raises(UsageError, match=r"label '\.\./x' cannot be used"):
         kept.save(result([1.0], label="../x"))

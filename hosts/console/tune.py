@@ -1,0 +1,41 @@
+"""What `inv tune` prints: the table of settings, the winner with its interval, the fragment to paste."""
+
+from __future__ import annotations
+
+from hosts.bench.compare import Comparison
+from hosts.commands.tune import winning_fragment
+from hosts.console.output import Output
+from hosts.tune.fragment import as_yaml
+from hosts.tune.outcome import Row, Tuned
+
+MOST_ROWS = 20
+
+
+def tuned_line(result: Tuned) -> str:
+    """Who won."""
+    if result.is_current:
+        return f"the current setting stays ({result.winner.key}): nothing was faster for {result.goal}"
+    return f"{result.winner.key} is faster for {result.goal}"
+
+
+def show_tuned(output: Output, result: Tuned) -> None:
+    """The table, then what belongs into the inventory."""
+    rows = [_cells(row) for row in result.rows[:MOST_ROWS]]
+    output.table(("setting", "collectives", "server: B / A (95 % interval)", "note"), rows, title=result.host)
+    if len(result.rows) > MOST_ROWS:
+        output.note(f"{len(result.rows) - MOST_ROWS} slower settings are in the record only.")
+    for warning in result.warnings:
+        output.note(f"{result.host}: NCCL says: {warning}")
+    if result.chosen:
+        output.note(f"{result.host}: under the winner NCCL used {', '.join(result.chosen)}")
+    if not result.is_current:
+        output.line(f"\n{as_yaml(winning_fragment(result))}")
+
+
+def _cells(row: Row) -> tuple[str, str, str, str]:
+    screened = "-" if row.screened is None else f"{row.screened:.2f} x"
+    return (row.setting.key, screened, "; ".join(_comparison(each) for each in row.confirmed) or "-", row.note)
+
+
+def _comparison(row: Comparison) -> str:
+    return f"{row.name}: {row.ratio:.3f} ({row.low:.3f} to {row.high:.3f}), {row.verdict}"

@@ -1,0 +1,98 @@
+"""The settings to try: NCCL variables and server flags, from the inventory's `tune` or a sensible default. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from pydantic import BaseModel, Field
+
+from hosts.errors import UsageError
+from hosts.inventory.model import FlagValue, Host
+from hosts.inventory.servers import find_mode
+
+DEFAULT_GRID: dict[str, list[FlagValue]] = {
+    "NCCL_PROTO": ["LL", "LL128", "Simple"],
+    "NCCL_ALGO": ["Ring", "Tree"],
+    "NCCL_P2P_LEVEL": ["NVL", "SYS"],
+    "NCCL_MAX_NCHANNELS": [8, 16, 32],
+    "NCCL_BUFFSIZE": [4194304, 16777216],
+    "NCCL_NTHREADS": [256, 512],
+    "disable-custom-all-reduce": [True, False],
+}
+"""NVLS is left out: on hosts whose GPUs are shared it can put all of them out of service."""
+
+FORBIDDEN = {"NCCL_NVLS_ENABLE"}
+
+
+class Setting(BaseModel):
+    """One point of the grid."""
+
+    env: dict[str, str] = Field(default_factory=dict)
+    """NCCL variables; one that is missing is not set at all."""
+    flags: dict[str, FlagValue] = Field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Its name in tables and in the record: `NCCL_ALGO=Ring NCCL_PROTO=LL --disable-custom-all-reduce=True`."""
+        words = [f"{name}={value}" for name, value in sorted(self.env.items())]
+        words += [f"--{name}={value}" for name, value in sorted(self.flags.items())]
+        return " ".join(words) or "nothing set"
+
+
+def grid_of(host: Host) -> dict[str, list[FlagValue]]:
+    """The host's grid; raises UsageError where it holds what must not be tried."""
+    grid = host.tune or DEFAULT_GRID
+    for name in grid:
+        if name in FORBIDDEN:
+            raise UsageError(f"{name} cannot be tuned: it stays as the host has it.", remedy="Take it out of `tune`.")
+        if not grid[name]:
+            raise UsageError(f"`tune` gives no values for {name}.", remedy="List at least one.")
+    return grid
+
+
+def current(host: Host, mode: str) -> Setting:
+    """What the inventory sets now for everything that the grid varies."""
+    grid, flags = grid_of(host), find_mode(host, mode).flags
+    known = {**host.nccl, **find_mode(host, mode).env}
+    return Setting(
+        env={name: known[name] for name in grid if is_variable(name) and name in known},
+        flags={name: flags.get(name, False) for name in grid if not is_variable(name)},
+    )
+
+
+def collectives(host: Host, mode: str) -> list[Setting]:
+    """Every combination of the NCCL variables, the current one first; flags as they are now."""
+    now = current(host, mode)
+    grid = {name: values for name, values in grid_of(host).items() if is_variable(name)}
+    tried = [Setting(env=dict(zip(grid, map(str, point), strict=True)), flags=now.flags) for point in _points(grid)]
+    return [now, *(setting for setting in tried if setting != now)]
+
+
+def with_flags(host: Host, settings: list[Setting]) -> list[Setting]:
+    """Each setting with every combination of the grid's server flags."""
+    grid = {name: values for name, values in grid_of(host).items() if not is_variable(name)}
+    return [
+        Setting(env=setting.env, flags=dict(zip(grid, point, strict=True)))
+        for setting in settings
+        for point in _points(grid)
+    ]
+
+
+def applied(host: Host, mode: str, setting: Setting) -> Host:
+    """The host as it would be with this setting in the inventory."""
+    tuned = {name for name in grid_of(host) if is_variable(name)}
+    nccl = {name: value for name, value in host.nccl.items() if name not in tuned} | setting.env
+    of_mode = find_mode(host, mode)
+    env = {name: value for name, value in of_mode.env.items() if name not in tuned}
+    changed = of_mode.model_copy(update={"flags": {**of_mode.flags, **setting.flags}, "env": env})
+    return host.model_copy(update={"nccl": nccl, "modes": {**host.modes, mode: changed}})
+
+
+def is_variable(name: str) -> bool:
+    """Whether a grid's entry is an environment variable (upper case) and not a server flag."""
+    return name.isupper()
+
+
+def _points(grid: dict[str, list[FlagValue]]) -> Iterator[tuple[FlagValue, ...]]:
+    return itertools.product(*grid.values())

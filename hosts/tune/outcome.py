@@ -1,0 +1,106 @@
+"""What a search came to: a row a setting, the winner, and never anything slower than what was there. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from pydantic import BaseModel, Field
+
+from hosts.bench.compare import Comparison, compare
+from hosts.tune.grid import Setting
+from hosts.tune.plan import Plan
+from hosts.tune.record import Entry, Trial, TuneRecord
+from hosts.tune.score import Goal, speedup
+from remote.messages.bench import BenchResult
+
+
+class Row(BaseModel):
+    """One setting in the final table."""
+
+    setting: Setting
+    screened: float | None
+    """Speed of the collectives against the current setting in the last round; None where it did not run."""
+    confirmed: list[Comparison] = Field(default_factory=list)
+    """The server's speed against the current setting; empty where no server ran."""
+    note: str = ""
+    """Why it was skipped."""
+
+
+class Tuned(BaseModel):
+    """The end of a search."""
+
+    host: str
+    mode: str
+    goal: Goal
+    rows: list[Row]
+    winner: Setting
+    is_current: bool
+    """Nothing was faster than what the inventory has."""
+    warnings: list[str]
+    """What NCCL said of values that it ignored or refused."""
+    chosen: list[str]
+    """What NCCL did under the winner: transports, channels, algorithms."""
+
+
+def conclude(host: str, plan: Plan, now: Setting, record: TuneRecord) -> Tuned:
+    """The table and the winner, from what is on record."""
+    base = record.entry(now)
+    rows = [_row(entry, base) for entry in record.entries.values()]
+    best = max((row for row in rows if _is_faster(row)), key=lambda row: _gain(row.confirmed), default=None)
+    winner = now if best is None else best.setting
+    screened = [result for entry in record.entries.values() for result in entry.screened]
+    return Tuned(
+        host=host,
+        mode=plan.mode,
+        goal=plan.goal,
+        rows=sorted(rows, key=lambda row: (-_gain(row.confirmed), -(row.screened or 0.0))),
+        winner=winner,
+        is_current=best is None,
+        warnings=list({text: None for result in screened for text in result.chosen.warnings}),
+        chosen=_chosen(record, winner),
+    )
+
+
+def _row(entry: Entry, base: Entry) -> Row:
+    last = len(entry.screened) - 1
+    score = speedup(entry.screened[last], base.screened[last]) if 0 <= last < len(base.screened) else 0.0
+    failed = [result for result in entry.screened if result.status != "ok"]
+    notes = [f"{result.status}: {result.cause}" for result in failed]
+    notes += [trial.status for trial in entry.trials if trial.result is None]
+    mine, theirs = pooled(entry.trials), pooled(base.trials)
+    confirmed = compare(theirs, mine) if mine is not None and theirs is not None else []
+    return Row(setting=entry.setting, screened=score or None, confirmed=confirmed, note=notes[0] if notes else "")
+
+
+def pooled(trials: list[Trial]) -> BenchResult | None:
+    """The trials' values together as one result; None where no trial ran to its end."""
+    results = [trial.result for trial in trials if trial.result is not None]
+    if not results:
+        return None
+    together = results[0].model_copy(deep=True)
+    for other in results[1:]:
+        for mine, theirs in zip(together.measurements, other.measurements, strict=True):
+            mine.values.extend(theirs.values)
+    return together
+
+
+def _is_faster(row: Row) -> bool:
+    verdicts = {each.verdict for each in row.confirmed}
+    return "faster" in verdicts and "slower" not in verdicts
+
+
+def _gain(rows: list[Comparison]) -> float:
+    """Geometric mean of the speed-ups over all quantities, whichever way each one is better; 1 where there are none."""
+    if not rows:
+        return 1.0
+    return math.exp(statistics.fmean(math.log(row.ratio if row.unit == "tokens/s" else 1 / row.ratio) for row in rows))
+
+
+def _chosen(record: TuneRecord, winner: Setting) -> list[str]:
+    results = record.entry(winner).screened
+    if not results:
+        return []
+    chosen = results[-1].chosen
+    channels = [] if chosen.channels is None else [f"{chosen.channels} channels"]
+    return [*chosen.transports, *channels, *chosen.algorithms]

@@ -1,0 +1,39 @@
+"""How good a setting's collectives are, as one number against the current setting. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Literal
+
+from remote.messages.tune import ScreenResult
+
+Goal = Literal["decode", "prefill"]
+DECODE_TOKENS = [1, 8, 64]
+"""Tokens in a decode step's messages: batch sizes."""
+PREFILL_TOKENS = [2048, 8192]
+"""Tokens in a prefill step's messages: chunks."""
+
+
+def tokens(goal: Goal) -> list[int]:
+    """Message sizes that count for a goal, in tokens.
+
+    They are kept apart because they disagree: on two H200s the LL protocol was 8 % faster at 14 KB and 3.7 times
+    slower at 112 MB (`benchmarks/results/collectives-*.md`).
+    """
+    return DECODE_TOKENS if goal == "decode" else PREFILL_TOKENS
+
+
+def speedup(result: ScreenResult, against: ScreenResult) -> float:
+    """Geometric mean over operations and sizes of the other's time over this one's; above 1 is faster.
+
+    A setting that crashed, hung or was refused scores 0.
+    """
+    if result.status != "ok" or against.status != "ok":
+        return 0.0
+    times, others = _medians(result), _medians(against)
+    return math.exp(statistics.fmean(math.log(others[key] / times[key]) for key in times if key in others))
+
+
+def _medians(result: ScreenResult) -> dict[tuple[str, int], float]:
+    return {(sample.operation, sample.size_bytes): statistics.median(sample.microseconds) for sample in result.samples}

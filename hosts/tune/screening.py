@@ -1,0 +1,70 @@
+"""Stage 1: every setting of the grid through the collectives' microbenchmark, halving as it goes. Laptop's side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hosts.transport.backend import Backend
+from hosts.tune.grid import Setting, applied
+from hosts.tune.plan import Plan
+from hosts.tune.record import TuneRecord
+from hosts.tune.score import speedup, tokens
+from remote.messages.server import ServerSpec
+from remote.messages.tune import ScreenRequest, ScreenResult
+
+KEPT_SHARE = 0.5
+"""Successive halving: the better half of a round goes on to the next, with twice the repetitions."""
+FIRST_REPETITIONS = 3
+MOST_ROUNDS = 4
+OVERHEAD_SECONDS = 120.0
+
+Say = Callable[[str], None]
+
+
+class Screening:
+    """The rounds on one host; every result is on record before the next setting is tried."""
+
+    def __init__(
+        self, backend: Backend, root: Path, plan: Plan, spec: ServerSpec, record: TuneRecord, say: Say
+    ) -> None:
+        self._backend, self._root, self._plan, self._spec = backend, root, plan, spec
+        self._record, self._say = record, say
+
+    def best(self, settings: list[Setting]) -> list[Setting]:
+        """Return the current setting (`settings[0]`, in every round) and the `plan.confirm` fastest others."""
+        now, left = settings[0], settings
+        for round_number in range(MOST_ROUNDS):
+            scores = {setting.key: self._score(setting, now, round_number) for setting in left}
+            ranked = sorted(left[1:], key=lambda setting: -scores[setting.key])
+            alive = [setting for setting in ranked if scores[setting.key] > 0]
+            if len(alive) <= self._plan.confirm or round_number == MOST_ROUNDS - 1:
+                return [now, *alive[: self._plan.confirm]]
+            left = [now, *alive[: max(self._plan.confirm, int(len(alive) * KEPT_SHARE))]]
+        raise AssertionError("the last round returns")
+
+    def _score(self, setting: Setting, now: Setting, round_number: int) -> float:
+        """This round's speed against the current setting's in the same round, measured if it is not on record."""
+        entry = self._record.entry(setting)
+        if len(entry.screened) <= round_number:
+            entry.screened.append(self._measure(setting, FIRST_REPETITIONS << round_number))
+            self._record.save(self._root)
+        result = entry.screened[round_number]
+        score = speedup(result, self._record.entry(now).screened[round_number])
+        outcome = f"{score:.2f} x the current speed" if score else f"{result.status}: {result.cause}"
+        self._say(f"round {round_number + 1}: {setting.key}: {outcome}")
+        return score
+
+    def _measure(self, setting: Setting, repetitions: int) -> ScreenResult:
+        changed = applied(self._backend.host, self._plan.mode, setting)
+        request = ScreenRequest(
+            env={**changed.env, **changed.nccl},
+            gpus=self._spec.gpus,
+            ranks=self._spec.tp,
+            model=self._spec.model,
+            tokens=tokens(self._plan.goal),
+            repetitions=repetitions,
+            deadline_seconds=self._plan.deadline_seconds,
+        )
+        patience = self._plan.deadline_seconds + OVERHEAD_SECONDS
+        return self._backend.call("screen", request, ScreenResult, deadline=patience)
