@@ -78,7 +78,8 @@ def _verify_folder(
     with data_session(hosts if repair else None, inventory, json, many=True) as (fleet, output):
         path = preparing.local_paths(fleet, fleet.local, [folder])[0]
         faults: list[tuple[str, Fault]] = []
-        request = VerifyRequest(folder=path, model=model, digests=not quick)
+        here = preparing.local_paths(fleet, fleet.local, [model])[0] if model else ""
+        request = VerifyRequest(folder=path, model=here, digests=not quick)
         with live_lines(output) as lines:
             result = verifying.verify_folder(
                 fleet.local, request, lambda place, fault: faults.append((place, fault)), lines

@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from remote.context import Context
 from remote.data import holdings
@@ -19,11 +20,17 @@ from remote.data.workers import cores
 from remote.errors import UsageError
 from remote.messages.dataset import Ranges
 from remote.messages.extract import ShardRow
-from remote.messages.verify import Fault, FaultKind, VerifyRequest, VerifyResult
+from remote.messages.verify import Fault, FaultKind, ParityResult, VerifyRequest, VerifyResult
+
+if TYPE_CHECKING:
+    from remote.data.reference import Reference
 
 _AHEAD = 4
 """Shards handed to each thread before the oldest one is awaited."""
 _PROGRESS_SECONDS = 0.5
+PARITY_LIMITS = {"F32": 1e-4, "BF16": 0.06, "F16": 0.02}
+"""Largest relative error a slot. In 16 bits two right kernels differ by some units of the last place, which add up
+over the blocks; a wrong layer, norm or row is off by a third and more."""
 
 
 def verify(request: VerifyRequest, context: Context) -> VerifyResult:
@@ -32,7 +39,8 @@ def verify(request: VerifyRequest, context: Context) -> VerifyResult:
     place = _place(request, context)
     found: Counter[FaultKind] = Counter()
     again: set[int] = set()
-    for fault in _all_faults(place, request, context):
+    parity: list[ParityResult] = []
+    for fault in _all_faults(place, request, context, parity):
         context.report.item(fault)
         found[fault.kind] += 1
         if fault.index is not None:
@@ -45,6 +53,7 @@ def verify(request: VerifyRequest, context: Context) -> VerifyResult:
         quarantined=len(place.quarantined),
         delivered=len(place.delivered),
         faults=sum(found.values()),
+        parity=parity,
         by_kind=dict(found),
         requeue=_ranges(sorted(again)),
         holes=_ranges(place.holes().tolist()),
@@ -61,10 +70,46 @@ def _place(request: VerifyRequest, context: Context) -> Holdings:
     return holdings.of_destination(Path(request.folder).expanduser())
 
 
-def _all_faults(place: Holdings, request: VerifyRequest, context: Context) -> Iterator[Fault]:
+def _all_faults(
+    place: Holdings, request: VerifyRequest, context: Context, parity: list[ParityResult]
+) -> Iterator[Fault]:
     for path in place.strangers():
         yield Fault(kind="stranger", file=path.name, message="No row of the ledger speaks of it.")
     yield from _shard_faults(place, request, context)
+    if request.model:
+        context.report.progress("comparing a sample with transformers")
+        yield from _parity_faults(place, request, parity)
+
+
+def _parity_faults(place: Holdings, request: VerifyRequest, parity: list[ParityResult]) -> Iterator[Fault]:
+    """Records spread over the place, each slot against what transformers computes; unreadable ones were named."""
+    from remote.data.reference import Reference
+
+    reference = Reference(Path(request.model).expanduser(), place.identity)
+    limit = PARITY_LIMITS[place.identity.dtype]
+    for row in place.rows[:: max(1, len(place.rows) // request.parity_records)][: request.parity_records]:
+        errors = _relative_errors(reference, place, row)
+        if errors is None:
+            continue
+        parity.append(ParityResult(index=row.index, errors=errors))
+        wrong = [slot for slot, error in enumerate(errors) if not error <= limit]
+        if wrong:
+            message = f"Slot {wrong[0]} is {errors[wrong[0]]:.1e} off what transformers computes; {limit:g} is allowed."
+            yield Fault(kind="parity", index=row.index, file=place.path(row.index).name, message=message)
+
+
+def _relative_errors(reference: Reference, place: Holdings, row: ShardRow) -> list[float] | None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from remote.data.reference import relative_errors
+
+    try:
+        found = load_file(place.path(row.index))["hidden_states"]
+    except (OSError, SafetensorError, KeyError):
+        return None
+    wanted = reference.states(place.token_ids(row.index))
+    return relative_errors(found, wanted) if found.shape == wanted.shape else None
 
 
 def _shard_faults(place: Holdings, request: VerifyRequest, context: Context) -> Iterator[Fault]:

@@ -9,7 +9,9 @@ from pydantic import Field
 from remote.messages.dataset import Ranges
 from remote.messages.envelope import Message
 
-FaultKind = Literal["missing", "digest", "size", "shape", "dtype", "tokens", "values", "unreadable", "stranger"]
+FaultKind = Literal[
+    "missing", "digest", "size", "shape", "dtype", "tokens", "values", "unreadable", "stranger", "parity"
+]
 """`missing`: in the ledger, not on disk. `stranger`: a file that no row of the ledger speaks of.
 `values`: not finite, a row of zeros, or the same in every row."""
 

@@ -1,0 +1,80 @@
+"""A record's hidden states as transformers computes them: the yardstick of `verify --model`. Imports torch.
+
+Hooks stand at the blocks themselves, so that boundary k is what left k blocks whatever the model's own
+`output_hidden_states` would say of its last entry. Runs where the model fits into memory; reads its folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from remote.errors import HostError
+from remote.messages.extract import Identity
+
+_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+
+
+class Reference:
+    """A model in transformers, eager, on the CPU or the first GPU."""
+
+    def __init__(self, folder: Path, identity: Identity) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.identity = identity
+        dtype = _DTYPES[identity.dtype]
+        try:
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+        except (OSError, ValueError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise HostError(f"The model at {folder} could not be loaded: {reason}") from error
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._model = model.eval().to(self._device)
+        self._layers, self._norm = _blocks_and_norm(self._model, identity.boundaries[-1])
+
+    def states(self, token_ids: np.ndarray) -> torch.Tensor:
+        """Return the slots of a record, float32 [L, slots, H]."""
+        seen: dict[int, torch.Tensor] = {}
+        handles = [self._hook(boundary, seen) for boundary in self.identity.boundaries]
+        ids = torch.from_numpy(token_ids.astype(np.int64)).unsqueeze(0).to(self._device)
+        try:
+            with torch.no_grad():
+                self._model(input_ids=ids, use_cache=False)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return torch.stack([seen[boundary] for boundary in self.identity.boundaries], dim=1)
+
+    def _hook(self, boundary: int, seen: dict[int, torch.Tensor]) -> Any:
+        blocks = len(self._layers)
+
+        def keep(output: Any) -> None:
+            tensor = output[0] if isinstance(output, tuple) else output
+            seen[boundary] = tensor[0].float().cpu()
+
+        if boundary == blocks and self.identity.final == "post":
+            return self._norm.register_forward_hook(lambda module, inputs, output: keep(output))
+        if boundary == blocks:
+            return self._norm.register_forward_pre_hook(lambda module, inputs: keep(inputs))
+        return self._layers[boundary].register_forward_pre_hook(
+            lambda module, inputs, kwargs: keep(inputs if inputs else kwargs["hidden_states"]), with_kwargs=True
+        )
+
+
+def _blocks_and_norm(model: nn.Module, blocks: int) -> tuple[nn.ModuleList, nn.Module]:
+    """The decoder's blocks and the norm after them; raise HostError where the model is built in another way."""
+    for module in model.modules():
+        layers, norm = getattr(module, "layers", None), getattr(module, "norm", None)
+        if isinstance(layers, nn.ModuleList) and len(layers) == blocks and isinstance(norm, nn.Module):
+            return layers, norm
+    raise HostError(f"{type(model).__name__} has no {blocks} blocks with a norm after them, as the shards say.")
+
+
+def relative_errors(found: torch.Tensor, wanted: torch.Tensor) -> list[float]:
+    """For each slot the largest difference over the largest value; both [L, slots, H]."""
+    difference = (found.float() - wanted).abs().amax(dim=(0, 2))
+    return (difference / wanted.abs().amax(dim=(0, 2)).clamp_min(1e-30)).tolist()  # type: ignore[no-any-return]
