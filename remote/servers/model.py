@@ -57,7 +57,7 @@ def _check_blocks(folder: Path, config: dict[str, Any]) -> None:
     missing = sorted(set(range(depth(config))) - found) if found else []
     if missing:
         raise HostError(
-            f"The weights in {folder} lack block {missing[0]} ({len(missing)} of {depth(config)} blocks have no tensor).",
+            f"The weights in {folder} lack block {missing[0]} ({len(missing)} of {depth(config)} are missing).",
             remedy="Finish copying the model, or correct its config.json.",
         )
 

@@ -15,6 +15,19 @@ from remote.paths import ServerPaths, Workdir
 from remote.servers.processes import find, members
 
 
+class Record:
+    """The record of one server in the hands of its only writer."""
+
+    def __init__(self, paths: ServerPaths, state: ServerState) -> None:
+        self.paths = paths
+        self.state = state
+
+    def change(self, **values: object) -> None:
+        """Change the state and write it, whole."""
+        self.state = self.state.model_copy(update=values)
+        save(self.paths, self.state)
+
+
 def save(paths: ServerPaths, state: ServerState) -> None:
     """Write the state whole."""
     write_whole(paths.state, state.model_dump_json(indent=1).encode())

@@ -71,12 +71,12 @@ def test_a_crash_after_ready_starts_it_again_where_that_was_asked_for(
     async def live() -> ServerState:
         life = supervisor.Supervisor(paths, state, {**os.environ, MARK: state.mark})
         running = asyncio.create_task(life.run())
-        while not (life.state.status == "ready" and life.state.restarts):
+        while not (life.record.state.status == "ready" and life.record.state.restarts):
             assert not running.done()
             await asyncio.sleep(0.05)
-        life._stop.set()
+        life.stop.set()
         await running
-        return life.state
+        return life.record.state
 
     ended = asyncio.run(asyncio.wait_for(live(), 60))
     assert (ended.restarts, ended.start, ended.status) == (1, 2, "stopped")

@@ -1,0 +1,156 @@
+"""One start of one server, from exec to the last of its processes.
+
+Runs inside the supervisor. Starts SGLang in a session and process group of its own, writes what happens to the record,
+and leaves nothing of it running when it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from remote.errors import RoostError
+from remote.messages.server import ProcessRef
+from remote.servers import dump, ending, logfile
+from remote.servers.causes import End, explain, oom_kills
+from remote.servers.peers import TOKEN, Link, PeerEnd
+from remote.servers.processes import reference
+from remote.servers.ready import Readiness
+from remote.servers.records import Record
+
+
+class Life:
+    """The server of `record`, once; `stop` is set when a person wants it to end."""
+
+    def __init__(self, record: Record, environ: dict[str, str], stop: asyncio.Event) -> None:
+        self._record = record
+        self._environ = environ
+        self._stop = stop
+        self._spec = record.state.spec
+        self._link: Link | None = None
+
+    async def run(self) -> None:
+        """Start, await ready, await the end; the record then says `stopped` or `failed`, with the cause."""
+        killed_before = oom_kills()
+        try:
+            await self._open_link()
+            process = await self._start()
+        except (RoostError, OSError) as error:
+            await self._close_link(f"it could not be started: {error}")
+            self._record.change(status="failed", ended_at=time.time(), cause=f"It could not be started: {error}")
+            return
+        self._record.change(server=reference(process.pid), started_at=time.time())
+        exited = asyncio.create_task(process.wait())
+        cause, asked = await self._until_end(exited)
+        if exited.done() and not asked:
+            end = End(exited.result(), self._record.state.command, oom_kills() - killed_before)
+            await self._crashed(explain(Path(self._record.state.log), end), exited.result())
+        else:
+            await self._ended(exited, cause, asked=asked)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        state = self._record.state
+        if state.capture is not None:
+            dump.sweep(Path(state.capture.dump_dir))
+        log = logfile.create(self._record.paths, Path(state.log))
+        try:
+            return await asyncio.create_subprocess_exec(
+                *state.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._record.paths.root,
+                env=self._environ,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+
+    async def _until_end(self, exited: asyncio.Task[int]) -> tuple[str, bool]:
+        """Why a server that still runs has to go ("" where it ended by itself), and whether a person asked for it."""
+        stopped = asyncio.create_task(self._stop.wait())
+        lost = asyncio.create_task(self._lost())
+        readiness = Readiness(self._spec.port, self._record.state.capture)
+        ready = asyncio.create_task(self._ready(readiness))
+        tasks: set[asyncio.Task[Any]] = {stopped, lost, ready}
+        try:
+            await asyncio.wait(
+                {exited, *tasks},
+                timeout=self._spec.ready_timeout_seconds,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if ready.done():
+                ready.result()
+                self._record.change(status="ready", ready_at=time.time())
+                await asyncio.wait({exited, stopped, lost}, return_when=asyncio.FIRST_COMPLETED)
+            elif not (exited.done() or stopped.done() or lost.done()):
+                return f"Not ready within {self._spec.ready_timeout_seconds:.0f} s: {readiness.seen}.", False
+        except RoostError as error:
+            return str(error), False
+        finally:
+            for task in tasks:
+                task.cancel()
+        if stopped.done() and not stopped.cancelled():
+            return "", True
+        if lost.done() and not lost.cancelled():
+            return f"The server spans hosts, and {lost.result().cause}", lost.result().stopped
+        return "", False
+
+    async def _ready(self, readiness: Readiness) -> None:
+        """One generation is enough for a server over several hosts; only rank 0 answers requests."""
+        if self._link is None:
+            await readiness.wait()
+            return
+        await self._link.wait_linked()
+        if self._spec.node_rank:
+            await self._link.wait_ready()
+        else:
+            await readiness.wait()
+            await self._link.say_ready()
+
+    async def _crashed(self, cause: str, code: int) -> None:
+        """Say so first, within moments of the death; then end what it left behind."""
+        self._record.change(status="failed", exit_code=code, ended_at=time.time(), cause=cause)
+        await self._close_link(cause)
+        self._note_left(await asyncio.to_thread(ending.kill, *self._handle()))
+
+    async def _ended(self, exited: asyncio.Task[int], cause: str, *, asked: bool) -> None:
+        await self._close_link(cause, stopped=asked)
+        left = await asyncio.to_thread(ending.end, *self._handle())
+        self._record.change(
+            status="stopped" if asked else "failed",
+            exit_code=None if left else await exited,
+            ended_at=time.time(),
+            cause="" if asked else cause,
+        )
+        self._note_left(left)
+
+    def _handle(self) -> tuple[ProcessRef, str]:
+        state = self._record.state
+        assert state.server is not None
+        return state.server, state.mark
+
+    def _note_left(self, left: list[psutil.Process]) -> None:
+        if left:
+            pids = ", ".join(str(process.pid) for process in left)
+            self._record.change(cause=f"{self._record.state.cause} Still there after SIGKILL: {pids}.".strip())
+
+    async def _open_link(self) -> None:
+        if self._spec.nodes:
+            self._link = Link(self._spec, self._environ.get(TOKEN, ""))
+            await self._link.open()
+
+    async def _lost(self) -> PeerEnd:
+        if self._link is None:
+            await asyncio.Event().wait()
+        assert self._link is not None
+        return await self._link.lost()
+
+    async def _close_link(self, cause: str, *, stopped: bool = False) -> None:
+        if self._link is not None:
+            await self._link.close(cause, stopped=stopped)

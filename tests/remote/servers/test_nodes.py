@@ -1,0 +1,96 @@
+"""A server over several hosts lives and dies as one: two supervisors, linked over loopback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from remote.context import Context
+from remote.messages.server import ServerState, StopRequest
+from remote.servers.detach import start_supervisor
+from remote.servers.peers import LINK_PORT_OFFSET, TOKEN
+from remote.servers.processes import MARK, find
+from remote.servers.stop import stop
+from tests.remote.servers.states import server_of, supervisor_of
+
+Start = Callable[..., ServerState]
+
+
+def two_ports_in_a_row() -> int:
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                second.bind(("127.0.0.1", port + LINK_PORT_OFFSET))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+@pytest.fixture
+def both(prepare: Start, context: Context) -> Callable[..., None]:
+    """Start `node0` and `node1` of one server; `node1` has the other options and, if given, another token."""
+    address = f"127.0.0.1:{two_ports_in_a_row()}"
+
+    def begin(*options: str, token: str = "t0ken", other_token: str = "t0ken", **spec: Any) -> None:
+        for rank in range(2):
+            state = prepare(
+                *(options if rank else ()),
+                name=f"node{rank}",
+                nodes=["gpu1", "gpu2"],
+                node_rank=rank,
+                dist_init_addr=address,
+                **spec,
+            )
+            if rank:  # the stand-ins share this host; only rank 0 is asked for a generation
+                state = state.model_copy(update={"command": [*state.command[: -1 - len(options)], "0", *options]})
+                from remote.servers import records
+
+                records.save(context.workdir.server(state.name), state)
+            secret = other_token if rank else token
+            start_supervisor(state, {**os.environ, MARK: state.mark, TOKEN: secret}, context)
+
+    return begin
+
+
+def test_all_nodes_are_ready_when_rank_0_has_generated(both: Callable[..., None], until: Start) -> None:
+    both()
+    assert until("ready", "failed", name="node0").status == "ready"
+    assert until("ready", "failed", name="node1").status == "ready"
+
+
+def test_one_nodes_death_ends_the_other_and_names_it(both: Callable[..., None], until: Start) -> None:
+    both()
+    until("ready", name="node0")
+    other = until("ready", name="node1")
+    os.kill(server_of(other).pid, signal.SIGKILL)
+    ended = until("failed", name="node0")
+    assert "node gpu2 (rank 1) ended: It was killed by SIGKILL" in ended.cause
+    assert find(ended.server) is None
+
+
+def test_a_supervisor_that_vanishes_ends_the_other_node(both: Callable[..., None], until: Start) -> None:
+    both()
+    first = until("ready", name="node0")
+    until("ready", name="node1")
+    os.kill(supervisor_of(first).pid, signal.SIGKILL)
+    assert "the supervisor of node gpu1 (rank 0) is not heard any more" in until("failed", name="node1").cause
+
+
+def test_stopping_one_node_stops_the_server(both: Callable[..., None], until: Start, context: Context) -> None:
+    both()
+    until("ready", name="node0")
+    until("ready", name="node1")
+    stop(StopRequest(names=["node1"]), context)
+    assert until("stopped", "failed", name="node0").status == "stopped"
+
+
+def test_a_stranger_without_the_token_is_not_linked(both: Callable[..., None], until: Start) -> None:
+    both(other_token="wrong", ready_timeout_seconds=3.0)
+    assert until("ready", "failed", name="node0").status == "failed"
