@@ -24,9 +24,7 @@ class Report:
             self._stream.write(message.model_dump_json() + "\n")
             self._stream.flush()
 
-    def progress(
-        self, text: str, done: float | None = None, total: float | None = None, unit: str = ""
-    ) -> None:
+    def progress(self, text: str, done: float | None = None, total: float | None = None, unit: str = "") -> None:
         """Say one sentence, and how far along in `unit` where that is known."""
         self.line(Progress(text=text, done=done, total=total, unit=unit))
 

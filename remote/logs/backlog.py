@@ -1,0 +1,146 @@
+"""Runs on the host for `remote.logs`: at which byte of which file the asked-for lines begin. Reads logs only."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from remote.logs.lines import CHUNK_BYTES, MAX_LINE_BYTES
+
+_TIME = re.compile(rb"\W{0,3}(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,]\d+)?(Z|[+-]\d\d:?\d\d)?")
+"""SGLang's `[2026-01-31 12:00:00 TP0]`, Python logging's default, ISO 8601; searched at a line's start."""
+
+_Place = tuple[int, int]
+"""Number of a file in the list, byte in it."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The first byte to show."""
+
+    path: Path
+    offset: int = 0
+
+
+def backlog_start(
+    files: Sequence[Path], lines: int | None, pattern: re.Pattern[str] | None, since: float | None
+) -> Start:
+    """Where the last `lines` lines that match `pattern` and were logged at `since` (Unix time) or later begin.
+
+    `files` are one log's, oldest first, at least one. None switches a condition off.
+    """
+    first = (0, 0) if since is None else _first_since(files, since)
+    if lines is None:
+        place = first
+    elif pattern is None or lines == 0:
+        place = _last_lines(files, lines, first)
+    else:
+        place = _last_matches(files, lines, pattern, first)
+    return Start(files[place[0]], place[1])
+
+
+def logged_at(line: bytes) -> float | None:
+    """Unix time at a line's start; without a zone it is this host's local time, as loggers write it."""
+    match = _TIME.match(line)
+    if match is None:
+        return None
+    day, clock, zone = (part.decode() if part else "" for part in match.groups())
+    try:
+        return datetime.fromisoformat(f"{day}T{clock}{_iso_zone(zone)}").timestamp()
+    except ValueError:
+        return None
+
+
+def _iso_zone(zone: str) -> str:
+    """`Z` and `+0100` as Python 3.10's fromisoformat reads them."""
+    if zone in {"", "Z"}:
+        return "+00:00" if zone else ""
+    return zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
+
+
+def _first_since(files: Sequence[Path], since: float) -> _Place:
+    """First line with a time of at least `since`; the end of the log if there is none."""
+    for number, path in enumerate(files):
+        if path.stat().st_mtime < since:
+            continue
+        for offset, line in _lines(path, 0):
+            at = logged_at(line)
+            if at is not None and at >= since:
+                return number, offset
+    return _end(files)
+
+
+def _last_lines(files: Sequence[Path], count: int, first: _Place) -> _Place:
+    """Go back `count` lines, over earlier files too, but not beyond `first`."""
+    if count == 0:
+        return _end(files)
+    wanted = count
+    for number in range(len(files) - 1, first[0] - 1, -1):
+        found, offset = _back(files[number], wanted, first[1] if number == first[0] else 0)
+        if found == wanted:
+            return number, offset
+        wanted -= found
+    return first
+
+
+def _last_matches(files: Sequence[Path], count: int, pattern: re.Pattern[str], first: _Place) -> _Place:
+    matches: deque[_Place] = deque(maxlen=count)
+    for number in range(first[0], len(files)):
+        for offset, line in _lines(files[number], first[1] if number == first[0] else 0):
+            if pattern.search(line.decode(errors="replace")):
+                matches.append((number, offset))
+    return matches[0] if matches else _end(files)
+
+
+def _end(files: Sequence[Path]) -> _Place:
+    """Behind the last whole line: one still being written is shown when it is whole."""
+    path = files[-1]
+    size = path.stat().st_size
+    with path.open("rb") as log:
+        log.seek(max(0, size - 1))
+        unfinished = log.read(1) not in {b"", b"\n"}
+    return len(files) - 1, _back(path, 1, 0)[1] if unfinished else size
+
+
+def _back(path: Path, count: int, floor: int) -> tuple[int, int]:
+    """How many lines (at most `count`) begin in `path` at `floor` or later, and where the first does."""
+    with path.open("rb") as log:
+        size = log.seek(0, os.SEEK_END)
+        if size <= floor:
+            return 0, floor
+        end = size - 1  # a newline in the very last byte begins no line
+        found = 0
+        while end > floor:
+            begin = max(floor, end - CHUNK_BYTES)
+            log.seek(begin)
+            block = log.read(end - begin)
+            newlines = block.count(b"\n")
+            if found + newlines >= count:
+                return count, begin + _nth_from_end(block, count - found) + 1
+            found += newlines
+            end = begin
+    return found + 1, floor
+
+
+def _nth_from_end(block: bytes, nth: int) -> int:
+    place = len(block)
+    for _ in range(nth):
+        place = block.rfind(b"\n", 0, place)
+    return place
+
+
+def _lines(path: Path, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Every line of `path` with the offset of its first byte; of a very long one its beginning."""
+    with path.open("rb") as log:
+        log.seek(offset)
+        inside = False
+        while piece := log.readline(MAX_LINE_BYTES):
+            if not inside:
+                yield offset, piece.rstrip(b"\n")
+            inside = not piece.endswith(b"\n")
+            offset += len(piece)

@@ -1,0 +1,93 @@
+"""Runs on the host for `remote.logs`: which files hold one source's log, oldest first. Reads names only.
+
+A server writes one file a start (`NAME_v1.log`, `NAME_v2.log`, …). A run's extractor appends to one file, which
+an administrator's logrotate may rename (`extract.log.1` is newer than `extract.log.2`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from remote.messages.logs import LogSource
+from remote.messages.server import ServerState
+from remote.paths import ServerPaths, Workdir
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One source's log files."""
+
+    source: LogSource
+    _folder: Callable[[], Path]
+    _age: Callable[[str], int | None]
+    """File name to its place in time (greater is newer); None for a file that is not of this log."""
+
+    @property
+    def folder(self) -> Path:
+        return self._folder()
+
+    def files(self) -> list[Path]:
+        """The files there are now, oldest first; empty before the first start."""
+        try:
+            names = [entry.name for entry in self.folder.iterdir()]
+        except FileNotFoundError:
+            return []
+        placed = [(age, name) for name in names if (age := self._age(name)) is not None]
+        return [self.folder / name for _, name in sorted(placed)]
+
+    def not_older(self, name: str, files: list[Path]) -> list[Path]:
+        """Those of `files` that stand where the lost file `name` stood, or later."""
+        lost = self._age(name)
+        return [path for path in files if lost is None or (self._age(path.name) or 0) >= lost]
+
+
+def chain(workdir: Workdir, source: LogSource) -> Chain:
+    """The log files of `source` in `workdir`; raises UsageError for a name that can be no folder."""
+    if source.kind == "run":
+        log = workdir.run(source.name).log
+        return Chain(source, lambda: log.parent, _by_rotation(log.name))
+    paths = workdir.server(source.name)
+    return Chain(source, lambda: _server_folder(paths), _by_start(source.name))
+
+
+def server_sources(workdir: Workdir) -> list[LogSource]:
+    """Every server that has a folder in `workdir`, by name."""
+    try:
+        names = sorted(entry.name for entry in workdir.servers.iterdir() if entry.is_dir())
+    except FileNotFoundError:
+        return []
+    return [LogSource(kind="server", name=name) for name in names]
+
+
+def _server_folder(paths: ServerPaths) -> Path:
+    """Where the server's last start logs: the inventory may have sent its logs elsewhere."""
+    try:
+        state = ServerState.model_validate_json(paths.state.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return paths.logs
+    return Path(state.log).parent
+
+
+def _by_start(server: str) -> Callable[[str], int | None]:
+    pattern = re.compile(re.escape(server) + r"_v(\d+)\.log")
+
+    def age(name: str) -> int | None:
+        match = pattern.fullmatch(name)
+        return int(match.group(1)) if match else None
+
+    return age
+
+
+def _by_rotation(log: str) -> Callable[[str], int | None]:
+    pattern = re.compile(re.escape(log) + r"(?:\.(\d+))?")
+
+    def age(name: str) -> int | None:
+        match = pattern.fullmatch(name)
+        return -int(match.group(1) or 0) if match else None
+
+    return age

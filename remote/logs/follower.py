@@ -1,0 +1,144 @@
+"""Runs on the host for `remote.logs.verb`: one source's lines in order, over restarts. Reads logs only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from remote.logs.backlog import backlog_start
+from remote.logs.chain import Chain
+from remote.logs.lines import LineReader
+from remote.messages.logs import LogItem, LogLines, LogNotice, LogPosition
+
+CHUNKS_A_TURN = 16
+"""One source reads at most this many chunks before another gets its turn."""
+
+
+class Follower:
+    """Gives out every line of one source from a chosen byte on, each exactly once."""
+
+    def __init__(self, chain: Chain, pattern: re.Pattern[str] | None) -> None:
+        self._chain = chain
+        self._pattern = pattern
+        self._reader: LineReader | None = None
+
+    @property
+    def position(self) -> LogPosition | None:
+        """Where the next line begins; None while there is no file."""
+        reader = self._reader
+        if reader is None:
+            return None
+        return LogPosition(
+            source=self._chain.source,
+            file=reader.path.name,
+            inode=reader.inode,
+            head=reader.head(),
+            offset=reader.offset,
+        )
+
+    def start(self, lines: int | None, since: float | None) -> None:
+        """Stand where the asked-for backlog begins; without a file yet, all that comes is new and will be read."""
+        files = self._chain.files()
+        if files:
+            begin = backlog_start(files, lines, self._pattern, since)
+            self._reader = LineReader(begin.path, begin.offset)
+
+    def resume(self, position: LogPosition) -> Iterator[LogItem]:
+        """Stand at `position` again, in the same file whatever its name is now; say so if it is gone."""
+        files = self._chain.files()
+        for path in files:
+            if path.stat().st_ino == position.inode:
+                reader = LineReader(path, position.offset)
+                if reader.size >= position.offset and reader.head() == position.head:
+                    self._reader = reader
+                    return
+                reader.close()
+        text = f"{position.file} was removed or rewritten while nobody read: lines after its byte {position.offset}"
+        yield self._notice(f"{text} may be missing here.")
+        later = self._chain.not_older(position.file, files)
+        if later:
+            self._reader = LineReader(later[0])
+
+    def poll(self) -> Iterator[LogItem]:
+        """What was written since the last time; ends when there is nothing more for now."""
+        files = self._chain.files()
+        if self._reader is None:
+            if not files:
+                return
+            self._reader = LineReader(files[0])
+            yield self._notice(f"{files[0].name} begins.")
+        # Which files are newer is looked at before reading: what the old one gets until then is read below.
+        newer = self._newer(files, self._reader)
+        if self._reader.was_rewritten():
+            yield self._notice(f"{self._reader.path.name} was emptied and is written anew.")
+            self._reader.restart(0)
+        yield from self._read(self._reader)
+        if newer and self._reader.at_end:
+            yield from self._go_on_with(newer[0])
+
+    def newest(self) -> tuple[int, int] | None:
+        """Inode and size of the newest file as it is now: where a reader who does not follow may stop."""
+        files = self._chain.files()
+        if not files:
+            return None
+        status = files[-1].stat()
+        return status.st_ino, status.st_size
+
+    def reached(self, target: tuple[int, int] | None) -> bool:
+        """True when everything up to `target` (as `newest` told it) was given out."""
+        reader = self._reader
+        if target is None or reader is None:
+            return target is None
+        return reader.inode == target[0] and (reader.offset >= target[1] or reader.at_end)
+
+    def finish(self) -> Iterator[LogItem]:
+        """The last line if it lacks its newline: for a reader who will not wait for it."""
+        if self._reader is not None and self._reader.at_end and (rest := self._reader.rest()):
+            yield self._lines(self._reader, rest)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+    def _go_on_with(self, path: Path) -> Iterator[LogItem]:
+        following = LineReader(path)
+        yield from self.finish()
+        before = self._reader
+        self._reader = following
+        if before is not None:
+            before.close()
+            yield self._notice(f"{before.path.name} ended; {path.name} follows.")
+
+    def _read(self, reader: LineReader) -> Iterator[LogItem]:
+        turns = CHUNKS_A_TURN
+        while turns and not reader.at_end:
+            before = reader.offset
+            lines = reader.read()
+            if reader.offset > before:
+                turns -= 1
+                yield self._lines(reader, lines)
+
+    def _lines(self, reader: LineReader, lines: list[str]) -> LogLines:
+        """Also without a line that matches: the position moves on, and a reconnect need not search again."""
+        if self._pattern is not None:
+            lines = [line for line in lines if self._pattern.search(line)]
+        position = self.position
+        assert position is not None
+        return LogLines(source=self._chain.source, file=reader.path.name, lines=lines, end=position)
+
+    def _newer(self, files: list[Path], reader: LineReader) -> list[Path]:
+        for number, path in enumerate(files):
+            if _inode(path) == reader.inode:
+                return files[number + 1 :]
+        return self._chain.not_older(reader.path.name, files)
+
+    def _notice(self, text: str) -> LogNotice:
+        return LogNotice(source=self._chain.source, text=text)
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None

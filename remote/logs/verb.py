@@ -1,0 +1,116 @@
+"""Runs on the host, called by `inv logs`: the verb `logs`. Reads logs, writes nothing.
+
+It polls: inotify would need a package that not every SGLang install has, does not work on network file systems,
+and a tenth of a second is soon enough for eyes.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+from remote.context import Context
+from remote.errors import HostError, UsageError
+from remote.logs.chain import chain, server_sources
+from remote.logs.follower import Follower
+from remote.messages.logs import LogItem, LogNotice, LogPosition, LogSource, LogsRequest, LogsResult
+from remote.paths import Workdir
+
+POLL_SECONDS = 0.1
+
+
+def logs(request: LogsRequest, context: Context) -> LogsResult:
+    """Stream the asked-for lines; with `follow` until the caller ends this process."""
+    session = _Session(request, context.workdir)
+    try:
+        for item in session.backlog():
+            context.report.item(item)
+        if request.follow:
+            _follow(session, context)
+        return LogsResult(positions=session.positions())
+    except PermissionError as error:
+        raise HostError(f"{error.filename} cannot be read by this user.") from error
+
+
+def _follow(session: _Session, context: Context) -> None:
+    """Never returns: the caller closes stdin, which interrupts the sleep and everything else."""
+    while True:
+        silent = True
+        for item in session.poll():
+            context.report.item(item)
+            silent = False
+        if silent:
+            time.sleep(POLL_SECONDS)
+
+
+class _Session:
+    """The followers of one call; servers that appear meanwhile join in."""
+
+    def __init__(self, request: LogsRequest, workdir: Workdir) -> None:
+        self._request = request
+        self._workdir = workdir
+        self._pattern = _compile(request.grep)
+        self._followers: dict[LogSource, Follower] = {}
+
+    def backlog(self) -> Iterator[LogItem]:
+        """Everything up to now."""
+        since = self._request.since_seconds
+        since_at = None if since is None else time.time() - since
+        resumed = {position.source: position for position in self._request.resume}
+        for source in self._sources():
+            follower = self._add(source)
+            if source in resumed:
+                yield from follower.resume(resumed[source])
+            else:
+                follower.start(self._request.lines, since_at)
+        yield from self._say_what_lacks()
+        for follower in self._followers.values():
+            yield from self._up_to_now(follower)
+
+    def poll(self) -> Iterator[LogItem]:
+        for source in self._sources():
+            if source not in self._followers:
+                self._add(source)
+            yield from self._followers[source].poll()
+
+    def positions(self) -> list[LogPosition]:
+        return [at for follower in self._followers.values() if (at := follower.position) is not None]
+
+    def _sources(self) -> list[LogSource]:
+        return self._request.sources or server_sources(self._workdir)
+
+    def _add(self, source: LogSource) -> Follower:
+        follower = self._followers[source] = Follower(chain(self._workdir, source), self._pattern)
+        return follower
+
+    def _up_to_now(self, follower: Follower) -> Iterator[LogItem]:
+        """Without `follow` this ends even where lines are written faster than they are read."""
+        if self._request.follow:
+            return
+        target = follower.newest()
+        while not follower.reached(target) and (items := list(follower.poll())):
+            yield from items
+        yield from follower.finish()
+
+    def _say_what_lacks(self) -> Iterator[LogItem]:
+        """A source without a log: worth a word when following, an error when that is all there is."""
+        lacking = [source for source, follower in self._followers.items() if follower.position is None]
+        if not self._request.follow and len(lacking) == len(self._followers):
+            raise HostError(
+                f"There is no log of {_names(lacking) if lacking else 'any server'} in {self._workdir.root}.",
+                remedy="`inv status` lists what was started here; `--follow` waits for a log to appear.",
+            )
+        for source in lacking:
+            yield LogNotice(source=source, text="There is no log yet.")
+
+
+def _compile(grep: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(grep) if grep else None
+    except re.error as error:
+        raise UsageError(f"--grep {grep!r} is no regular expression: {error}.") from error
+
+
+def _names(sources: list[LogSource]) -> str:
+    return ", ".join(f"{source.kind} {source.name!r}" for source in sources)
