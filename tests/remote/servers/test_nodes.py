@@ -12,6 +12,7 @@ import pytest
 
 from remote.context import Context
 from remote.messages.server import ServerState, StopRequest
+from remote.servers import records
 from remote.servers.detach import start_supervisor
 from remote.servers.peers import LINK_PORT_OFFSET, TOKEN
 from remote.servers.processes import MARK, find
@@ -35,13 +36,12 @@ def two_ports_in_a_row() -> int:
 
 @pytest.fixture
 def both(prepare: Start, context: Context) -> Callable[..., None]:
-    """Start `node0` and `node1` of one server; `node1` has the other options and, if given, another token."""
+    """Start `node0` and `node1` of one server; `node1` may be given another token."""
     address = f"127.0.0.1:{two_ports_in_a_row()}"
 
-    def begin(*options: str, token: str = "t0ken", other_token: str = "t0ken", **spec: Any) -> None:
+    def begin(token: str = "t0ken", other_token: str = "t0ken", **spec: Any) -> None:
         for rank in range(2):
             state = prepare(
-                *(options if rank else ()),
                 name=f"node{rank}",
                 nodes=["gpu1", "gpu2"],
                 node_rank=rank,
@@ -49,9 +49,7 @@ def both(prepare: Start, context: Context) -> Callable[..., None]:
                 **spec,
             )
             if rank:  # the stand-ins share this host; only rank 0 is asked for a generation
-                state = state.model_copy(update={"command": [*state.command[: -1 - len(options)], "0", *options]})
-                from remote.servers import records
-
+                state = state.model_copy(update={"command": [*state.command, "--port", "0"]})
                 records.save(context.workdir.server(state.name), state)
             secret = other_token if rank else token
             start_supervisor(state, {**os.environ, MARK: state.mark, TOKEN: secret}, context)
