@@ -11,9 +11,10 @@ Called in the worker processes of `prepare`; pure. Two ways, in this order:
 
    The span is then widened to what the model would have had to generate:
    - left, to the end of the template's own generation prompt (so that an opening `<think>` counts where the
-     generation prompt does not already hold it);
+     generation prompt does not already hold it); without such a prompt, to the end of the question;
    - right, over the token that closes the turn (`<|im_end|>`), because a drafter must learn to end. White space
-     after it and the next turn's header do not count.
+     after it and the next turn's header do not count. Where no token closes a turn (GLM-4), the next role's token
+     counts if the model's generation config names it as an end.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from remote.data.template import ChatTemplate
 from remote.data.tokenizer import Spans
 from remote.errors import RecordError
 from remote.messages.dataset import MaskMethod
+
+_TAIL = 8
+"""Characters of a question's end by which it is found again; `[/INST]` has seven."""
 
 
 def assistant_spans(template: ChatTemplate, conversation: Conversation, text: str) -> tuple[Spans, MaskMethod]:
@@ -119,15 +123,23 @@ def _after_generation_prompt(
         return start
     prompt = prompted[_common(asked, prompted) :]
     if not prompt:
-        return start
+        return _after_question(asked, text, start, floor)
     found = text.rfind(prompt, floor, start)
-    return found + len(prompt) if found >= 0 else start
+    after = found + len(prompt)
+    return after if found >= 0 and not template.has_special(text[after:start]) else start
+
+
+def _after_question(asked: str, text: str, start: int, floor: int) -> int:
+    """Without a generation prompt the answer begins where the question ends, white space between them included."""
+    tail = asked[-_TAIL:]
+    after = text.rfind(tail, floor, start) + len(tail)
+    return after if after >= len(tail) and text[after:start].isspace() else start
 
 
 def _after_ending(template: ChatTemplate, text: str, stop: int) -> int:
-    """Move `stop` right over the token that closes the turn, if that comes next."""
-    rest = text[stop:]
-    token = template.special_at(rest)
-    if token and (token == template.ending or token in template.eos):
-        return stop + rest.index(token) + len(token)
-    return stop
+    """Move `stop` right over the token that closes the turn; what stands before it was generated too (a bracket)."""
+    at = text.find(template.ending, stop) if template.ending else -1
+    if at >= 0 and not template.has_special(text[stop:at]):
+        return at + len(template.ending)
+    token = template.special_at(text[stop:])
+    return text.index(token, stop) + len(token) if token and token in template.ends else stop

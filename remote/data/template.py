@@ -31,6 +31,7 @@ class ChatTemplate:
                 f"The tokenizer at {tokenizer.path} has no chat template.",
                 remedy="Give the folder of the chat model, or records with input_ids and loss_mask.",
             )
+        self._tokenizer = tokenizer
         self._hf = tokenizer.hf
         self._options = options or {}
 
@@ -99,17 +100,17 @@ class ChatTemplate:
     def ending(self) -> str:
         """The special token that closes an assistant turn (`<|im_end|>`), or "" where turns have none.
 
-        Read off the template: the first special token after the last answer, with nothing but white space
-        before it. Templates of models that stop at the *next* role's token (GLM) close no turn themselves; there
-        that token counts where it is among the tokenizer's end-of-sequence ones.
+        Read off the template: the first special token after the last answer, with nothing but white space before it.
         """
         messages = [{"role": "user", "content": "probe"}, {"role": "assistant", "content": _PROBE}]
-        tail = self.render(messages).rpartition(_PROBE)[2]
-        return self.special_at(tail)
+        try:
+            return self.special_at(self.render(messages).rpartition(_PROBE)[2])
+        except RecordError:
+            return ""
 
     @cached_property
     def _specials(self) -> list[str]:
-        tokens = {str(token) for token in self._hf.added_tokens_decoder.values()}
+        tokens = {str(token) for token in self._hf.added_tokens_decoder.values() if token.special}
         return sorted(tokens, key=len, reverse=True)
 
     def special_at(self, text: str) -> str:
@@ -117,10 +118,14 @@ class ChatTemplate:
         bare = text.lstrip()
         return next((token for token in self._specials if bare.startswith(token)), "")
 
+    def has_special(self, text: str) -> bool:
+        """Whether `text` holds a special token, as a turn's header does."""
+        return any(token in text for token in self._specials)
+
     @cached_property
-    def eos(self) -> frozenset[str]:
-        """Tokens at which generation ends, as far as the tokenizer says."""
-        return frozenset({self._hf.eos_token} if self._hf.eos_token else ())
+    def ends(self) -> frozenset[str]:
+        """Tokens at which generation ends: the tokenizer's and those of `generation_config.json` beside it."""
+        return frozenset(self._tokenizer.end_tokens())
 
 
 def with_arguments_as_the_template_takes_them(template: ChatTemplate, conversation: Conversation) -> Conversation:

@@ -84,6 +84,15 @@ class ModelTokenizer:
         text: str = self.hf.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 
+    def end_tokens(self) -> set[str]:
+        """Tokens at which generation ends: the end of sequence, and those of the model's generation config."""
+        ends = {self.hf.eos_token} if self.hf.eos_token else set()
+        config = Path(self.path) / "generation_config.json"
+        if config.is_file():
+            ids = json.loads(config.read_text()).get("eos_token_id", [])
+            ends |= {self.hf.convert_ids_to_tokens(token) for token in (ids if isinstance(ids, list) else [ids])}
+        return ends
+
     def digest(self) -> str:
         """xxh3-128 of everything that decides how text becomes ids."""
         if self.hf.is_fast:
