@@ -110,8 +110,8 @@ class ChatTemplate:
 
     @cached_property
     def _specials(self) -> list[str]:
-        tokens = {str(token) for token in self._hf.added_tokens_decoder.values() if token.special}
-        return sorted(tokens, key=len, reverse=True)
+        added = {str(token) for token in self._hf.added_tokens_decoder.values() if token.special}
+        return sorted(added | set(self._hf.all_special_tokens), key=len, reverse=True)
 
     def special_at(self, text: str) -> str:
         """The special token that `text` begins with, white space aside; "" where there is none."""
