@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import signal
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from remote.servers import logfile
@@ -65,11 +66,13 @@ def match(text: str) -> tuple[Cause, re.Match[str]] | None:
 
 
 def relevant_lines(log: Path, count: int = LINES) -> list[str]:
-    """What a person reads first: the lines up to the last exception, without SGLang's import noise."""
-    lines = [line for line in last_lines(logfile.tail(log), 400) if not _NOISE.search(line)]
-    errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
-    end = errors[-1] + 1 if errors else len(lines)
-    return lines[max(0, end - count) : end]
+    """What a person reads first: the lines up to the cause, or the last exception, without SGLang's import noise."""
+    text = logfile.tail(log)
+    found = match(text)
+    errors = list(_ERROR.finditer(text))
+    end = found[1].end() if found else errors[-1].end() if errors else len(text)
+    upto = text[: text.find("\n", end) if "\n" in text[end:] else len(text)]
+    return [line for line in last_lines(upto, 20 * count) if not _NOISE.search(line)][-count:]
 
 
 def describe_exit(code: int | None) -> str:
@@ -121,7 +124,7 @@ def _rank_before(text: str, position: int) -> str:
 
 
 def _fraction(now: str | None, command: list[str]) -> str:
-    for argument, value in zip(command, [*command[1:], ""], strict=True):
+    for argument, value in pairwise([*command, ""]):
         name, _, joined = argument.partition("=")
         if name == "--mem-fraction-static":
             now = now or joined or value
