@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hosts.commands.nodes import span_hosts
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.inventory.servers import server_specs
@@ -26,18 +27,21 @@ def serve(
 ) -> list[Outcome[ServeResult]]:
     """Start the servers of `mode` on all hosts at once; with `replace`, stop the earlier ones first.
 
-    A mistake in the inventory (a mode that a host does not have) raises UsageError before any host is touched.
+    A mistake in the inventory (a mode that a host does not have) raises UsageError before any host is touched. Where a
+    server spans hosts, nothing starts anywhere unless every host could start its part.
     """
-    requests = {
-        host.name: ServeRequest(servers=server_specs(host, mode), replace=replace, dry_run=dry_run, wait_for_lock=wait)
-        for host in fleet.hosts
-    }
+    specs = span_hosts(fleet, {host.name: server_specs(host, mode) for host in fleet.hosts})
     patience = max((host.ready_timeout for host in fleet.hosts), default=0.0) + OVERHEAD_SECONDS
-    return fleet.call(
-        "serve",
-        lambda host: requests[host.name],
-        ServeResult,
-        deadline=patience,
-        on_progress=on_progress,
-        on_outcome=on_outcome,
-    )
+
+    def call(only_plan: bool) -> list[Outcome[ServeResult]]:
+        def request(host: Host) -> ServeRequest:
+            return ServeRequest(servers=specs[host.name], replace=replace, dry_run=only_plan, wait_for_lock=wait)
+
+        told = None if only_plan else on_outcome
+        return fleet.call("serve", request, ServeResult, deadline=patience, on_progress=on_progress, on_outcome=told)
+
+    if not dry_run and any(spec.nodes for found in specs.values() for spec in found):
+        planned = call(only_plan=True)
+        if not all(outcome.ok for outcome in planned):
+            return planned
+    return call(only_plan=dry_run)

@@ -228,6 +228,18 @@ class StopResult(Message):
     """Dump directories emptied and shared memory removed, one sentence each."""
 
 
+class AddressRequest(Message):
+    """Which address does an interface of this host have, for the rendezvous of a server over several hosts?"""
+
+    interface: str
+
+
+class AddressResult(Message):
+    """An address that is not reachable from the internet."""
+
+    address: str
+
+
 class SuperviseRequest(Message):
     """Be the supervisor of the server whose `state.json` says `starting`; sent by `serve` on the same host."""
 

@@ -14,12 +14,13 @@ from typing import Any
 
 import psutil
 
-from remote.errors import RoostError
+from remote.errors import HostError, RoostError
 from remote.messages.server import ProcessRef
 from remote.servers import dump, ending, logfile
 from remote.servers.causes import End, explain, oom_kills
+from remote.servers.holders import port_holders
 from remote.servers.peers import TOKEN, Link, PeerEnd
-from remote.servers.processes import reference
+from remote.servers.processes import members, reference
 from remote.servers.ready import Readiness
 from remote.servers.records import Record
 
@@ -105,6 +106,7 @@ class Life:
         """One generation is enough for a server over several hosts; only rank 0 answers requests."""
         if self._link is None:
             await readiness.wait()
+            self._check_listener()
             return
         await self._link.wait_linked()
         if self._spec.node_rank:
@@ -112,6 +114,13 @@ class Life:
         else:
             await readiness.wait()
             await self._link.say_ready()
+
+    def _check_listener(self) -> None:
+        """Whoever answered must be this server: another's may have taken the port in the meantime."""
+        holders = port_holders(self._spec.port)
+        ours = {process.pid for process in members(*self._handle())}
+        if holders and not any(holder.process.pid in ours for holder in holders):
+            raise HostError(f"Port {self._spec.port} is answered by {holders[0].describe()}, not by this server.")
 
     async def _crashed(self, cause: str, code: int) -> None:
         """Say so first, within moments of the death; then end what it left behind."""

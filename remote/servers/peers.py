@@ -24,6 +24,8 @@ LINK_PORT_OFFSET = 1
 BEAT_SECONDS = 5.0
 SILENCE_SECONDS = 20.0
 RETRY_SECONDS = 0.5
+LINK_SECONDS = 120.0
+"""Between the first and the last node's start."""
 LINE_BYTES = 1 << 16
 
 
@@ -78,8 +80,16 @@ class Link:
         self._tasks.append(asyncio.create_task(self._beat()))
 
     async def wait_linked(self) -> None:
-        """Return once every other node's supervisor is heard."""
-        await self._linked.wait()
+        """Return once every other node's supervisor is heard; raises HostError naming the one that never was."""
+        try:
+            await asyncio.wait_for(self._linked.wait(), LINK_SECONDS)
+        except asyncio.TimeoutError as error:
+            others = set(range(len(self._spec.nodes))) if self._spec.node_rank == 0 else {0}
+            silent = sorted(others - {self._spec.node_rank} - set(self._writers))
+            raise HostError(
+                f"{', '.join(self._name(rank) for rank in silent)} was not heard within {LINK_SECONDS:.0f} s.",
+                remedy="Start the server on all its nodes at once, and let them reach each other privately.",
+            ) from error
 
     async def wait_ready(self) -> None:
         """Return once rank 0 has said that the server, as a whole, is ready."""

@@ -26,6 +26,7 @@ VERBS: dict[str, str] = {
     "prepare": "remote.data.prepare:prepare",
     "prospect": "remote.data.prospect:prospect",
     "requeue": "remote.extract.verbs:requeue",
+    "address": "remote.servers.address:address",
     "clean": "remote.servers.clean:clean",
     "serve": "remote.servers.serve:serve",
     "servers": "remote.servers.records:servers",

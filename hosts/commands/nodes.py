@@ -1,0 +1,68 @@
+"""Servers that span hosts: their parts get one rendezvous on the private network, and ranks by the list of nodes."""
+
+from __future__ import annotations
+
+import secrets
+
+from hosts.errors import UsageError
+from hosts.fleet import Fleet
+from hosts.inventory.model import Host
+from remote.messages.server import AddressRequest, AddressResult, ServerSpec
+
+TOKEN = "ROOST_NODES_TOKEN"  # noqa: S105
+"""The variable that the nodes' supervisors know each other by."""
+FIRST_RENDEZVOUS_PORT = 20_000
+
+
+def span_hosts(fleet: Fleet, specs: dict[str, list[ServerSpec]]) -> dict[str, list[ServerSpec]]:
+    """Return `specs` (by host) with rank, rendezvous and token filled in for every server that has `nodes`.
+
+    Asks the rank-0 host for its private address. Raises UsageError where a node is not chosen or its entry differs.
+    """
+    spanning = {spec.name: spec for found in specs.values() for spec in found if spec.nodes}
+    if not spanning:
+        return specs
+    filled = {name: _rendezvous(fleet, spec, specs) for name, spec in spanning.items()}
+    return {
+        host: [_part(fleet, host, spec, *filled[spec.name]) if spec.nodes else spec for spec in found]
+        for host, found in specs.items()
+    }
+
+
+def _rendezvous(fleet: Fleet, spec: ServerSpec, specs: dict[str, list[ServerSpec]]) -> tuple[str, str]:
+    """Address and token of one server."""
+    for node in spec.nodes:
+        mine = [other for other in specs.get(node, []) if other.name == spec.name]
+        if not mine:
+            raise UsageError(
+                f"Server {spec.name!r} spans {', '.join(spec.nodes)}, and {node} is not chosen or does not have it.",
+                remedy="Choose all of its hosts, and give each the same entry under `servers`.",
+            )
+        if (mine[0].nodes, mine[0].port, mine[0].tp) != (spec.nodes, spec.port, spec.tp):
+            raise UsageError(f"{node} has server {spec.name!r} with other nodes, port or tp than {spec.nodes[0]}.")
+    first = _host(fleet, spec.nodes[0])
+    request = AddressRequest(interface=_interface(first))
+    found = fleet.backend(first).call("address", request, AddressResult).address
+    port = FIRST_RENDEZVOUS_PORT + 2 * (spec.port % 10_000)
+    return (f"[{found}]:{port}" if ":" in found else f"{found}:{port}"), secrets.token_hex(16)
+
+
+def _part(fleet: Fleet, host: str, spec: ServerSpec, rendezvous: str, token: str) -> ServerSpec:
+    """One node's share: libraries talk over the private interface unless the inventory says otherwise."""
+    interface = _interface(_host(fleet, host))
+    env = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface, **spec.env, TOKEN: token}
+    rank = spec.nodes.index(host)
+    return spec.model_copy(update={"node_rank": rank, "dist_init_addr": rendezvous, "env": env})
+
+
+def _host(fleet: Fleet, name: str) -> Host:
+    return next(host for host in fleet.hosts if host.name == name)
+
+
+def _interface(host: Host) -> str:
+    if host.private_interface is None:
+        raise UsageError(
+            f"{host.name} is a node of a server over several hosts and has no `private_interface`.",
+            remedy="Name the network interface between the boxes; the rendezvous is never on a public one.",
+        )
+    return host.private_interface

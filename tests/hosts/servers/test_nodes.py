@@ -1,0 +1,82 @@
+"""A server over several hosts: ranks by the list, one rendezvous on the private network, all nodes or none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hosts.commands.nodes import TOKEN, span_hosts
+from hosts.errors import HostError, UsageError
+from hosts.fleet import Fleet
+from hosts.inventory.model import Host, Inventory, Mode, ServerEntry
+from hosts.inventory.servers import server_specs
+from remote.messages.server import ServerSpec
+from remote.servers import peers
+
+NODES = ["gpu1", "gpu2"]
+
+
+def host(name: str, tmp_path: Path, interface: str | None = "lo", tp: int = 16) -> Host:
+    return Host(
+        name=name,
+        connection="local",
+        python=sys.executable,
+        workdir=str(tmp_path / name),
+        model="/models/kimi",
+        private_interface=interface,
+        servers=[ServerEntry(name="wide", gpus=list(range(8)), tp=tp, nodes=NODES)],
+        modes={"serve": Mode()},
+    )
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    made = Fleet(Inventory(path=tmp_path, hosts={}, local=Host(name="local")), [host(name, tmp_path) for name in NODES])
+    yield made
+    made.close()
+
+
+def specs_of(fleet: Fleet) -> dict[str, list[ServerSpec]]:
+    return {host.name: server_specs(host, "serve") for host in fleet.hosts}
+
+
+def test_ranks_follow_the_list_and_all_meet_at_rank_0(fleet: Fleet) -> None:
+    spanned = span_hosts(fleet, specs_of(fleet))
+    first, second = spanned["gpu1"][0], spanned["gpu2"][0]
+    assert (first.node_rank, second.node_rank) == (0, 1)
+    assert first.dist_init_addr == second.dist_init_addr == "127.0.0.1:36000"
+    assert first.env[TOKEN] == second.env[TOKEN] != ""
+    assert second.env["NCCL_SOCKET_IFNAME"] == "lo"
+    assert TOKEN == peers.TOKEN
+
+
+def test_a_server_on_one_host_is_left_as_it_is(fleet: Fleet, tmp_path: Path) -> None:
+    alone = {"gpu1": [ServerSpec(model="/m")]}
+    assert span_hosts(fleet, alone) is alone
+
+
+def test_all_of_its_hosts_must_be_chosen(fleet: Fleet) -> None:
+    with pytest.raises(UsageError, match="gpu2 is not chosen"):
+        span_hosts(fleet.narrowed(fleet.hosts[:1]), {"gpu1": server_specs(fleet.hosts[0], "serve")})
+
+
+def test_its_entries_must_agree(fleet: Fleet, tmp_path: Path) -> None:
+    differing = specs_of(fleet) | {"gpu2": server_specs(host("gpu2", tmp_path, tp=8), "serve")}
+    with pytest.raises(UsageError, match="other nodes, port or tp"):
+        span_hosts(fleet, differing)
+
+
+def test_it_meets_on_a_named_private_interface_only(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.hosts = [host(name, tmp_path, interface=None) for name in NODES]
+    with pytest.raises(UsageError, match="private_interface"):
+        span_hosts(fleet, specs_of(fleet))
+
+
+def test_an_interface_that_is_not_there_is_named_with_those_that_are(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.hosts = [host(name, tmp_path, interface="ib9") for name in NODES]
+    with pytest.raises(HostError, match="no network interface 'ib9'") as caught:
+        span_hosts(fleet, specs_of(fleet))
+    assert "lo" in caught.value.remedy
