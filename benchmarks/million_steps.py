@@ -1,0 +1,130 @@
+"""Single steps of `benchmarks/million.py`, each run in a process of its own so that its memory can be told."""
+
+from __future__ import annotations
+
+import io
+import random
+import sys
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+from hosts.plan import ranges as sets
+from hosts.plan.lengths import read_lengths, read_manifest
+from hosts.plan.plan import Plan, make_plan, replan, save
+from remote.context import Context
+from remote.messages.dataset import AssignRequest, HostShare
+from remote.messages.extract import Assignment, Identity
+from remote.paths import Workdir
+from remote.report import Report
+
+HOSTS = 64
+
+
+def plan(dataset: str) -> Plan:
+    folder = Path(dataset)
+    manifest = read_manifest(folder)
+    weights = {f"host{number}": 1.0 + number % 3 for number in range(HOSTS)}
+    made = make_plan("million", dataset, _identity(manifest.digest), read_lengths(folder, manifest), weights)
+    save(made, folder.parent / "plan.json")
+    return made
+
+
+def replan_(dataset: str) -> None:
+    """Three hosts are lost; the others have done half of their records, here and there."""
+    made = plan(dataset)
+    chance = random.Random(0)
+    folder = Path(dataset)
+    done = {
+        share.host: sets.from_indices(i for i in sets.indices(share.ranges) if chance.random() < 0.5)
+        for share in made.shares[3:]
+    }
+    weights = {share.host: share.weight for share in made.shares[3:]}
+    save(replan(made, read_lengths(folder, read_manifest(folder)), weights, done), folder.parent / "plan2.json")
+
+
+def assign(dataset: str, given: str) -> None:
+    from remote.data.assign import assign as run
+
+    manifest = read_manifest(Path(dataset))
+    assignment = Assignment(
+        run="million",
+        host="host0",
+        epoch=1,
+        identity=_identity(manifest.digest),
+        records=0,
+        tokens=0,
+        vocab_size=0,
+        context_length=1 << 20,
+    )
+    share = HostShare(assignment=assignment, ranges=[(0, manifest.records)], folder=given)
+    context = Context(Workdir(Path(given).parent), Report(io.StringIO()))
+    run(AssignRequest(dataset=dataset, shares=[share]), context)
+
+
+def ledger(dataset: str, path: str) -> None:
+    """Every second record is done."""
+    from remote.extract.ledger import Ledger, Row
+
+    lengths = read_lengths(Path(dataset), read_manifest(Path(dataset)))
+    rows = (
+        Row(
+            index,
+            "done",
+            lengths[index],
+            1,
+            lengths[index] * 57_352,
+            f"{index:032x}",
+            mean_norm=[1.0] * 4,
+            max_norm=[2.0] * 4,
+        )
+        for index in range(0, len(lengths), 2)
+    )
+    with Ledger(Path(path)) as opened:
+        while batch := list(islice(rows, 500)):
+            opened.record(batch)
+
+
+def counts(path: str) -> None:
+    from remote.extract.ledger import Ledger
+
+    with Ledger(Path(path)) as opened:
+        print(opened.counts(), opened.causes(), opened.flagged())
+
+
+def scan(given: str, path: str) -> None:
+    from remote.extract import assignment
+    from remote.extract.ledger import Ledger
+
+    work = assignment.load(Path(given))
+    with Ledger(Path(path)) as opened:
+        states = opened.states()
+    print(sum(index not in states for index in work.index.tolist()))
+
+
+def _identity(dataset: str) -> Identity:
+    return Identity(
+        dataset=dataset,
+        tokenizer="t",
+        model="/m@0",
+        boundaries=[3, 31, 59, 61],
+        final="pre",
+        hidden_size=7168,
+        dtype="BF16",
+    )
+
+
+STEPS: dict[str, Callable[..., object]] = {
+    "plan": plan,
+    "replan": replan_,
+    "assign": assign,
+    "ledger": ledger,
+    "counts": counts,
+    "scan": scan,
+}
+
+if __name__ == "__main__":
+    begun = time.monotonic()
+    STEPS[sys.argv[1]](*sys.argv[2:])
+    print(f"{time.monotonic() - begun:.2f} s")
