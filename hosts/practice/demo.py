@@ -1,0 +1,165 @@
+"""The main job, end to end, typed for you: `make demo`. Laptop's side; every step is the user's own command.
+
+Starts the practice fleet over whatever an earlier demo left, then runs `inv` as a person would, printing each command
+before its output, and ends with a summary. Each demo is a run of its own name. Writes `.practice/` only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from hosts.errors import HostError, RoostError
+from hosts.practice import fleet
+from hosts.practice.corpus import write_corpus
+from hosts.practice.paths import PracticePaths
+from hosts.practice.readers import ROOT, reader_python
+
+READER = "speculators-0.9.0"
+STEP_SECONDS = 1200.0
+PREFIX = "demo-"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command as it was typed."""
+
+    command: str
+    seconds: float
+
+
+class Demo:
+    """One demo: its run, its folders and the steps done so far."""
+
+    def __init__(self, paths: PracticePaths, run: str, console: Console) -> None:
+        self.paths = paths
+        self.run = run
+        self.console = console
+        self.steps: list[Step] = []
+
+    @property
+    def dataset(self) -> Path:
+        return self.paths.demos / self.run / "dataset"
+
+    @property
+    def destination(self) -> Path:
+        return self.paths.demos / self.run / "pulled"
+
+    def type_everything(self) -> None:
+        """The day's work in its order; raises HostError at the first command that fails."""
+        self.type("doctor", "--hosts", "all")
+        self.type("prepare", "--input", self._short(self.paths.corpus), "--out", self._short(self.dataset))
+        self.type("plan", "--hosts", "all", "--dataset", self._short(self.dataset), "--run", self.run)
+        self.type("deploy", "--hosts", "all")
+        self.type("serve", "--hosts", "all")
+        self.type("extract", "--hosts", "all")
+        self.type("status", "--hosts", "all")
+        self.type("logs", "--hosts", "all", "--lines", "5")
+        self.type("pull", "--hosts", "all", "--to", self._short(self.destination))
+        self.type("verify", self._short(self.destination))
+        self.type("stop", "--hosts", "all")
+
+    def type(self, task: str, *arguments: str) -> None:
+        """Print a command and run it with its output on this terminal."""
+        line = shlex.join(["inv", task, *arguments])
+        self.console.print(f"\n$ {line}", style="bold green", markup=False, soft_wrap=True)
+        command = [str(Path(sys.executable).parent / "inv"), task, *arguments]
+        environment = {**os.environ, "ROOST_INVENTORY": self._short(self.paths.inventory)}
+        started = time.monotonic()
+        try:
+            done = subprocess.run(
+                command,
+                cwd=self.paths.root,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                timeout=STEP_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise HostError(f"`{line}` did not end within {STEP_SECONDS:.0f} s.") from error
+        self.steps.append(Step(line, time.monotonic() - started))
+        if done.returncode:
+            raise HostError(
+                f"`{line}` ended with {done.returncode}.",
+                remedy="The practice fleet is left as it is; make practice-down ends it, make demo begins anew.",
+            )
+
+    def summary(self) -> Table:
+        """What the demo came to, from the files that are there now."""
+        manifest = json.loads((self.dataset / "manifest.json").read_text())
+        shards = list((self.destination / "hidden_states").glob("hs_*.safetensors"))
+        extraction = next(step.seconds for step in self.steps if step.command.startswith("inv extract"))
+        table = Table(box=None, show_header=False, pad_edge=False, title=f"\n{self.run}", title_justify="left")
+        table.add_row("records", f"{len(shards):,} of {manifest['records']:,}")
+        table.add_row("tokens", f"{manifest['tokens']:,}")
+        table.add_row("bytes", f"{sum(shard.stat().st_size for shard in shards):,}")
+        table.add_row("tokens/s", f"{manifest['tokens'] / extraction:,.0f} over {extraction:.0f} s of inv extract")
+        table.add_row("commands", f"{sum(step.seconds for step in self.steps):.0f} s")
+        return table
+
+    def open_a_record(self) -> str:
+        """Open the middle record as a trainer does and return what speculators made of it."""
+        script = Path(__file__).parent / "engine" / "open_record.py"
+        index = json.loads((self.dataset / "manifest.json").read_text())["records"] // 2
+        command = [str(reader_python(READER)), "-W", "ignore", str(script), str(self.destination), str(index)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            said = (done.stderr.strip().splitlines() or ["no word"])[-1]
+            raise HostError(f"{READER} could not open record {index}: {said}")
+        opened = json.loads(done.stdout)
+        tensors = "\n".join(f"  {name}: {shape}" for name, shape in opened["tensors"].items())
+        finite = "all finite" if opened["finite"] else "NOT all finite"
+        return f"Record {index} of {opened['records']}, opened by {READER}'s ArrowDataset ({finite}):\n{tensors}"
+
+    def _short(self, path: Path) -> str:
+        """As a person in the clone's root would type it."""
+        return str(path.relative_to(self.paths.root))
+
+
+def main() -> int:
+    """Run the demo; exit 1 with one sentence where a step fails."""
+    console = Console(highlight=False)
+    paths = PracticePaths(ROOT)
+    try:
+        demo = Demo(paths, f"{PREFIX}{datetime.now():%Y%m%d-%H%M%S}", console)
+        _begin(paths, console)
+        demo.type_everything()
+        console.print(demo.summary())
+        console.print(demo.open_a_record())
+    except RoostError as error:
+        console.print(str(error), style="bold red", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("\nLeft in the middle; make demo begins anew, make practice-down ends the practice fleet.")
+        return 130
+    console.print(
+        "\nThe practice fleet stays up: export ROOST_INVENTORY=.practice/inventory.yaml (end: make practice-down)"
+    )
+    return 0
+
+
+def _begin(paths: PracticePaths, console: Console) -> None:
+    """Clear what an earlier demo left, naming it, and have the fleet and its text ready."""
+    for line in fleet.down(paths.root):
+        console.print(f"From an earlier time: {line}")
+    for left in [*paths.demos.glob(f"{PREFIX}*"), *paths.folder.glob(f"hosts/*/home/roost/runs/{PREFIX}*")]:
+        console.print(f"From an earlier time: removed {left.relative_to(paths.root)}")
+        shutil.rmtree(left)
+    hosts = fleet.up(paths.root)
+    console.print(f"Practice fleet: {', '.join(f'{host.name} (ssh port {host.ssh_port})' for host in hosts)}")
+    console.print(f"Practice text: {write_corpus(paths.corpus)} conversations from Python's own docstrings")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
