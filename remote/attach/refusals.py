@@ -22,27 +22,19 @@ class Rule:
     name: str
     applies: Callable[[Situation], bool]
     sentence: str
-    cure: Callable[[Situation], str] | str
+    cures: tuple[tuple[str, str], ...]
+    """What to do instead, newest names first, each with the setting that an SGLang must have for it (`""`: any)."""
     examples: tuple[tuple[str, ...], ...] = ()
     """Flags that provoke it, newest names first: the table shows the first, the tests the first that a parser knows."""
 
 
+def _any(cure: str) -> tuple[tuple[str, str], ...]:
+    """The same cure in every release."""
+    return (("", cure),)
+
+
 def _served() -> str:
     return ", ".join(name for family in FAMILIES for name in family.architectures)
-
-
-def _fusion_cure(situation: Situation) -> str:
-    if situation.has("enforce_disable_flashinfer_allreduce_fusion"):
-        return "--enforce-disable-flashinfer-allreduce-fusion, without --enable-aiter-allreduce-fusion"
-    return "SGLANG_IS_FLASHINFER_AVAILABLE=false in `env` (this SGLang has no flag for it), or SGLang 0.5.10 or newer"
-
-
-def _graph_cure(situation: Situation) -> str:
-    if situation.has("cuda_graph_backend_prefill"):
-        return "--cuda-graph-backend-prefill=disabled"
-    if situation.has("disable_piecewise_cuda_graph"):
-        return "--disable-piecewise-cuda-graph, without --enforce-piecewise-cuda-graph"
-    return "no --enable-piecewise-cuda-graph"
 
 
 RULES = (
@@ -50,34 +42,38 @@ RULES = (
         "model",
         lambda it: family_of(it.model_config) is None,
         "no capture is written for this model's architecture",
-        f"a model of one of: {_served()}",
+        _any(f"a model of one of: {_served()}"),
     ),
     Rule(
         "model-implementation",
         lambda it: it.value("model_impl") not in (None, "auto", "sglang"),
         "the model runs through another implementation than the one that capture reads",
-        "--model-impl=sglang",
+        _any("--model-impl=sglang"),
         (("--model-impl=transformers",),),
     ),
     Rule(
         "radix-cache",
         lambda it: not it.on("disable_radix_cache"),
         "a cached prefix is not computed again, so a record would lack its rows (199 of a repeated 200)",
-        "--disable-radix-cache",
+        _any("--disable-radix-cache"),
         ((),),
     ),
     Rule(
         "hierarchical-cache",
         lambda it: it.any_on("enable_hierarchical_cache", "enable_lmcache", "enable_flexkv"),
         "prefixes come back from a second cache without being computed, so records would lack their rows",
-        "none of --enable-hierarchical-cache, --enable-lmcache and --enable-flexkv",
+        _any("none of --enable-hierarchical-cache, --enable-lmcache and --enable-flexkv"),
         (("--enable-hierarchical-cache",),),
     ),
     Rule(
         "prefill-graph",
         lambda it: it.prefill_graphs,
         "prefill runs as CUDA graphs, and on replay no capture code runs, so nothing would be written",
-        _graph_cure,
+        (
+            ("cuda_graph_backend_prefill", "--cuda-graph-backend-prefill=disabled"),
+            ("disable_piecewise_cuda_graph", "--disable-piecewise-cuda-graph, without the flag that enforces them"),
+            ("", "no --enable-piecewise-cuda-graph"),
+        ),
         (
             ("--cuda-graph-backend-prefill=breakable",),
             ("--enforce-piecewise-cuda-graph",),
@@ -88,14 +84,20 @@ RULES = (
         "two-batch-overlap",
         lambda it: it.on("enable_two_batch_overlap"),
         "layers leave the loop and run on half batches side by side, so boundaries would be skipped",
-        "no --enable-two-batch-overlap",
+        _any("no --enable-two-batch-overlap"),
         (("--enable-two-batch-overlap",),),
     ),
     Rule(
         "allreduce-fusion",
         lambda it: it.allreduce_fusion,
         "a layer hands on a sum that other ranks still owe, so rows would be one rank's part of it",
-        _fusion_cure,
+        (
+            (
+                "enforce_disable_flashinfer_allreduce_fusion",
+                "--enforce-disable-flashinfer-allreduce-fusion, without --enable-aiter-allreduce-fusion",
+            ),
+            ("", "SGLANG_IS_FLASHINFER_AVAILABLE=false in `env` (there is no flag for it before 0.5.10)"),
+        ),
         (("--tp-size=2", "--enable-aiter-allreduce-fusion"), ("--tp-size=2",)),
     ),
     Rule(
@@ -109,8 +111,10 @@ RULES = (
             )
         ),
         "between layers each rank holds only its share of a prompt's rows",
-        "as many attention DP ranks as TP ranks, or none of --moe-a2a-backend, --moe-dense-tp-size=1, "
-        "--enable-attn-tp-input-scattered and --enable-layernorm-sp",
+        _any(
+            "as many attention DP ranks as TP ranks, or none of --moe-a2a-backend, --moe-dense-tp-size=1, "
+            "--enable-attn-tp-input-scattered and --enable-layernorm-sp"
+        ),
         (
             (
                 "--tp-size=2",
@@ -130,42 +134,42 @@ RULES = (
             )
         ),
         "a prompt's rows are split over ranks and out of order",
-        "neither --enable-prefill-cp (or its older names) nor --attn-cp-size",
+        _any("neither --enable-prefill-cp (or its older names) nor --attn-cp-size"),
         (("--attn-cp-size=2",),),
     ),
     Rule(
         "speculative-decoding",
         lambda it: it.value("speculative_algorithm") is not None,
         "draft and verify batches look like prefill, and the draft model runs the same layer class",
-        "neither --speculative-algorithm nor the flags that go with it",
+        _any("neither --speculative-algorithm nor the flags that go with it"),
         (("--speculative-algorithm=EAGLE3",),),
     ),
     Rule(
         "mixed-chunk",
         lambda it: it.on("enable_mixed_chunk"),
         "decode rows ride in prefill batches as prompts of length 1",
-        "no --enable-mixed-chunk",
+        _any("no --enable-mixed-chunk"),
         (("--enable-mixed-chunk",),),
     ),
     Rule(
         "split-prefill",
         lambda it: it.on("enable_pdmux"),
         "prefill is split by layers and bypasses the model's forward pass",
-        "no --enable-pdmux",
+        _any("no --enable-pdmux"),
         (("--enable-pdmux",),),
     ),
     Rule(
         "diffusion-decoding",
         lambda it: it.value("dllm_algorithm") is not None,
         "blocks are denoised repeatedly, and each pass looks like a prefill",
-        "no --dllm-algorithm",
+        _any("no --dllm-algorithm"),
         (("--dllm-algorithm=LowConfidence",),),
     ),
     Rule(
         "disaggregation",
         lambda it: it.value("disaggregation_mode") not in (None, "null"),
         "a prompt's request is answered by another server than the one that computes its rows",
-        "no --disaggregation-mode",
+        _any("no --disaggregation-mode"),
         (("--disaggregation-mode=prefill",),),
     ),
 )
@@ -184,7 +188,7 @@ def refusals(
 
 
 def _refusal(rule: Rule, situation: Situation) -> Refusal:
-    cure = rule.cure if isinstance(rule.cure, str) else rule.cure(situation)
+    cure = next(cure for setting, cure in rule.cures if not setting or situation.has(setting))
     sentence = rule.sentence
     if rule.name == "model":
         sentence = f"{sentence} ({architecture(situation.model_config) or 'config.json names none'})"
