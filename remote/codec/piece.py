@@ -1,0 +1,116 @@
+"""One piece: rows of bf16 states to a third less bytes and back. Pure functions of bytes; numpy and zstd let go of
+the GIL.
+
+A channel of a hidden state keeps its scale over tokens, so its exponents lie within a few of a middle one. With that
+`base` subtracted, all channels have much the same distribution, and entropy coding them needs no transposition:
+0.667 of the size where the channel-major plane comes to 0.695 (a trained model's states; the bound is 0.658), and
+short pieces lose nothing. Sign and mantissa are noise and stay as they are. Of zstd only the entropy stage is of
+use: matches of 7 bytes and a hash table of 64 entries find next to none, which is three times as fast as level 1.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+HEADER = struct.Struct("<III")
+"""Plain bytes, channels, packed bytes."""
+_CACHED_VALUES = 128 << 10
+"""Values worked on at once: two bytes of input, two of scratch and two of output each stay in a core's L2 cache."""
+_SAMPLED_ROWS = 256
+_PARAMETERS = zstandard.ZstdCompressionParameters.from_level(
+    1, strategy=zstandard.STRATEGY_FAST, min_match=7, hash_log=6
+)
+
+_local = threading.local()
+Bytes = bytes | bytearray | memoryview
+
+
+class DamagedError(ValueError):
+    """The bytes are not a whole piece or container."""
+
+
+def pack(plain: Bytes, channels: int) -> list[Bytes]:
+    """Return the piece of `plain` as parts to be written one after the other.
+
+    With `channels` > 0, `plain` holds whole rows of that many bf16 values; with 0 it can be anything.
+    """
+    if not channels:
+        packed = zstandard.ZstdCompressor(level=1).compress(plain)
+        return [HEADER.pack(len(plain), 0, len(packed)), packed]
+    values = np.frombuffer(plain, np.uint16).reshape(-1, channels)
+    base = _base(values)
+    residuals = np.empty(values.shape, np.uint8)
+    rest = np.empty(values.shape, np.uint8)
+    step = max(1, _CACHED_VALUES // channels)
+    turned, scratch = np.empty((2, step, channels), np.uint16)
+    for start in range(0, len(values), step):
+        rows = values[start : start + step]
+        turn = turned[: len(rows)]
+        np.left_shift(rows, 1, out=turn)
+        np.bitwise_or(turn, np.right_shift(rows, 15, out=scratch[: len(rows)]), out=turn)
+        halves = turn.view(np.uint8).reshape(*rows.shape, 2)
+        np.subtract(halves[:, :, 1], base, out=residuals[start : start + step])
+        rest[start : start + step] = halves[:, :, 0]
+    packed = _compressor().compress(residuals.data)
+    return [HEADER.pack(len(plain), channels, len(packed)), base.tobytes(), packed, rest.data.cast("B")]
+
+
+def payload_bytes(plain_bytes: int, channels: int, packed_bytes: int) -> int:
+    """Bytes that follow a piece's header."""
+    return packed_bytes + channels + (plain_bytes // 2 if channels else 0)
+
+
+def unpack(plain_bytes: int, channels: int, packed_bytes: int, payload: Bytes) -> Bytes:
+    """Return the plain bytes of the piece with this header; raise DamagedError where it is none."""
+    view = memoryview(payload)
+    if len(view) != payload_bytes(plain_bytes, channels, packed_bytes) or (channels and plain_bytes % (2 * channels)):
+        raise DamagedError("a piece's lengths contradict each other")
+    try:
+        if not channels:
+            return zstandard.ZstdDecompressor().decompress(view, max_output_size=plain_bytes)
+        packed = view[channels : channels + packed_bytes]
+        residuals = np.frombuffer(zstandard.ZstdDecompressor().decompress(packed), np.uint8)
+    except zstandard.ZstdError as error:
+        raise DamagedError(str(error)) from error
+    if len(residuals) != plain_bytes // 2:
+        raise DamagedError("a piece has too few exponents")
+    base = np.frombuffer(view[:channels], np.uint8)
+    rest = np.frombuffer(view[channels + packed_bytes :], np.uint8).reshape(-1, channels)
+    return _joined(residuals.reshape(-1, channels), base, rest).data.cast("B")
+
+
+def _joined(residuals: NDArray[np.uint8], base: NDArray[np.uint8], rest: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    values = np.empty(residuals.shape, np.uint16)
+    step = max(1, _CACHED_VALUES // residuals.shape[1])
+    scratch = np.empty((step, residuals.shape[1]), np.uint16)
+    for start in range(0, len(values), step):
+        rows = values[start : start + step]
+        halves = rows.view(np.uint8).reshape(*rows.shape, 2)
+        np.add(residuals[start : start + step], base, out=halves[:, :, 1])
+        halves[:, :, 0] = rest[start : start + step]
+        sign = np.left_shift(rows, 15, out=scratch[: len(rows)])
+        np.right_shift(rows, 1, out=rows)
+        np.bitwise_or(rows, sign, out=rows)
+    return values
+
+
+def _base(values: NDArray[np.uint16]) -> NDArray[np.uint8]:
+    """The mean exponent of each channel, over rows spread through the piece."""
+    sample = values[:: max(1, len(values) // _SAMPLED_ROWS)]
+    exponents = (sample >> 7).astype(np.uint8)
+    total = exponents.sum(axis=0, dtype=np.uint32)
+    base: NDArray[np.uint8] = ((total + len(sample) // 2) // len(sample)).astype(np.uint8)
+    return base
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    """One a thread: making one costs as much as compressing 100 kB."""
+    if not hasattr(_local, "compressor"):
+        _local.compressor = zstandard.ZstdCompressor(compression_params=_PARAMETERS)
+    compressor: zstandard.ZstdCompressor = _local.compressor
+    return compressor
