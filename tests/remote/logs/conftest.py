@@ -115,7 +115,7 @@ class LogFolder:
         aside.replace(self.folder / "current")
 
 
-@pytest.fixture(params=["plain", "it's a \"dir\"; echo \N{SNOWMAN}"])
+@pytest.fixture(params=["plain", 'it\'s a "dir"; echo \N{SNOWMAN}'])
 def hostile_workdir(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """Workdirs with harmless and with hostile names."""
     folder = tmp_path / str(request.param)

@@ -57,9 +57,7 @@ def test_the_last_words_of_a_finished_file_need_no_newline(tmp_path: Path) -> No
     assert reader.rest() == []
 
 
-def test_a_very_long_line_is_cut_and_says_how_much_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_very_long_line_is_cut_and_says_how_much_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "CHUNK_BYTES", 100)
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 10)
     log = tmp_path / "log"
