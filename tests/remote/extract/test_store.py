@@ -1,0 +1,135 @@
+"""A dump against what was asked for: every way in which it can be another one, byte by byte."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remote.errors import RecordError
+from remote.extract import store as storing
+from remote.extract.dump import Expected
+from remote.extract.store import store
+from tests.remote.extract.conftest import identity, tokens_of
+from tests.remote.extract.standin import CAPTURE, HEADER_BYTES, SGLANG, Config, dump_content
+
+ROWS = 40
+RID = f"roost.abc.7.1.{ROWS}"
+
+
+def config(dtype: str) -> Config:
+    return Config("", "", 0, dtype=dtype)
+
+
+def expected(dtype: str = "BF16") -> Expected:
+    return Expected(RID, 7, tokens_of(7, ROWS), identity(dtype=dtype), SGLANG, CAPTURE)
+
+
+def content(dtype: str = "BF16", fault: str = "") -> bytearray:
+    return bytearray(dump_content(RID, tokens_of(7, ROWS).tolist(), config(dtype), fault))
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Callable[..., Path]:
+    """Store such bytes; returns the shard."""
+
+    def run(data: bytes | bytearray, wanted: Expected) -> Path:
+        dump, shard = tmp_path / "dump.safetensors", tmp_path / "hs_7.safetensors"
+        dump.write_bytes(data)
+        stored = store(dump, shard, wanted)
+        assert (stored.size_bytes, stored.xxh3) == (len(data), xxhash.xxh3_128_hexdigest(bytes(data)))
+        return shard
+
+    return run
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+@pytest.mark.parametrize("chunk", [1, 1000, 1 << 14, 1 << 20])
+def test_a_shard_is_its_dump_byte_for_byte_whatever_the_chunk(
+    trial: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, dtype: str, chunk: int
+) -> None:
+    monkeypatch.setattr(storing, "CHUNK_BYTES", chunk)
+    assert trial(content(dtype), expected(dtype)).read_bytes() == content(dtype)
+
+
+@pytest.mark.parametrize("row", [0, 17, ROWS - 1])
+@pytest.mark.parametrize("slot", [0, 2])
+@pytest.mark.parametrize(
+    ("value", "says"), [(0x7F80, "not finite"), (0xFF80, "not finite"), (0x7FC1, "not finite"), (0x3F80, "magnitude")]
+)
+def test_a_wrong_row_is_named_wherever_it_is(
+    trial: Callable[..., Path], tmp_path: Path, row: int, slot: int, value: int, says: str
+) -> None:
+    data = content()
+    start = HEADER_BYTES + 8 * ROWS + 2 * 64 * (3 * row + slot)
+    count = 64 if says == "magnitude" else 1
+    data[start : start + 2 * count] = struct.pack("<H", value) * count
+    with pytest.raises(RecordError, match=f"Row {row} of boundary {[1, 3, 6][slot]} .*{says}"):
+        trial(data, expected())
+    assert list(tmp_path.glob("*hs_*")) == []
+
+
+def test_an_embedding_of_zeros_is_right_at_boundary_0_and_there_alone(trial: Callable[..., Path]) -> None:
+    wanted = expected()
+    wanted = replace(wanted, identity=identity(dtype="BF16", boundaries=[0, 3, 6]))
+    data = bytearray(dump_content(RID, wanted.tokens.tolist(), replace(config("BF16"), boundaries=[0, 3, 6]), ""))
+    start = HEADER_BYTES + 8 * ROWS
+    data[start : start + 128] = bytes(128)
+    assert trial(data, wanted).exists()
+    data[start + 128 : start + 256] = bytes(128)
+    with pytest.raises(RecordError, match="Row 0 of boundary 3 is all zeros"):
+        trial(data, wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"rid": "roost.abc.8.1.40"}, "The dump's rid"),
+        ({"tokens": tokens_of(8, ROWS)}, "token ids' digest"),
+        ({"tokens": tokens_of(7, ROWS - 1)}, "rows"),
+        ({"sglang": "0.5.9"}, "SGLang version"),
+        ({"capture": "0"}, "capture version"),
+        ({"identity": identity(dtype="F16")}, "dtype"),
+        ({"identity": identity(dtype="BF16", hidden_size=32)}, "shape"),
+        ({"identity": identity(dtype="BF16", final="post")}, "final state"),
+    ],
+)
+def test_another_record_s_dump_is_refused(trial: Callable[..., Path], change: dict[str, object], says: str) -> None:
+    with pytest.raises(RecordError, match=says):
+        trial(content(), replace(expected(), **change))  # type: ignore[arg-type]
+
+
+def test_token_ids_are_compared_themselves_and_not_only_by_the_digest_that_the_dump_claims(
+    trial: Callable[..., Path],
+) -> None:
+    data = content()
+    data[HEADER_BYTES + 8 * 5] ^= 1
+    tokens = tokens_of(7, ROWS)
+    with pytest.raises(RecordError, match=f"Token 5 of the dump is {tokens[5] ^ 1}, and {tokens[5]} was sent"):
+        trial(data, expected())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_no_header_however_damaged_is_more_than_a_refused_record(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    original = content()
+    damaged = bytearray(original)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, HEADER_BYTES - 1))] = data.draw(st.integers(0, 255))
+    folder = tmp_path_factory.mktemp("fuzz")
+    (folder / "dump.safetensors").write_bytes(damaged)
+    try:
+        store(folder / "dump.safetensors", folder / "hs_7.safetensors", expected())
+    except RecordError:
+        assert not (folder / "hs_7.safetensors").exists()
+    else:
+        assert np.array_equal(damaged[HEADER_BYTES:], original[HEADER_BYTES:])

@@ -1,0 +1,246 @@
+"""What goes wrong around a run: servers that die, hang or change, disks that fill up, a run that is not what it was."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from remote.errors import HostError, RoostError, UsageError
+from remote.extract import attempt, conditions, extractor
+from remote.extract.progress import read_state
+from remote.extract.store import store
+from remote.messages.extract import ExtractorState
+from tests.remote.extract.conftest import Host, identity
+from tests.remote.extract.standin_process import until
+
+
+class Running:
+    """An extractor in a thread, so that the test can meddle meanwhile."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.state: ExtractorState | None = None
+        self.error: RoostError | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.state = self._host.extract()
+        except RoostError as error:
+            self.error = error
+
+    def end(self) -> ExtractorState:
+        """Wait for its end, which must be a good one."""
+        self._thread.join()
+        assert self.error is None, self.error
+        assert self.state is not None
+        return self.state
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[Host], Running]:
+    """Start extractors in threads (signal handlers belong to the main thread alone)."""
+    monkeypatch.setattr("asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler", lambda *_: None)
+    return Running
+
+
+def says(host: Host, status: str, cause: str = "") -> Callable[[], bool]:
+    def condition() -> bool:
+        state = read_state(host.paths)
+        return state is not None and state.status == status and cause in state.cause
+
+    return condition
+
+
+def test_a_server_that_restarts_in_mid_batch_costs_only_what_was_in_flight(
+    host: Host, running: Callable[[Host], Running]
+) -> None:
+    server = host.serve(delay=0.02)
+    host.assign([16] * 150, in_flight_tokens=64)
+    run = running(host)
+    until(lambda: len(host.states()) > 20, "some records")
+    server.kill()
+    until(says(host, "waiting", "The server 'main' is gone"), "waiting for the server")
+    done = set(host.states())
+    server.restart()
+    assert run.end().counts.done == 150
+    assert host.dumps() == []
+    assert not done & {int(index) for index in server.seen()}
+
+
+def test_a_record_that_kills_the_server_is_found_out_and_the_others_are_not_blamed(
+    host: Host, running: Callable[[Host], Running]
+) -> None:
+    server = host.serve(faults={"7": ["die"]})
+    host.assign([16] * 20)
+    run = running(host)
+    for _ in range(extractor.DEATHS_LIMIT):
+        until(lambda: server.process is not None and server.process.poll() is not None, "the server's death")
+        server.restart()
+    state = run.end()
+    assert (state.counts.done, state.counts.quarantined) == (19, 1)
+    assert host.states()[7] == "quarantined"
+    (cause,) = host.causes()
+    assert "died each of 3 times, at last with it alone" in cause
+
+
+def test_a_request_that_hangs_is_taken_back_and_tried_again(host: Host) -> None:
+    server = host.serve(faults={"2": ["hang", ""]})
+    host.assign([16] * 5, request_timeout_seconds=0.5)
+    state = host.extract()
+    assert (state.counts.done, state.retries) == (5, 1)
+    (aborted,) = server.aborted()
+    assert ".2.1." in aborted
+
+
+def test_an_answer_without_a_dump_is_tried_again_and_then_given_up(host: Host) -> None:
+    host.serve(faults={"2": ["none"]})
+    host.assign([16] * 5, request_timeout_seconds=0.3)
+    assert host.extract().counts.quarantined == 1
+    (cause,) = host.causes()
+    assert "no dump came within 0.3 s" in cause
+
+
+def test_no_server_for_too_long_ends_the_run_with_that_cause(host: Host) -> None:
+    host.assign([16] * 5, server_wait_seconds=0.3)
+    with pytest.raises(HostError, match=r"No server was ready for 0.3 s\. There is no server 'main' on this host\."):
+        host.extract()
+
+
+def test_a_server_without_capture_or_with_another_one_is_refused(host: Host) -> None:
+    host.serve(boundaries=[1, 2, 6])
+    host.assign([16] * 5)
+    with pytest.raises(UsageError, match=r"boundaries \[1, 3, 6\], and the server 'main' captures \[1, 2, 6\]"):
+        host.extract()
+
+
+@pytest.mark.parametrize("changed", [{"sglang": "0.0.other"}, {"capture": "2"}])
+def test_a_run_goes_on_with_the_versions_that_it_was_begun_with(host: Host, changed: dict[str, str]) -> None:
+    server = host.serve()
+    host.assign([16] * 5)
+    host.extract()
+    host.assign([16] * 6, epoch=2)
+    server.config = type(server.config)(**{**vars(server.config), **changed})
+    server.restart()
+    before, after = ("0.0.standin", "0.0.other") if "sglang" in changed else ("1", "2")
+    with pytest.raises(UsageError, match=f"version '{before}', and the server 'main' has '{after}'"):
+        host.extract()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("dataset", "e" * 32),
+        ("tokenizer", "u" * 32),
+        ("model", "other@1"),
+        ("boundaries", [1, 2, 6]),
+        ("final", "post"),
+        ("hidden_size", 65),
+        ("dtype", "BF16"),
+    ],
+)
+def test_a_changed_run_is_refused_with_both_values_named(host: Host, field: str, value: object) -> None:
+    host.serve()
+    host.assign([16])
+    host.extract()
+    host.assign([16], epoch=2, identity=identity(**{field: value}))
+    with pytest.raises(UsageError) as refused:
+        host.extract()
+    assert repr(getattr(identity(), field)) in refused.value.message
+    assert repr(value) in refused.value.message
+
+
+def test_below_min_free_it_takes_nothing_says_so_and_goes_on_by_itself(
+    host: Host, running: Callable[[Host], Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [10_000_000]
+    monkeypatch.setattr(conditions.Conditions, "free_bytes", lambda _: free[0])
+    server = host.serve()
+    host.assign([16] * 10, min_free_bytes=11_000_000)
+    run = running(host)
+    until(says(host, "waiting", "The disk lacks"), "waiting for the disk")
+    assert server.seen() == {}
+    free[0] = 12_000_000
+    assert run.end().counts.done == 10
+
+
+def test_a_disk_that_fills_up_under_a_shard_keeps_the_dump_and_loses_nothing(
+    host: Host, running: Callable[[Host], Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = threading.Event()
+    full.set()
+
+    def refuse(dump: Path, shard: Path, expected: object) -> object:
+        if full.is_set():
+            raise OSError(28, "No space left on device")
+        return store(dump, shard, expected)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(attempt, "store", refuse)
+    monkeypatch.setattr(attempt, "DISK_POLL_SECONDS", 0.01)
+    server = host.serve()
+    host.assign([16] * 3)
+    run = running(host)
+    until(lambda: len(host.dumps()) == 3, "dumps that wait")
+    full.clear()
+    state = run.end()
+    assert (state.counts.done, state.retries) == (3, 0)
+    assert set(server.seen().values()) == {1}
+
+
+def test_a_disk_that_fails_ends_the_run_with_its_own_words(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> object:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(attempt, "store", broken)
+    host.serve()
+    host.assign([16] * 3)
+    with pytest.raises(HostError, match=r"shard of record \d could not be written: Input/output error"):
+        host.extract()
+
+
+def test_uncollected_dumps_never_pass_the_high_water_mark_and_the_wait_is_counted(host: Host) -> None:
+    host.serve(high_water=60_000)
+    host.assign([64] * 12)
+    state = host.extract()
+    assert state.counts.done == 12
+    assert state.backpressure_seconds > 0
+
+
+def test_leftovers_of_this_run_go_and_those_of_others_stay(host: Host) -> None:
+    host.serve()
+    host.assign([16] * 3)
+    host.extract()
+    (nonce,) = _nonces(host)
+    mine = [f"roost.{nonce}.1.7.16.safetensors", f"roost.{nonce}.2.7.16.stage0of2.safetensors"]
+    mine.append(f"roost.{nonce}.1.7.16.error.json")
+    others = ["roost.deadbeef.1.1.16.safetensors", "notes.txt", ".capture-1.json"]
+    for name in [*mine, *others]:
+        (host.dump_dir / name).write_bytes(b"x")
+    host.assign([16] * 4, epoch=2)
+    host.extract()
+    assert host.dumps() == sorted(others)
+
+
+def test_shards_without_a_row_go_and_rows_without_their_shard_are_done_again(host: Host) -> None:
+    server = host.serve()
+    host.assign([16] * 4)
+    host.extract()
+    host.paths.shard(1).unlink()
+    host.paths.shard(2).write_bytes(b"torn")
+    host.paths.shard(9).write_bytes(b"a stranger")
+    (host.paths.shards / ".aside-1-00-hs_3.safetensors").write_bytes(b"half")
+    before = server.seen()
+    assert host.extract().counts.done == 4
+    assert {index for index, count in server.seen().items() if count > before[index]} == {"1", "2"}
+    assert sorted(path.name for path in host.paths.shards.iterdir()) == [f"hs_{i}.safetensors" for i in range(4)]
+
+
+def _nonces(host: Host) -> set[str]:
+    from remote.extract.ledger import Ledger
+
+    with Ledger(host.paths.ledger) as ledger:
+        return ledger.nonces()

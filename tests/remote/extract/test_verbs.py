@@ -1,0 +1,134 @@
+"""What the ledger tells from outside, and the few ways to change it there."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remote.context import Context
+from remote.errors import HostError, UsageError
+from remote.extract.ledger import Ledger, Row
+from remote.extract.verbs import fence, freed, requeue, shards, status
+from remote.messages.extract import (
+    FenceRequest,
+    IndicesRequest,
+    RunRequest,
+    ShardBatch,
+    ShardsRequest,
+    ShardsResult,
+)
+from remote.report import Report
+from tests.remote.extract.conftest import RUN, Host
+
+
+def rows_of(host: Host, **request: int) -> tuple[list[int], ShardsResult]:
+    """Streamed indices and the result of the verb `shards`."""
+    stream = io.StringIO()
+    result = shards(ShardsRequest(run=RUN, **request), Context(host.workdir, Report(stream)))
+    items = [json.loads(line) for line in stream.getvalue().splitlines()]
+    batches = [ShardBatch.model_validate(item["value"]) for item in items if item["type"] == "item"]
+    return [row.index for batch in batches for row in batch.rows], result
+
+
+@pytest.fixture
+def done(host: Host) -> Host:
+    """A host with ten finished records."""
+    host.serve()
+    host.assign([8] * 10)
+    host.extract()
+    return host
+
+
+def test_shards_after_a_cursor_are_the_newer_ones_alone(done: Host) -> None:
+    first, told = rows_of(done, limit=4)
+    rest, end = rows_of(done, after=told.cursor)
+    assert (len(first), len(rest), set(first + rest)) == (4, 6, set(range(10)))
+    assert rows_of(done, after=end.cursor)[0] == []
+    assert end.status == "complete"
+    assert end.counts.done == 10
+
+
+def test_a_record_that_is_done_again_is_told_again(done: Host) -> None:
+    _, told = rows_of(done)
+    assert requeue(IndicesRequest(run=RUN, indices=[3, 5, 99]), done.context).records == 2
+    assert not done.paths.shard(3).exists()
+    assert rows_of(done, after=told.cursor)[0] == []
+    done.extract()
+    assert sorted(rows_of(done, after=told.cursor)[0]) == [3, 5]
+    assert done.paths.shard(3).exists()
+
+
+def test_freed_records_are_gone_from_the_disk_and_never_done_again(done: Host) -> None:
+    size = done.paths.shard(2).stat().st_size
+    result = freed(IndicesRequest(run=RUN, indices=[2, 4]), done.context)
+    assert (result.records, result.freed_bytes) == (2, 2 * size)
+    assert sorted(rows_of(done)[0]) == [0, 1, 3, 5, 6, 7, 8, 9]
+    counts = done.extract().counts
+    assert (counts.done, counts.freed, counts.tokens_done) == (8, 2, 80)
+    assert not done.paths.shard(2).exists()
+
+
+def test_freeing_twice_or_what_is_not_done_changes_nothing(done: Host) -> None:
+    freed(IndicesRequest(run=RUN, indices=[2]), done.context)
+    again = freed(IndicesRequest(run=RUN, indices=[2, 77]), done.context)
+    assert (again.records, again.freed_bytes) == (0, 0)
+
+
+def test_a_fenced_host_has_nothing_left_to_do_and_keeps_what_it_has(done: Host) -> None:
+    told = fence(FenceRequest(run=RUN, epoch=5), done.context)
+    assert (told.state.counts.assigned, told.state.counts.done) == (0, 10)
+    requeue(IndicesRequest(run=RUN, indices=[1]), done.context)
+    assert done.extract().epoch == 5
+    assert 1 not in done.states()
+
+
+def test_status_of_a_host_without_a_run_is_an_answer_and_an_unknown_run_a_usage_error(host: Host) -> None:
+    assert status(RunRequest(), host.context).run == ""
+    host.assign([8])
+    told = status(RunRequest(), host.context)
+    assert (told.run, told.alive, told.state.counts.assigned) == (RUN, False, 1)
+    assert not host.paths.ledger.exists()
+    with pytest.raises(UsageError, match=r"no run 'other' here\. Runs: trial\."):
+        status(RunRequest(run="other"), host.context)
+
+
+def test_a_batch_is_in_the_ledger_whole_or_not_at_all(tmp_path: Path) -> None:
+    def rows() -> Iterator[Row]:
+        yield Row(1, "done", 8, 1)
+        raise RuntimeError("the process ended here")
+
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        with pytest.raises(RuntimeError):
+            ledger.record(rows())
+        assert ledger.states() == {}
+        ledger.record([Row(1, "done", 8, 1), Row(2, "quarantined", 8, 1, cause="bad")])
+        ledger.record([Row(2, "done", 8, 1, size_bytes=5)])
+        assert {index: state for index, (state, _, _) in ledger.states().items()} == {1: "done", 2: "done"}
+
+
+def test_commits_survive_a_power_cut(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        db = ledger._db
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert db.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert (tmp_path / "ledger.sqlite").stat().st_mode & 0o077 == 0
+
+
+def test_a_ledger_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version=99")
+    with pytest.raises(HostError, match="schema 99, written by a newer Roost"):
+        Ledger(path)
+
+
+def test_a_damaged_ledger_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_bytes(b"not a database, and long enough to be looked at as one" * 20)
+    with pytest.raises(HostError, match="could not be opened"):
+        Ledger(path)
