@@ -8,7 +8,7 @@ from typing import Any
 
 from invoke.tasks import Task
 
-from hosts.tasks import attaching, data, delivery, extraction, practice, reach, results, servers, tuning
+from hosts.tasks import attaching, data, delivery, extraction, practice, reach, results, servers, tuning, watching
 
 GROUPS: tuple[tuple[str, ModuleType], ...] = (
     ("Reach the hosts", reach),
@@ -16,6 +16,7 @@ GROUPS: tuple[tuple[str, ModuleType], ...] = (
     ("Data", data),
     ("Servers", servers),
     ("Extraction", extraction),
+    ("Logs", watching),
     ("Delivery", delivery),
     ("Results", results),
     ("Modes and speed", tuning),

@@ -8,6 +8,7 @@ and on opening a channel (a frozen host blocks for ever otherwise), raw channels
 
 from __future__ import annotations
 
+import logging
 import shlex
 import socket
 import threading
@@ -28,6 +29,8 @@ from hosts.errors import AuthenticationError, HostKeyError, HostUnreachableError
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
 from hosts.transport.process import Process
+
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it logs tracebacks of what is raised here as a sentence
 
 KEEPALIVE_SECONDS = 15
 CHANNEL_TIMEOUT_SECONDS = 20.0
@@ -146,7 +149,7 @@ def explain(error: Exception, where: str, host: Host) -> RoostError:
         return AuthenticationError(
             f"The key for {where} has a passphrase and no agent offers it.", remedy="Run ssh-add first."
         )
-    if isinstance(error, AuthenticationException):
+    if isinstance(error, AuthenticationException) and "saw EOF" not in str(error):
         return AuthenticationError(
             f"{where} refused the login: {error}.",
             remedy="Check `user` and `identity_file`, or ssh-add the key.",

@@ -1,0 +1,61 @@
+"""What `inv logs` prints: each line behind its host's name, coloured on a terminal, plain when piped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TextIO
+
+from hosts.console.text import printable
+from hosts.errors import RoostError
+from hosts.inventory.model import Host
+from remote.messages.logs import LogItem, LogLines, LogSource
+
+COLOURS = ("36", "33", "32", "35", "34", "31")
+"""SGR codes, one a host in turn."""
+
+
+class LogPrinter:
+    """Writes straight to the stream: 100,000 lines are markup's undoing."""
+
+    def __init__(self, hosts: list[Host], as_json: bool, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        self._as_json = as_json
+        self._coloured = self._stream.isatty()
+        self._width = max((len(host.name) for host in hosts), default=0)
+        self._colour = {host.name: COLOURS[number % len(COLOURS)] for number, host in enumerate(hosts)}
+        self._sources: dict[str, set[LogSource]] = {}
+
+    def item(self, host: Host, item: LogItem) -> None:
+        """Print a batch of whole lines, or a notice, and flush."""
+        if self._as_json:
+            self._stream.writelines(self._documents(host, item))
+        elif isinstance(item, LogLines):
+            prefix = self._prefix(host, item.source)
+            self._stream.writelines(f"{prefix}{printable(line)}\n" for line in item.lines)
+        else:
+            self._stream.write(f"{self._prefix(host, item.source)}{self._dim(f'-- {printable(item.text)}')}\n")
+        self._stream.flush()
+
+    def lost(self, host: Host, error: RoostError, pause: float) -> None:
+        """Say on stderr that a connection broke; the lines go on where they stopped."""
+        text = printable(f"{host.name}: {error.message} Trying again in {pause:.0f} s.")
+        print(text, file=sys.stderr, flush=True)
+
+    def _prefix(self, host: Host, source: LogSource) -> str:
+        """`gpu1 | `, or `gpu1/a | ` once a host has several logs."""
+        seen = self._sources.setdefault(host.name, set())
+        seen.add(source)
+        name = f"{host.name}/{source.name}" if len(seen) > 1 else host.name
+        text = f"{name:<{self._width}} | "
+        return f"\x1b[{self._colour[host.name]}m{text}\x1b[0m" if self._coloured else text
+
+    def _dim(self, text: str) -> str:
+        return f"\x1b[2m{text}\x1b[0m" if self._coloured else text
+
+    def _documents(self, host: Host, item: LogItem) -> list[str]:
+        """One JSON object a line."""
+        base = {"host": host.name, "source": item.source.name, "kind": item.source.kind}
+        if isinstance(item, LogLines):
+            return [json.dumps({**base, "file": item.file, "line": line}) + "\n" for line in item.lines]
+        return [json.dumps({**base, "notice": item.text}) + "\n"]

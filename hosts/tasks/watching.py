@@ -1,0 +1,79 @@
+"""The task that shows what hosts write: `logs`."""
+
+from __future__ import annotations
+
+import re
+
+from invoke.context import Context
+
+from hosts.commands import logs as logging
+from hosts.console.logs import LogPrinter
+from hosts.console.output import EXIT_FAILED, EXIT_OK
+from hosts.errors import UsageError
+from hosts.tasks.session import TARGET, finish, roost_task, session
+from remote.messages.logs import LogSource, LogsRequest
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@roost_task(
+    TARGET,
+    {"json": "print one JSON object a line"},
+    server="only this server's log (default: all of the host's servers)",
+    run="the extractor's log of this run instead",
+    lines="how many of the last lines to begin with, or all",
+    follow="go on with what is written from now on, over restarts and cut connections",
+    grep="only lines that match this regular expression",
+    since="only lines of the last while, as 30s, 10m, 2h, 1d",
+)
+def logs(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    server: str = "",
+    run: str = "",
+    lines: str = "100",
+    follow: bool = False,
+    grep: str = "",
+    since: str = "",
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Show the servers' or an extraction's logs, of any number of hosts at once."""
+    with session(host, hosts, inventory, json) as (fleet, output):
+        if server and run:
+            raise UsageError("A log is a server's or a run's.", remedy="Say --server or --run, not both.")
+        request = LogsRequest(
+            sources=_sources(server, run), lines=_count(lines), follow=follow, grep=grep, since_seconds=_span(since)
+        )
+        printer = LogPrinter(fleet.hosts, json)
+        outcomes = logging.logs(fleet, request, printer.item, printer.lost)
+        for outcome in outcomes:
+            if outcome.error is not None:
+                output.error(outcome.error, outcome.host.name)
+        finish(EXIT_OK if all(outcome.ok for outcome in outcomes) else EXIT_FAILED)
+
+
+def _sources(server: str, run: str) -> list[LogSource]:
+    if run:
+        return [LogSource(kind="run", name=run)]
+    return [LogSource(kind="server", name=server)] if server else []
+
+
+def _count(text: str) -> int | None:
+    if text == "all":
+        return None
+    if not text.isdigit():
+        raise UsageError(f"--lines {text!r} is no number.", remedy="Say a number, or all.")
+    return int(text)
+
+
+def _span(text: str) -> float | None:
+    """`10m` in seconds; None for an empty text."""
+    if not text:
+        return None
+    match = _SPAN.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--since {text!r} is no span of time.", remedy="As in 30s, 10m, 2h or 1d.")
+    return float(match[1]) * _SECONDS[match[2]]
