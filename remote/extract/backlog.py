@@ -35,6 +35,10 @@ class Backlog:
         self._later: list[tuple[float, int, Task]] = []
         self._pushed = 0
 
+    def add(self, positions: Iterable[int]) -> None:
+        """Take further records, after all others."""
+        self._fresh.extend(Task(position) for position in positions)
+
     def __len__(self) -> int:
         return len(self._fresh) + len(self._later)
 

@@ -13,28 +13,26 @@ from pathlib import Path
 
 import aiohttp
 
-from remote.errors import HostError, RecordError, RoostError
+from remote.errors import HostError, RoostError
 from remote.extract.assignment import Work
 from remote.extract.attempt import Harvest
 from remote.extract.backlog import Backlog, Task
-from remote.extract.client import AttemptError, Client, RefusedError, ServerGoneError
+from remote.extract.client import Client
 from remote.extract.commit import Committer
 from remote.extract.conditions import Conditions
 from remote.extract.endpoint import Budget, Endpoint, endpoints
-from remote.extract.ledger import Ledger, Row
+from remote.extract.judgement import DEATHS_ALONE, TRY_ERRORS, Judgement
+from remote.extract.ledger import Ledger
 from remote.extract.leftovers import sweep
 from remote.extract.progress import Progress
 from remote.extract.session import Opened, check_server, open_positions
-from remote.extract.watch import CaptureError, Watch
+from remote.extract.watch import Watch
 from remote.messages.extract import ExtractorState, ExtractorStatus
 from remote.paths import RunPaths, Workdir
 from remote.report import Report
 
 TICK_SECONDS = 0.2
 SWEEP_SECONDS = 5.0
-DEATHS_ALONE = 2
-"""From the second death on a record travels alone, so that the third one can only be its own doing."""
-DEATHS_LIMIT = 3
 
 
 class Extractor:
@@ -50,8 +48,6 @@ class Extractor:
         self._progress = Progress(paths.state, assignment.run, assignment.epoch, opened.counts)
         self._dumps: dict[Path, Budget] = {}
         self._flying: dict[asyncio.Task[None], tuple[Task, str]] = {}
-        self._streak: list[str] = []
-        self._fatal: RoostError | None = None
         self._ending = False
         self._unready_since: float | None = None
         self._swept_at = 0.0
@@ -72,6 +68,7 @@ class Extractor:
             has_room=lambda size: self._conditions.free_bytes() > size,
             leaving=lambda: self._ending,
         )
+        self._judgement = Judgement(self._work, self._paths, self._backlog, committer, self._progress, self._report)
         background = [asyncio.create_task(watch.run()), asyncio.create_task(self._progress.run())]
         try:
             await self._dispatch()
@@ -98,12 +95,12 @@ class Extractor:
             while not self._is_over():
                 self._changed.clear()
                 self._observe(http)
-                if not self._ending and self._fatal is None and self._may_send():
+                if not self._ending and self._judgement.fatal is None and self._may_send():
                     self._send()
                 await self._wait()
             self._sweep()
-        if self._fatal is not None:
-            raise self._fatal
+        if self._judgement.fatal is not None:
+            raise self._judgement.fatal
 
     async def _wait(self) -> None:
         try:
@@ -115,11 +112,11 @@ class Extractor:
         """Nothing in flight and nothing to send; records that were re-queued meanwhile are taken up."""
         if self._flying:
             return False
-        if self._ending or self._fatal is not None:
+        if self._ending or self._judgement.fatal is not None:
             return True
         if not len(self._backlog):
             with Ledger(self._paths.ledger) as ledger:
-                self._backlog = Backlog(open_positions(ledger, self._work))
+                self._backlog.add(open_positions(ledger, self._work))
         return not len(self._backlog)
 
     def _observe(self, http: aiohttp.ClientSession) -> None:
@@ -140,7 +137,7 @@ class Extractor:
             with Ledger(self._paths.ledger) as ledger:
                 check_server(ledger, self._assignment.run, self._assignment.identity, endpoint.state)
         except RoostError as error:
-            self._fatal = error
+            self._judgement.end(error)
             return
         endpoint.client = Client(http, endpoint.state.port, self._assignment.request_timeout_seconds)
         budget = self._dumps.setdefault(endpoint.dump_dir, Budget(0))
@@ -167,10 +164,9 @@ class Extractor:
         why = " ".join(endpoint.why_not_ready() for endpoint in self._endpoints)
         self._unready_since = self._unready_since or now
         if now - self._unready_since > self._assignment.server_wait_seconds:
-            self._fatal = HostError(
-                f"No server was ready for {self._assignment.server_wait_seconds:g} s. {why}",
-                remedy="`inv serve` starts them; then `inv extract` resumes.",
-            )
+            seconds = f"{self._assignment.server_wait_seconds:g} s"
+            remedy = "`inv serve` starts them; then `inv extract` resumes."
+            self._judgement.end(HostError(f"No server was ready for {seconds}. {why}", remedy=remedy))
         return self._say("waiting", why)
 
     def _say(self, status: ExtractorStatus, cause: str = "") -> bool:
@@ -216,48 +212,11 @@ class Extractor:
     async def _try(self, task: Task, endpoint: Endpoint) -> None:
         life = endpoint.life
         try:
-            self._progress.finished(await self._harvest.attempt(task, endpoint))
-            self._streak.clear()
-        except ServerGoneError as error:
-            await self._server_gone(task, endpoint, life, str(error))
-        except (AttemptError, CaptureError, RecordError) as error:
-            await self._failed(task, str(error), final=isinstance(error, RefusedError))
+            self._judgement.succeeded(await self._harvest.attempt(task, endpoint))
+        except TRY_ERRORS as error:
+            await self._judgement.failed(task, endpoint, life, error)
         except RoostError as error:
-            self._fatal = self._fatal or error
-
-    async def _server_gone(self, task: Task, endpoint: Endpoint, life: tuple[int, float], cause: str) -> None:
-        endpoint.refresh()
-        if endpoint.ready and endpoint.life == life:
-            await self._failed(task, cause, final=False)
-        elif task.deaths + 1 >= DEATHS_LIMIT:
-            await self._quarantine(task, f"The server died each of {DEATHS_LIMIT} times, at last with it alone.")
-        else:
-            self._progress.state.retries += 1
-            self._backlog.retry(task, time.monotonic(), died=True)
-
-    async def _failed(self, task: Task, cause: str, *, final: bool) -> None:
-        self._streak.append(cause)
-        if len(self._streak) >= self._assignment.max_consecutive_failures:
-            self._fatal = self._fatal or HostError(
-                f"{len(self._streak)} tries in a row failed, the last one with: {cause}",
-                remedy="Mend the cause (`inv logs` shows the server's side); then `inv extract` resumes.",
-            )
-        elif final or task.failures + 1 >= self._assignment.max_attempts:
-            await self._quarantine(task, cause)
-        else:
-            self._progress.state.retries += 1
-            self._backlog.retry(task, time.monotonic(), failed=True)
-
-    async def _quarantine(self, task: Task, cause: str) -> None:
-        index, rows = int(self._work.index[task.position]), len(self._work.tokens(task.position))
-        row = Row(index, "quarantined", rows, self._assignment.epoch, cause=cause, attempts=task.attempt)
-        try:
-            await self._harvest.committer.commit(row)
-        except HostError as error:
-            self._fatal = self._fatal or error
-            return
-        self._progress.finished(row)
-        self._report.progress(f"Record {index} is quarantined: {cause}")
+            self._judgement.end(error)
 
     def _sweep(self) -> None:
         self._swept_at = time.monotonic()

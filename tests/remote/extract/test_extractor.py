@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import xxhash
@@ -9,8 +11,11 @@ from safetensors import safe_open
 
 from remote.errors import HostError
 from remote.extract.ledger import Ledger
-from tests.remote.extract.conftest import Host, tokens_of
+from remote.extract.verbs import requeue
+from remote.messages.extract import IndicesRequest
+from tests.remote.extract.conftest import RUN, Host, tokens_of
 from tests.remote.extract.standin import states_of
+from tests.remote.extract.standin_process import until
 
 LENGTHS = [5, 40, 17, 128, 1, 300, 64, 9]
 
@@ -84,6 +89,32 @@ def test_a_run_of_failures_stops_with_the_cause_instead_of_burning_the_queue(hos
     server.set_faults({})
     assert host.extract().status == "complete"
     assert set(host.states()) == set(range(200))
+
+
+def test_what_a_run_of_failures_condemned_is_open_again(host: Host) -> None:
+    server = host.serve(faults={str(index): ["400"] for index in range(5, 30)})
+    host.assign([8] * 30, max_consecutive_failures=10, in_flight_tokens=8)
+    with pytest.raises(HostError, match="10 tries in a row failed"):
+        host.extract()
+    assert set(host.states()) == set(range(5))
+    server.set_faults({})
+    assert host.extract().counts.done == 30
+
+
+def test_records_re_queued_while_it_runs_are_done_again_before_it_ends(host: Host) -> None:
+    server = host.serve(faults={"19": ["hang", ""]})
+    host.assign([8] * 20, request_timeout_seconds=3.0)
+
+    def meddle() -> None:
+        until(lambda: len(host.states()) == 19, "all but one")
+        requeue(IndicesRequest(run=RUN, indices=[1, 2]), host.context)
+
+    again = threading.Thread(target=meddle)
+    again.start()
+    host.extract()
+    again.join()
+    assert {index: count for index, count in server.seen().items() if count > 1} == {"1": 2, "2": 2, "19": 2}
+    assert set(host.states()) == set(range(20))
 
 
 def test_records_that_no_server_can_take_are_refused_before_anything_is_sent(host: Host) -> None:

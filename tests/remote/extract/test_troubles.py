@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from remote.errors import HostError, RoostError, UsageError
-from remote.extract import attempt, conditions, extractor
+from remote.extract import attempt, conditions, judgement
 from remote.extract.progress import read_state
 from remote.extract.store import store
 from remote.messages.extract import ExtractorState
@@ -78,7 +78,7 @@ def test_a_record_that_kills_the_server_is_found_out_and_the_others_are_not_blam
     server = host.serve(faults={"7": ["die"]})
     host.assign([16] * 20)
     run = running(host)
-    for _ in range(extractor.DEATHS_LIMIT):
+    for _ in range(judgement.DEATHS_LIMIT):
         until(lambda: server.process is not None and server.process.poll() is not None, "the server's death")
         server.restart()
     state = run.end()

@@ -1,0 +1,99 @@
+"""What becomes of a record whose try failed: another try, quarantine, or the end of the whole run.
+
+Runs on the host inside the extractor's event loop. A failure is the record's own only if others succeed meanwhile: a
+run of consecutive ones stops the extractor, and what it quarantined on the way is open again.
+"""
+
+from __future__ import annotations
+
+import time
+
+from remote.errors import HostError, RecordError, RoostError
+from remote.extract.assignment import Work
+from remote.extract.backlog import Backlog, Task
+from remote.extract.client import AttemptError, RefusedError, ServerGoneError
+from remote.extract.commit import Committer
+from remote.extract.endpoint import Endpoint
+from remote.extract.ledger import Ledger, Row
+from remote.extract.progress import Progress
+from remote.extract.watch import CaptureError
+from remote.paths import RunPaths
+from remote.report import Report
+
+DEATHS_ALONE = 2
+"""From the second death on a record travels alone, so that the third one can only be its own doing."""
+DEATHS_LIMIT = 3
+
+TryError = ServerGoneError | AttemptError | CaptureError | RecordError
+"""What a try may raise that is not the host's fault."""
+TRY_ERRORS = (ServerGoneError, AttemptError, CaptureError, RecordError)
+
+
+class Judgement:
+    """Keeps count of failures in a row; `fatal` is why the run must end, once it must."""
+
+    def __init__(
+        self, work: Work, paths: RunPaths, backlog: Backlog, committer: Committer, progress: Progress, report: Report
+    ) -> None:
+        self.fatal: RoostError | None = None
+        self._work, self._paths, self._backlog = work, paths, backlog
+        self._committer, self._progress, self._report = committer, progress, report
+        self._failures = 0
+        self._condemned: list[int] = []
+
+    def succeeded(self, row: Row) -> None:
+        """A record is done, so the ones that failed just before it failed on their own account."""
+        self._progress.finished(row)
+        self._failures = 0
+        self._condemned.clear()
+
+    def end(self, error: RoostError) -> None:
+        """End the run with this cause, unless it already has one."""
+        self.fatal = self.fatal or error
+
+    async def failed(self, task: Task, endpoint: Endpoint, life: tuple[int, float], error: TryError) -> None:
+        """Decide about a try that failed on `endpoint`, whose life was `life` when it began."""
+        if isinstance(error, ServerGoneError):
+            endpoint.refresh()
+            if not endpoint.ready or endpoint.life != life:
+                await self._died(task)
+                return
+        self._failures += 1
+        assignment = self._work.assignment
+        if self._failures >= assignment.max_consecutive_failures:
+            self._give_up(str(error))
+        elif isinstance(error, RefusedError) or task.failures + 1 >= assignment.max_attempts:
+            await self._quarantine(task, str(error))
+        else:
+            self._progress.state.retries += 1
+            self._backlog.retry(task, time.monotonic(), failed=True)
+
+    async def _died(self, task: Task) -> None:
+        if task.deaths + 1 >= DEATHS_LIMIT:
+            await self._quarantine(task, f"The server died each of {DEATHS_LIMIT} times, at last with it alone.")
+            return
+        self._progress.state.retries += 1
+        self._backlog.retry(task, time.monotonic(), died=True)
+
+    def _give_up(self, cause: str) -> None:
+        with Ledger(self._paths.ledger) as ledger:
+            self._progress.state.counts.quarantined -= ledger.forget(self._condemned)
+        self._condemned.clear()
+        self.end(
+            HostError(
+                f"{self._failures} tries in a row failed, the last one with: {cause}",
+                remedy="Mend the cause (`inv logs` shows the server's side); then `inv extract` resumes.",
+            )
+        )
+
+    async def _quarantine(self, task: Task, cause: str) -> None:
+        index, rows = int(self._work.index[task.position]), len(self._work.tokens(task.position))
+        row = Row(index, "quarantined", rows, self._work.assignment.epoch, cause=cause, attempts=task.attempt)
+        try:
+            await self._committer.commit(row)
+        except HostError as error:
+            self.end(error)
+            return
+        self._condemned.append(index)
+        self._progress.finished(row)
+        self._report.progress(f"Record {index} is quarantined: {cause}")
