@@ -11,7 +11,7 @@ from hosts.plan.lengths import read_manifest
 from hosts.plan.plan import Plan, load, plan_path
 from hosts.pull.dataset import place_dataset, write_manifest
 from hosts.pull.pull import HostTally, Pull, Tallies, Wish, missing_of
-from remote.messages.transfer import DestinationManifest
+from remote.messages.transfer import DestinationManifest, Store
 from remote.transfer.destination import Destination
 
 Watch = Callable[[Tallies], Callable[[], None]]
@@ -38,12 +38,12 @@ class Pulled:
         return sum(len(o.value.report.failed) for o in self.outcomes if o.value and o.value.report)
 
 
-def pull(fleet: Fleet, wish: Wish, to: Path, watch: Watch) -> Pulled:
+def pull(fleet: Fleet, wish: Wish, to: Path, watch: Watch, store: Store = "plain") -> Pulled:
     """Pull a run's finished records from every host into `to`; what goes wrong on one host is its outcome."""
     plan = load(plan_path(fleet.inventory.path.absolute().parent, wish.run))
     dataset = Path(plan.dataset)
     records = read_manifest(dataset).records
-    with Destination(to) as destination:
+    with Destination(to, store) as destination:
         place_dataset(dataset, destination)
         job = Pull(fleet, destination, wish)
         end = watch(job.tallies)

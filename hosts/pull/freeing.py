@@ -11,7 +11,7 @@ from hosts.pull.sources import free
 from hosts.transport.backend import Backend
 from remote.messages.extract import ShardRow
 from remote.messages.transfer import DeliveredRow
-from remote.transfer.destination import Destination, is_intact
+from remote.transfer.destination import Destination
 
 if TYPE_CHECKING:
     from hosts.pull.pull import HostTally
@@ -63,7 +63,7 @@ class Freeing:
         if self._tally is None:
             return
         known = destination.ledger.find(row.index)
-        if known and known.durable and known.xxh3 == row.xxh3 and is_intact(destination.final(row.index), known):
+        if known and known.durable and known.xxh3 == row.xxh3 and destination.is_intact(known):
             self._queue.put(row.index)
 
     def _work(self) -> None:

@@ -22,7 +22,7 @@ from hosts.transport.backend import Backend
 from remote.messages.extract import ShardRow
 from remote.transfer.delivery import Delivery
 from remote.transfer.destination import Destination
-from remote.transfer.hostpull import HostPull, HostReport, Limits
+from remote.transfer.hostpull import HostPull, HostReport, Limits, Source
 from remote.transfer.lane import Tally
 from remote.transfer.rate import RateLimit
 
@@ -57,7 +57,7 @@ class HostTally:
     @property
     def arrived_bytes(self) -> int:
         """Received, or found right in what an earlier pull had left."""
-        return self.tally.wire_bytes + self.tally.kept_bytes
+        return self.tally.plain_bytes + self.tally.kept_bytes
 
 
 Tallies = dict[str, HostTally]
@@ -97,8 +97,7 @@ class Pull:
 
     def _host(self, backend: Backend, delivery: Delivery) -> HostTally:
         tally = self.tallies[backend.host.name]
-        source = source_of(backend.host, self._wish.run, self._folder)
-        puller = HostPull(source, self._destination, delivery, self._wish.limits, self._rate, self._stop)
+        puller = HostPull(backend.host.name, self._destination, delivery, self._wish.limits, self._rate, self._stop)
         tally.tally, tally.report = puller.report.tally, puller.report
         with Freeing(backend, self._wish.run, tally if self._wish.free else None) as freeing:
             self._rounds(backend, puller, tally, freeing)
@@ -115,7 +114,7 @@ class Pull:
             cursor, tally.status = found.result.cursor, found.result.status
             missing = self._missing(found.rows, backend.host.name, tally, freeing)
             if missing:
-                puller.run(missing, freeing.delivered)
+                puller.run(self._source(backend, missing), missing, freeing.delivered)
             if puller.report.error is not None and not self._wish.follow:
                 return
             if not self._wish.follow or (tally.status not in AT_WORK and not found.rows):
@@ -123,6 +122,10 @@ class Pull:
             cursor = 0 if puller.report.error is not None or puller.report.failed else cursor
             puller.report.error = None
             self._stop.wait(FOLLOW_SECONDS)
+
+    def _source(self, backend: Backend, rows: list[ShardRow]) -> Source:
+        codec = self._wish.limits.compress != "never" or any(row.stored == "compressed" for row in rows)
+        return source_of(backend.host, self._wish.run, self._folder, codec=codec)
 
     def _listed(self, backend: Backend, cursor: int) -> Offer:
         """The host's offer; while following, a host that cannot be reached now is asked again."""

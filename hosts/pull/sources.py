@@ -9,6 +9,7 @@ from pathlib import Path
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
 from hosts.transport.openssh import ssh_command
+from hosts.transport.payload import current_payload
 from remote.messages.extract import IndicesRequest, IndicesResult, ShardBatch, ShardRow, ShardsRequest, ShardsResult
 from remote.transfer.hostpull import Source
 from remote.transfer.stream import SOURCE
@@ -25,15 +26,21 @@ class Offer:
     result: ShardsResult | None = None
 
 
-def source_of(host: Host, run: str, folder: Path) -> Source:
-    """How `host` is pulled from; `folder` (0700) takes the private ssh configuration."""
-    sender = [*shlex.split(host.exec), host.python, "-I", "-S", "-c", SOURCE]
+def source_of(host: Host, run: str, folder: Path, *, codec: bool) -> Source:
+    """How `host` is pulled from; `folder` (0700) takes the private ssh configuration.
+
+    With `codec` the sender can compress, and read what is compressed at rest: it then starts with the packages of
+    its Python, which takes longer.
+    """
+    bare = [] if codec else ["-I", "-S"]
+    sender = [*shlex.split(host.exec), host.python, *bare, "-c", SOURCE]
     if host.connection == "local":
         sender[0] = str(Path(sender[0]).expanduser())
         command = sender
     else:
         command = [*ssh_command(host, folder), shlex.join(sender)]
-    return Source(host.name, command, f"{host.workdir}/runs/{run}/shards")
+    payload = f"{host.workdir}/payloads/{current_payload().digest}" if codec else ""
+    return Source(host.name, command, f"{host.workdir}/runs/{run}/shards", payload)
 
 
 def offer(backend: Backend, run: str, after: int) -> Offer:

@@ -1,19 +1,28 @@
-"""Tasks that bring shards home: `pull`."""
+"""Tasks that bring shards home: `pull`, `unpack`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from invoke.context import Context
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from hosts.commands import extract as extraction
+from hosts.commands import prepare as preparing
 from hosts.commands import pull as pulling
+from hosts.commands import unpack as unpacking
+from hosts.console.live import live_lines
+from hosts.console.output import EXIT_FAILED
 from hosts.console.pull import show_pulled, watching
+from hosts.console.text import size
 from hosts.errors import UsageError
 from hosts.pull.pull import Wish
+from hosts.tasks.data import data_session
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
-from remote.transfer.hostpull import Limits
+from remote.messages.codec import UnpackRequest
+from remote.messages.transfer import Store
+from remote.transfer.hostpull import Compress, Limits
 
 
 @roost_task(
@@ -24,6 +33,8 @@ from remote.transfer.hostpull import Limits
     run="name of the run (default: the one planned last)",
     streams="streams a host (default: found by measuring)",
     limit_rate="bytes a second for all together, as in 50MB",
+    compress="on the wire, without loss: never, always, or auto (measured: whichever is faster)",
+    store="how shards are kept here: plain, or compressed (see inv unpack)",
     follow="go on while extraction runs, until the run is complete",
     free="let each host delete what is verified and durable here",
 )
@@ -35,6 +46,8 @@ def pull(
     hosts: str | None = None,
     streams: int = 0,
     limit_rate: str = "",
+    compress: str = "never",
+    store: str = "plain",
     follow: bool = False,
     free: bool = False,
     dry_run: bool = False,
@@ -47,13 +60,52 @@ def pull(
             raise UsageError("--to is missing.")
         if streams < 0 or streams > 64:
             raise UsageError(f"--streams is {streams}; it can be 1 to 64.")
-        limits = Limits(streams or None, _rate(limit_rate))
+        if store not in ("plain", "compressed"):
+            raise UsageError(f"--store is {store!r}; it can be plain or compressed.")
+        if compress not in ("never", "auto", "always"):
+            raise UsageError(f"--compress is {compress!r}; it can be never, auto or always.")
+        limits = Limits(streams or None, _rate(limit_rate), cast(Compress, compress))
         wish = Wish(run or extraction.newest_run(fleet), limits, follow=follow, free=free)
         folder = Path(to).expanduser()
         if dry_run:
             finish(show_pulled(output, pulling.dry_run(fleet, wish, folder)))
         else:
-            finish(show_pulled(output, pulling.pull(fleet, wish, folder, watching(output))))
+            finish(show_pulled(output, pulling.pull(fleet, wish, folder, watching(output), cast(Store, store))))
+
+
+@roost_task(
+    JSON,
+    iterable=["paths"],
+    paths="a *.rz file or a folder of them; may be given several times",
+    out="folder that gets the plain shards (default: beside their containers)",
+    remove="delete each container once its plain shard is verified and durable",
+    host="the host where the paths are (default: this laptop)",
+    inventory=TARGET["inventory"],
+)
+def unpack(
+    context: Context,
+    paths: list[str] | None = None,
+    out: str = "",
+    remove: bool = False,
+    host: str | None = None,
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Make compressed shards plain again, each verified by its digest."""
+    with data_session(host, inventory, json) as (fleet, output):
+        backend = preparing.where(fleet)
+        with live_lines(output) as lines:
+            request = UnpackRequest(paths=list(paths or []), out=out, remove=remove)
+            result = unpacking.unpack(backend, request, lines)
+        output.document(result.model_dump(mode="json"))
+        for path, reason in result.failed.items():
+            output.note(f"{path}: {reason}")
+        ratio = result.packed_bytes / result.plain_bytes if result.plain_bytes else 0.0
+        output.line(
+            f"{result.unpacked:,} shards unpacked to {size(result.plain_bytes)} (compressed: {ratio:.3f} of that), "
+            f"{result.present:,} were plain already, {len(result.failed):,} are damaged."
+        )
+        finish(EXIT_FAILED if result.failed else 0)
 
 
 def _rate(text: str) -> float | None:

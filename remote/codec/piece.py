@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import zstandard
@@ -82,6 +83,18 @@ def unpack(plain_bytes: int, channels: int, packed_bytes: int, payload: Bytes) -
     base = np.frombuffer(view[:channels], np.uint8)
     rest = np.frombuffer(view[channels + packed_bytes :], np.uint8).reshape(-1, channels)
     return _joined(residuals.reshape(-1, channels), base, rest).data.cast("B")
+
+
+def split_pieces(payload: Bytes) -> Iterator[Bytes]:
+    """The plain bytes of pieces that stand one after the other; raises DamagedError where that is not what they are."""
+    view = memoryview(payload)
+    while view:
+        if len(view) < HEADER.size:
+            raise DamagedError("a piece is cut short")
+        plain, channels, packed = HEADER.unpack_from(view)
+        end = HEADER.size + payload_bytes(plain, channels, packed)
+        yield unpack(plain, channels, packed, view[HEADER.size : end])
+        view = view[end:]
 
 
 def _joined(residuals: NDArray[np.uint8], base: NDArray[np.uint8], rest: NDArray[np.uint8]) -> NDArray[np.uint16]:

@@ -24,6 +24,8 @@ class DeliveredRow(Message):
     host: str
     epoch: int
     stored: Store = "plain"
+    disk_bytes: int
+    """Of the file here; less than `size_bytes` where it is stored compressed."""
     durable: bool = True
     """False where the file system of the destination cannot fsync."""
     delivered_at: float
@@ -36,7 +38,6 @@ class DestinationManifest(Message):
     identity: Identity | None
     """What the records are: dataset, model, boundaries, norm state; None where no plan was at hand."""
     convention: str = "boundary: state after k blocks"
-    store: Store = "plain"
     records: int
     """Of the dataset."""
     delivered: int

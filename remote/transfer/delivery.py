@@ -86,13 +86,11 @@ class Delivery:
         return batch, True
 
     def _deliver(self, batch: list[Ready]) -> None:
-        durable = list(self._pool.map(_fsync, [ready.landing.part for ready in batch]))
-        for ready in batch:
-            ready.landing.part.replace(self._destination.final(ready.landing.row.index))
+        durable = list(self._pool.map(self._place, [ready.landing for ready in batch]))
         folder_durable = _fsync(self._destination.shards)
         now = time.time()
         rows = [
-            _delivered(ready, now, is_durable and folder_durable)
+            self._row(ready, now, is_durable and folder_durable)
             for ready, is_durable in zip(batch, durable, strict=True)
         ]
         self._destination.ledger.record(rows)
@@ -100,19 +98,35 @@ class Delivery:
             self._destination.release(row.index)
             ready.on_delivered([row])
 
+    def _place(self, landing: Landing) -> bool:
+        """Give one record its final name; whether its bytes are durable."""
+        final = self._destination.final(landing.row.index, self._destination.store)
+        if self._destination.store == "plain":
+            durable = _fsync(landing.part)
+            landing.part.replace(final)
+            return durable
+        from remote.codec.container import pack_file
 
-def _delivered(ready: Ready, now: float, durable: bool) -> DeliveredRow:
-    row = ready.landing.row
-    return DeliveredRow(
-        index=row.index,
-        rows=row.rows,
-        size_bytes=row.size_bytes,
-        xxh3=row.xxh3,
-        host=ready.host,
-        epoch=row.epoch,
-        durable=durable,
-        delivered_at=now,
-    )
+        index = pack_file(landing.part, final)
+        if index.xxh3 != landing.row.xxh3:
+            raise OSError(errno.EIO, "a record changed on disk while it was compressed", str(landing.part))
+        landing.part.unlink()
+        return True
+
+    def _row(self, ready: Ready, now: float, durable: bool) -> DeliveredRow:
+        row, store = ready.landing.row, self._destination.store
+        return DeliveredRow(
+            index=row.index,
+            rows=row.rows,
+            size_bytes=row.size_bytes,
+            xxh3=row.xxh3,
+            host=ready.host,
+            epoch=row.epoch,
+            stored=store,
+            disk_bytes=self._destination.final(row.index, store).stat().st_size,
+            durable=durable,
+            delivered_at=now,
+        )
 
 
 def _fsync(path: Path) -> bool:

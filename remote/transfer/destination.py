@@ -1,6 +1,6 @@
 """A folder that shards are delivered to: its paths, its lock, its ledger, and what is there already.
 
-    DEST/hidden_states/hs_{i}.safetensors   whole and verified, every one
+    DEST/hidden_states/hs_{i}.safetensors   whole and verified, every one (`….rz` where they are kept compressed)
     DEST/roost/ledger.sqlite                what was delivered
     DEST/roost/manifest.json                what the records are
     DEST/roost/parts/                       records under way; nobody else's names
@@ -12,16 +12,18 @@ The dataset's own files lie beside them in DEST, so that a trainer loads DEST as
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import threading
 from pathlib import Path
+from typing import BinaryIO
 
 import xxhash
 
 from remote.errors import HostError
 from remote.files import FILE_MODE, make_directory
 from remote.messages.extract import ShardRow
-from remote.messages.transfer import DeliveredRow
+from remote.messages.transfer import DeliveredRow, Store
 from remote.paths import shard_name
 from remote.transfer.landing import Landing
 from remote.transfer.ledger import DestinationLedger
@@ -32,8 +34,10 @@ _PIECE_BYTES = 1 << 20
 class Destination:
     """Opened by one process at a time; a context manager. Thread-safe."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, store: Store = "plain") -> None:
         self.root = root
+        self.store: Store = store
+        """How records are kept that are delivered from now on."""
         self.shards = root / "hidden_states"
         self.roost = root / "roost"
         self.parts = self.roost / "parts"
@@ -54,9 +58,9 @@ class Destination:
         self.ledger.close()
         os.close(self._lock)
 
-    def final(self, index: int) -> Path:
+    def final(self, index: int, stored: Store = "plain") -> Path:
         """Where a record is when it is whole and verified."""
-        return self.shards / shard_name(index)
+        return self.shards / (shard_name(index) + (".rz" if stored == "compressed" else ""))
 
     def part(self, index: int) -> Path:
         """Where a record is while it is under way."""
@@ -75,7 +79,7 @@ class Destination:
         known = self.ledger.find(row.index)
         if known is None or (known.host == host and known.xxh3 != row.xxh3):
             return False
-        return _size(self.final(row.index)) == known.size_bytes
+        return _size(self.final(row.index, known.stored)) == known.disk_bytes
 
     def claim(self, index: int) -> bool:
         """Whether the caller is the only one that pulls this record now."""
@@ -97,6 +101,19 @@ class Destination:
             final.replace(part)
         return Landing(row, part)
 
+    def is_intact(self, known: DeliveredRow) -> bool:
+        """Whether the record's plain bytes have their size and digest; reads all of them."""
+        path = self.final(known.index, known.stored)
+        digest, size = xxhash.xxh3_128(), 0
+        try:
+            with _plain(path, known.stored) as stream:
+                while piece := stream.read(_PIECE_BYTES):
+                    digest.update(piece)
+                    size += len(piece)
+        except (OSError, ValueError):
+            return False
+        return size == known.size_bytes and digest.hexdigest() == known.xxh3
+
     def _locked(self) -> int:
         descriptor = os.open(self.roost / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
         try:
@@ -107,15 +124,13 @@ class Destination:
         return descriptor
 
 
-def is_intact(path: Path, row: DeliveredRow | ShardRow) -> bool:
-    """Whether the file has the row's size and digest; reads all of it."""
-    if _size(path) != row.size_bytes:
-        return False
-    digest = xxhash.xxh3_128()
-    with path.open("rb", buffering=0) as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            digest.update(piece)
-    return digest.hexdigest() == row.xxh3
+def _plain(path: Path, stored: Store) -> BinaryIO:
+    """A record's plain bytes as a file."""
+    if stored == "plain":
+        return path.open("rb")
+    from remote.codec.reader import CompressedShard
+
+    return io.BufferedReader(CompressedShard(path))
 
 
 def _size(path: Path) -> int:

@@ -6,32 +6,23 @@ holds back nobody.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from remote.errors import HostError, RoostError
 from remote.messages.extract import ShardRow
 from remote.messages.transfer import DeliveredRow
 from remote.transfer.delivery import Delivery, Ready
 from remote.transfer.destination import Destination
-from remote.transfer.lane import Lane, Tally, Trade
+from remote.transfer.lane import Lane, Packing, Tally, Trade
 from remote.transfer.rate import RateLimit
+from remote.transfer.tuning import Climb, Trial, streams_for
 from remote.transfer.work import Work
 
-CHANNEL_WINDOW_BYTES = 2 << 20
-"""OpenSSH's flow control lets so much be under way in a channel: a stream's limit is window / round trip."""
-WORTHWHILE_BYTES_PER_SECOND = 250e6
-"""What streams are added for at the start; measuring goes on from there."""
-MOST_STREAMS = 8
-FIRST_STREAMS = 2
-"""On a LAN: the second one works while the first waits for a disk or a core."""
-MEASURE_SECONDS = 2.0
 STEER_SECONDS = 0.25
-GAIN = 1.15
-"""Another stream stays if throughput grew by this factor over what it was without it."""
 
 
 class LostHostError(HostError, ConnectionError):
@@ -49,6 +40,11 @@ class Source:
     """Starts a sender there: an argv whose last argument is the sender's source, quoted for ssh where it is ssh."""
     root: str
     """Folder of the run's shards over there; `~` is the home directory there."""
+    payload: str = ""
+    """Folder over there that holds `remote/`: for what is compressed, in flight or at rest."""
+
+
+Compress = Literal["never", "auto", "always"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +53,8 @@ class Limits:
 
     streams: int | None = None
     bytes_per_second: float | None = None
+    compress: Compress = "never"
+    """On the wire; `auto` tries and keeps what brings more plain bytes a second."""
 
 
 @dataclass
@@ -73,28 +71,23 @@ class HostReport:
     streams: int = 0
     """At most at once."""
     seconds: float = 0.0
-
-
-def streams_for(round_trip: float) -> int:
-    """How many streams to begin with at this round trip (seconds)."""
-    needed = math.ceil(WORTHWHILE_BYTES_PER_SECOND * round_trip / CHANNEL_WINDOW_BYTES)
-    return max(FIRST_STREAMS, min(MOST_STREAMS, needed))
+    compressed: bool = False
+    """Whether ranges came compressed in the end."""
 
 
 class HostPull:
-    """Pulls what `rows` offers from one source into the destination."""
+    """Pulls from one host into the destination; may be run again and again, the report goes on."""
 
     def __init__(
         self,
-        source: Source,
+        name: str,
         destination: Destination,
         delivery: Delivery,
         limits: Limits,
         rate: RateLimit,
         stop: threading.Event,
     ) -> None:
-        self.report = HostReport(source.name)
-        self._source = source
+        self.report = HostReport(name)
         self._destination = destination
         self._delivery = delivery
         self._limits = limits
@@ -102,24 +95,29 @@ class HostPull:
         self._stop = stop
         self._lanes: list[Lane] = []
 
-    def run(self, rows: Iterable[ShardRow], on_delivered: Callable[[list[DeliveredRow]], None]) -> HostReport:
+    def run(
+        self, source: Source, rows: Iterable[ShardRow], on_delivered: Callable[[list[DeliveredRow]], None]
+    ) -> HostReport:
         """Pull until everything is delivered or given up; an error that ends it early is in the report."""
         began = time.monotonic()
         work = Work(rows, self._destination)
+        self._lanes = []
 
         def delivered(done: list[DeliveredRow]) -> None:
             self.report.delivered += len(done)
             self.report.delivered_bytes += sum(row.size_bytes for row in done)
             on_delivered(done)
 
+        packing = Packing(source.payload, active=self._limits.compress == "always")
         trade = Trade(
-            command=self._source.command,
-            root=self._source.root,
+            command=source.command,
+            root=source.root,
             work=work,
             tally=self.report.tally,
             limit=self._rate,
             stop=self._stop,
-            hand_in=lambda landing: self._delivery.hand_in(Ready(landing, self._source.name, delivered)),
+            hand_in=lambda landing: self._delivery.hand_in(Ready(landing, source.name, delivered)),
+            packing=packing,
         )
         try:
             self._steer(trade)
@@ -144,9 +142,13 @@ class HostPull:
         while len(self._lanes) < wanted and first.error is None:
             self._start(trade)
         climb = None if self._limits.streams else Climb(trade.tally)
+        trial = Trial(trade.tally, trade.packing) if self._limits.compress == "auto" else None
         while not self._over(trade) and not trade.work.wait_finished(STEER_SECONDS):
-            if climb is not None:
+            if climb is not None and not climb.settled:
                 self._adapt(trade, climb)
+            elif trial is not None:
+                trial.judge()
+        self.report.compressed = trade.packing.active
 
     def _adapt(self, trade: Trade, climb: Climb) -> None:
         active = [lane for lane in self._lanes if lane.is_alive()]
@@ -157,7 +159,7 @@ class HostPull:
             active[-1].retire()
 
     def _start(self, trade: Trade) -> None:
-        lane = Lane(trade, f"{self._source.name}-{len(self._lanes)}")
+        lane = Lane(trade, f"{self.report.host}-{len(self._lanes)}")
         self._lanes.append(lane)
         lane.start()
         alive = sum(1 for one in self._lanes if one.is_alive())
@@ -185,30 +187,3 @@ class HostPull:
             f"The connection was lost and did not come back: {errors[0]}.",
             remedy="The next pull goes on where this one stopped.",
         )
-
-
-class Climb:
-    """Finds the number of streams by trying one more, and keeping it only where it helped."""
-
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
-        self._since = time.monotonic()
-        self._bytes = tally.wire_bytes
-        self._best = 0.0
-        self._tried = 0
-        self._settled = False
-
-    def judge(self, active: int) -> int:
-        """+1, 0 or -1: how the number of streams is to change now; asks for a measurement's time in between."""
-        now = time.monotonic()
-        if self._settled or now - self._since < MEASURE_SECONDS:
-            return 0
-        rate = (self._tally.wire_bytes - self._bytes) / (now - self._since)
-        self._since, self._bytes = now, self._tally.wire_bytes
-        if not self._tried or rate > self._best * GAIN:
-            self._best = max(self._best, rate)
-            self._tried = active + 1
-            self._settled = active >= MOST_STREAMS
-            return 0 if self._settled else 1
-        self._settled = True
-        return -1

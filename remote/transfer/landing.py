@@ -53,7 +53,7 @@ class Landing:
     @property
     def name(self) -> str:
         """Its file's name on the source."""
-        return shard_name(self.row.index)
+        return shard_name(self.row.index) + (".rz" if self.row.stored == "compressed" else "")
 
     def left(self) -> int:
         """Bytes that an earlier pull left, worth comparing."""

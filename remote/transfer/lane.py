@@ -8,18 +8,20 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from remote.transfer.landing import Landing
 from remote.transfer.rate import RateLimit
-from remote.transfer.sender import DATA, DIGESTS
+from remote.transfer.sender import DATA, DIGESTS, PACKED
 from remote.transfer.stream import Frame, Stream, StreamLost
 from remote.transfer.work import Job, Work
 
 IN_FLIGHT_BYTES = 8 << 20
 """Four of OpenSSH's channel windows: the sender always has the next range at hand."""
 IN_FLIGHT_REQUESTS = 64
+PACKED_BYTES = 16 << 20
+"""Plain bytes of a compressed answer; shorter ones compress less."""
 PIECE_BYTES = 512 << 10
 """Read, hashed and written at once; stays in a core's cache between the three."""
 WAIT_SECONDS = 1.0
@@ -33,8 +35,19 @@ class Tally:
     """What a host's lanes have received; read by whoever shows progress."""
 
     wire_bytes: int = 0
+    plain_bytes: int = 0
+    """What it unpacked to: the same as `wire_bytes` where nothing was compressed."""
     kept_bytes: int = 0
     """Found right in what an earlier pull had left."""
+
+
+@dataclass
+class Packing:
+    """Whether ranges are asked for compressed; changed while lanes work."""
+
+    payload: str = ""
+    """Folder on the source that holds `remote/`; empty where nothing is compressed, in flight or at rest."""
+    active: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,7 @@ class Trade:
     limit: RateLimit
     stop: threading.Event
     hand_in: Callable[[Landing], None]
+    packing: Packing = field(default_factory=Packing)
 
 
 class Lane(threading.Thread):
@@ -104,7 +118,7 @@ class Lane(threading.Thread):
         return self._retire.is_set() or self._trade.stop.is_set()
 
     def _connected(self) -> None:
-        with Stream(self._trade.command, self._trade.root) as self._stream:
+        with Stream(self._trade.command, self._trade.root, self._trade.packing.payload) as self._stream:
             try:
                 self._stream.hello()
                 self.round_trip = self._stream.round_trip
@@ -120,14 +134,16 @@ class Lane(threading.Thread):
 
     def _fill(self, stream: Stream) -> bool:
         """Ask for more while little is in flight; returns whether anything is."""
+        packed = self._trade.packing.active
+        most = 2 * PACKED_BYTES if packed else IN_FLIGHT_BYTES
         ahead = sum(job.wanted.length for job in self._pending if job.wanted)
         requests: list[dict[str, Any]] = []
-        while ahead < IN_FLIGHT_BYTES and len(self._pending) < IN_FLIGHT_REQUESTS and not self._ending():
-            job = self._trade.work.take()
+        while ahead < most and len(self._pending) < IN_FLIGHT_REQUESTS and not self._ending():
+            job = self._trade.work.take(PACKED_BYTES if packed else 0)
             if job is None:
                 break
             self._pending.append(job)
-            requests.append(_request(job))
+            requests.append(_request(job, packed))
             ahead += job.wanted.length if job.wanted else 0
         stream.ask(*requests)
         return bool(self._pending)
@@ -138,12 +154,14 @@ class Lane(threading.Thread):
         job = self._pending[0]
         if frame.kind == DATA:
             self._take_data(stream, job)
+        elif frame.kind == PACKED:
+            self._take_packed(stream, job, frame.length)
         elif frame.kind == DIGESTS:
             digests = stream.payload(frame.length)
             self._pending.popleft()
-            before = job.landing.row.size_bytes
             done = self._trade.work.compared(job, digests)
-            self._trade.tally.kept_bytes += before - job.landing.missing_bytes
+            if not job.landing.repaired:
+                self._trade.tally.kept_bytes += job.landing.row.size_bytes - job.landing.missing_bytes
             if done:
                 self._finish(job.landing)
         else:
@@ -165,11 +183,37 @@ class Lane(threading.Thread):
                 landing.write(wanted.offset + received, self._buffer[:size])
                 received += size
                 self._trade.tally.wire_bytes += size
+                self._trade.tally.plain_bytes += size
                 self._trade.limit.spend(size, self._trade.stop)
         finally:
             complete = landing.end(wanted.offset, wanted.offset + received)
             self._pending.popleft()
             if received < wanted.length:
+                self._trade.work.give_back(job, received)
+        if complete:
+            self._finish(landing)
+
+    def _take_packed(self, stream: Stream, job: Job, length: int) -> None:
+        from remote.codec.piece import DamagedError, split_pieces
+
+        assert job.wanted is not None
+        payload = stream.payload(length)
+        self._trade.tally.wire_bytes += length
+        self._trade.limit.spend(length, self._trade.stop)
+        landing, offset = job.landing, job.wanted.offset
+        landing.begin()
+        try:
+            for piece in split_pieces(payload):
+                landing.write(offset, memoryview(piece))
+                offset += len(piece)
+        except DamagedError as error:
+            raise StreamLost(f"a compressed range arrived damaged ({error})") from error
+        finally:
+            complete = landing.end(job.wanted.offset, offset)
+            self._pending.popleft()
+            received = offset - job.wanted.offset
+            self._trade.tally.plain_bytes += received
+            if received < job.wanted.length:
                 self._trade.work.give_back(job, received)
         if complete:
             self._finish(landing)
@@ -187,9 +231,10 @@ class Lane(threading.Thread):
             self._trade.work.compare_again(landing)
 
 
-def _request(job: Job) -> dict[str, Any]:
+def _request(job: Job, packed: bool) -> dict[str, Any]:
     row = job.landing.row
     request: dict[str, Any] = {"ticket": row.index, "name": job.landing.name, "size": row.size_bytes}
     if job.wanted is None:
         return {**request, "do": "digests", "length": job.compare_bytes}
-    return {**request, "do": "read", "offset": job.wanted.offset, "length": job.wanted.length}
+    do = "packed" if packed else "read"
+    return {**request, "do": do, "offset": job.wanted.offset, "length": job.wanted.length}

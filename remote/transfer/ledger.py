@@ -25,11 +25,13 @@ CREATE TABLE IF NOT EXISTS deliveries (
     host TEXT NOT NULL,
     epoch INTEGER NOT NULL,
     stored TEXT NOT NULL,
+    disk_bytes INTEGER NOT NULL,
     durable INTEGER NOT NULL,
     delivered_at REAL NOT NULL
 )
 """
-_COLUMNS = "idx, rows, size_bytes, xxh3, host, epoch, stored, durable, delivered_at"
+_FIELDS = ("index", "rows", "size_bytes", "xxh3", "host", "epoch", "stored", "disk_bytes", "durable", "delivered_at")
+_COLUMNS = ", ".join(("idx", *_FIELDS[1:]))
 _BUSY_SECONDS = 30.0
 
 
@@ -64,13 +66,10 @@ class DestinationLedger:
 
     def record(self, rows: Iterable[DeliveredRow]) -> None:
         """Commit deliveries, replacing earlier rows of the same index."""
-        values = [
-            (r.index, r.rows, r.size_bytes, r.xxh3, r.host, r.epoch, r.stored, int(r.durable), r.delivered_at)
-            for r in rows
-        ]
+        values = [[getattr(row, name) for name in _FIELDS] for row in rows]
         with self._lock, self._db:
             self._db.executemany(
-                f"INSERT OR REPLACE INTO deliveries ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)",  # noqa: S608
+                f"INSERT OR REPLACE INTO deliveries ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)",  # noqa: S608
                 values,
             )
 
@@ -113,5 +112,4 @@ class DestinationLedger:
 
 
 def _row(values: tuple[object, ...]) -> DeliveredRow:
-    names = ("index", "rows", "size_bytes", "xxh3", "host", "epoch", "stored", "durable", "delivered_at")
-    return DeliveredRow.model_validate(dict(zip(names, values, strict=True)))
+    return DeliveredRow.model_validate(dict(zip(_FIELDS, values, strict=True)))

@@ -55,8 +55,8 @@ class Frame:
 class Stream:
     """A context manager around the child process."""
 
-    def __init__(self, command: list[str], root: str) -> None:
-        self._root = root
+    def __init__(self, command: list[str], root: str, payload: str = "") -> None:
+        self._hello = {"root": root, "payload": payload}
         self._words = tempfile.TemporaryFile()  # noqa: SIM115
         self._child = subprocess.Popen(
             command,
@@ -85,7 +85,7 @@ class Stream:
     def hello(self) -> None:
         """Wait until the sender answers, passing over what a login shell prints; measures the round trip."""
         nonce = secrets.token_hex(16)
-        self._write({"root": self._root, "nonce": nonce})
+        self._write({**self._hello, "nonce": nonce})
         seen = b""
         while not seen.endswith(b"\n" + nonce.encode() + b"\n"):
             seen = seen[-NOISE_BYTES:] + self._read_byte()

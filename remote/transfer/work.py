@@ -38,8 +38,11 @@ class Work:
         self.failed: dict[int, str] = {}
         """Records given up, with the reason."""
 
-    def take(self) -> Job | None:
-        """The next request, or None where there is none at the moment."""
+    def take(self, most_bytes: int = 0) -> Job | None:
+        """The next request, or None where there is none at the moment.
+
+        Blocks that follow each other are joined to one request of at most `most_bytes`.
+        """
         with self._changed:
             while not self._jobs:
                 row = next(self._rows, None)
@@ -49,7 +52,11 @@ class Work:
                     return None
                 if self._destination.claim(row.index):
                     self._begin(row)
-            return self._jobs.popleft()
+            job = self._jobs.popleft()
+            while self._jobs and (joined := _joined(job, self._jobs[0], most_bytes)):
+                self._jobs.popleft()
+                job = joined
+            return job
 
     def wait(self, seconds: float) -> bool:
         """Wait until there may be another request; False when all is done."""
@@ -124,3 +131,13 @@ class Work:
             self._jobs.append(Job(landing, None, left))
         else:
             self._jobs.extend(Job(landing, wanted) for wanted in landing.all_ranges())
+
+
+def _joined(one: Job, other: Job, most_bytes: int) -> Job | None:
+    """Both requests as one, where they ask for neighbouring bytes of one record and not for too many."""
+    if one.landing is not other.landing or one.wanted is None or other.wanted is None:
+        return None
+    if one.wanted.offset + one.wanted.length != other.wanted.offset:
+        return None
+    length = one.wanted.length + other.wanted.length
+    return Job(one.landing, Range(one.wanted.offset, length)) if length <= most_bytes else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from hosts.pull.pull import Wish
 from remote.extract.ledger import Ledger, Row
 from remote.messages.dataset import Manifest
 from remote.messages.extract import Identity
+from remote.messages.transfer import Store
 from remote.paths import RunPaths, Workdir
 from tests.fleet.conftest import SshHost
 
@@ -67,10 +69,10 @@ class Site:
         with fleet_of(loaded, list(loaded.hosts.values())) as fleet:
             yield fleet
 
-    def pull(self, **wish: object) -> Pulled:
+    def pull(self, store: Store = "plain", **wish: object) -> Pulled:
         """`inv pull --hosts all`, without a terminal."""
         for fleet in self.fleet():
-            return pull(fleet, Wish(RUN, **wish), self.destination, lambda tallies: lambda: None)  # type: ignore[arg-type]
+            return pull(fleet, Wish(RUN, **wish), self.destination, lambda tallies: lambda: None, store)  # type: ignore[arg-type]
         raise AssertionError
 
     def delivered(self) -> dict[int, bytes]:
@@ -108,7 +110,11 @@ def _inventory(sshd: SshHost, workdirs: dict[str, Path]) -> dict[str, object]:
         "gpus": 0,
         "tp": 1,
     }
-    return {"defaults": defaults, "hosts": {name: {"workdir": str(path)} for name, path in workdirs.items()}}
+    return {
+        "local": {"python": sys.executable},
+        "defaults": defaults,
+        "hosts": {name: {"workdir": str(path)} for name, path in workdirs.items()},
+    }
 
 
 def _manifest(dataset: Path) -> None:

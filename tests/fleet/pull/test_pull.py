@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hosts.commands.unpack import unpack
+from remote.codec.container import pack_file
+from remote.extract.ledger import Ledger
+from remote.messages.codec import UnpackRequest
 from remote.messages.transfer import DestinationManifest
+from remote.transfer.hostpull import Limits
 from remote.transfer.ledger import DestinationLedger
 from tests.fleet.pull.conftest import MIB, Site
 
@@ -131,3 +137,48 @@ def test_a_destination_of_another_dataset_is_refused(site: Site) -> None:
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"digest": "e"}))
     with pytest.raises(Exception, match="holds another dataset"):
         site.pull()
+
+
+def state_shard(rows: int) -> bytes:
+    """A shard of bf16 states in capture's layout."""
+    scale = np.exp(np.random.default_rng(0).normal(0, 2, 4 * 512))
+    values = (np.random.default_rng(rows).normal(0, 1, (rows, 4 * 512)) * scale).astype(np.float32)
+    body = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    entry = {"dtype": "BF16", "shape": [rows, 4, 512], "data_offsets": [0, len(body)]}
+    header = json.dumps({"hidden_states": entry}).encode()
+    return len(header).to_bytes(8, "little") + header + body
+
+
+def test_states_that_travel_compressed_arrive_as_they_were(site: Site) -> None:
+    site.put("one", {0: state_shard(9000), 1: state_shard(10), 2: b"not states"})
+    (outcome, _) = site.pull(limits=Limits(compress="always")).outcomes
+    report = outcome.result.report
+    assert report is not None
+    assert site.delivered() == site.records
+    assert report.tally.plain_bytes == sum(map(len, site.records.values()))
+    assert report.tally.wire_bytes < 0.7 * report.tally.plain_bytes
+
+
+def test_shards_compressed_on_the_host_are_pulled_as_their_plain_bytes(site: Site) -> None:
+    site.put("one", {0: state_shard(9000), 1: state_shard(10)})
+    paths = site.run_paths("one")
+    with Ledger(paths.ledger) as ledger:
+        for index in site.records:
+            pack_file(paths.shard(index), paths.shards / f"{paths.shard(index).name}.rz")
+            paths.shard(index).unlink()
+            ledger.mark_stored(index, "compressed")
+    site.pull()
+    assert site.delivered() == site.records
+
+
+def test_records_kept_compressed_here_are_delivered_once_and_unpack_to_their_bytes(site: Site) -> None:
+    site.put("one", {0: state_shard(9000), 1: b"x"})
+    site.pull(store="compressed")
+    (outcome, _) = site.pull(store="compressed").outcomes
+    assert outcome.result.present == 2
+    folder = site.destination / "hidden_states"
+    assert sorted(path.name for path in folder.iterdir()) == ["hs_0.safetensors.rz", "hs_1.safetensors.rz"]
+    for fleet in site.fleet():
+        result = unpack(fleet.local, UnpackRequest(paths=[str(folder)], remove=True))
+    assert (result.unpacked, result.failed) == (2, {})
+    assert site.delivered() == site.records

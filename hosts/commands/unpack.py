@@ -1,0 +1,27 @@
+"""`inv unpack`: compressed shards made plain again, on the laptop or on a host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hosts.inventory.model import Host
+from hosts.transport.backend import Backend
+from remote.messages.codec import UnpackRequest, UnpackResult
+from remote.messages.envelope import Progress
+
+OnProgress = Callable[[Host, Progress], None]
+
+
+def unpack(backend: Backend, request: UnpackRequest, on_progress: OnProgress | None = None) -> UnpackResult:
+    """Run the verb where `backend` is; on the laptop, relative paths are those of this folder."""
+    if backend.host.connection == "local":
+        request = request.model_copy(
+            update={
+                "paths": [str(Path(path).expanduser().absolute()) for path in request.paths],
+                "out": str(Path(request.out).expanduser().absolute()) if request.out else "",
+            }
+        )
+    host = backend.host
+    notify = None if on_progress is None else lambda line: on_progress(host, line)
+    return backend.call("unpack", request, UnpackResult, deadline=None, on_progress=notify)

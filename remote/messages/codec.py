@@ -1,0 +1,31 @@
+"""Compressed shards made plain again (`unpack`), and plain ones compressed at rest (`pack`)."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from remote.messages.envelope import Message
+
+
+class UnpackRequest(Message):
+    """Containers, or folders whose containers (`*.rz`) are all meant."""
+
+    paths: list[str]
+    out: str = ""
+    """Folder that gets the plain shards; beside their containers where it is empty."""
+    remove: bool = False
+    """Delete each container once its plain shard is durable and verified."""
+    processes: int = 0
+    """0: one a core."""
+
+
+class UnpackResult(Message):
+    """What became of them."""
+
+    unpacked: int
+    present: int = 0
+    """Plain and right already."""
+    packed_bytes: int
+    plain_bytes: int
+    failed: dict[str, str] = Field(default_factory=dict)
+    """Containers that are damaged, by path, with the reason."""

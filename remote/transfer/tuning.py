@@ -1,0 +1,93 @@
+"""What is found by measuring while a pull goes on: the number of streams, and whether compression pays."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from remote.transfer.lane import Packing, Tally
+
+CHANNEL_WINDOW_BYTES = 2 << 20
+"""OpenSSH's flow control lets so much be under way in a channel: a stream's limit is window / round trip."""
+WORTHWHILE_BYTES_PER_SECOND = 250e6
+"""What streams are added for at the start; measuring goes on from there."""
+MOST_STREAMS = 8
+FIRST_STREAMS = 2
+"""On a LAN: the second one works while the first waits for a disk or a core."""
+MEASURE_SECONDS = 2.0
+GAIN = 1.15
+"""Another stream stays if throughput grew by this factor over what it was without it."""
+
+
+def streams_for(round_trip: float) -> int:
+    """How many streams to begin with at this round trip (seconds)."""
+    needed = math.ceil(WORTHWHILE_BYTES_PER_SECOND * round_trip / CHANNEL_WINDOW_BYTES)
+    return max(FIRST_STREAMS, min(MOST_STREAMS, needed))
+
+
+class Pace:
+    """Plain bytes a second since it was last asked, a measurement's time apart."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self.restart()
+
+    def restart(self) -> None:
+        """Measure from now on."""
+        self._since = time.monotonic()
+        self._bytes = self._tally.plain_bytes
+
+    def measured(self) -> float | None:
+        """The pace, or None while it is too early to say."""
+        seconds = time.monotonic() - self._since
+        if seconds < MEASURE_SECONDS:
+            return None
+        pace = (self._tally.plain_bytes - self._bytes) / seconds
+        self.restart()
+        return pace
+
+
+class Climb:
+    """Finds the number of streams by trying one more, and keeping it only where it helped."""
+
+    def __init__(self, tally: Tally) -> None:
+        self.settled = False
+        self._pace = Pace(tally)
+        self._best: float | None = None
+
+    def judge(self, active: int) -> int:
+        """+1, 0 or -1: how the number of streams is to change now."""
+        pace = None if self.settled else self._pace.measured()
+        if pace is None:
+            return 0
+        if self._best is not None and pace < self._best * GAIN:
+            self.settled = True
+            return -1
+        self._best = pace
+        self.settled = active >= MOST_STREAMS
+        return 0 if self.settled else 1
+
+
+class Trial:
+    """Compares the pace with and without compression, once, and leaves on what is faster."""
+
+    def __init__(self, tally: Tally, packing: Packing) -> None:
+        self._pace = Pace(tally)
+        self._packing = packing
+        self._plain: float | None = None
+        self._warm = False
+        self._over = False
+
+    def judge(self) -> None:
+        """Called now and then; does something about every two seconds until it is decided."""
+        pace = None if self._over else self._pace.measured()
+        if pace is None:
+            return
+        if self._plain is None:
+            self._plain = pace
+            self._packing.active = True
+        elif not self._warm:
+            self._warm = True
+        else:
+            self._packing.active = pace > self._plain
+            self._over = True
