@@ -34,6 +34,8 @@ class End:
     command: list[str]
     oom_kills: int = 0
     """Processes that the kernel killed for memory on this host during the server's life."""
+    dead_rank: str = ""
+    """A sentence, without its end, on a rank that died while the leader went on."""
 
 
 def explain(log: Path, end: End) -> str:
@@ -44,9 +46,9 @@ def explain(log: Path, end: End) -> str:
         cause, matched = found
         fields = _fields(matched, text, end)
         sentence = cause.sentence.format_map(fields)
-        return (
-            f"{sentence[0].upper()}{sentence[1:]} ({describe_exit(end.exit_code)}). {cause.remedy.format_map(fields)}"
-        )
+        return f"{sentence[0].upper()}{sentence[1:]}. {cause.remedy.format_map(fields)}"
+    if end.dead_rank:
+        return f"{end.dead_rank}{_oom(end) if 'SIGKILL' in end.dead_rank else ''}."
     if end.exit_code == -signal.SIGKILL:
         return f"It was killed by SIGKILL{_oom(end)}."
     errors = list(_ERROR.finditer(text))

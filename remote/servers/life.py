@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -19,10 +19,22 @@ from remote.messages.server import ProcessRef
 from remote.servers import dump, ending, logfile
 from remote.servers.causes import End, explain, oom_kills
 from remote.servers.holders import port_holders
-from remote.servers.peers import TOKEN, Link, PeerEnd
+from remote.servers.peers import TOKEN, Link
 from remote.servers.processes import members, reference
+from remote.servers.ranks import RankWatch
 from remote.servers.ready import Readiness
 from remote.servers.records import Record
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a server has to end, or has ended."""
+
+    cause: str = ""
+    asked: bool = False
+    """A person wants it."""
+    crashed: bool = False
+    """It ended by itself, or lost a rank: the log tells the cause."""
 
 
 class Life:
@@ -46,13 +58,13 @@ class Life:
             self._record.change(status="failed", ended_at=time.time(), cause=f"It could not be started: {error}")
             return
         self._record.change(server=reference(process.pid), started_at=time.time())
-        exited = asyncio.create_task(process.wait())
-        cause, asked = await self._until_end(exited)
-        if exited.done() and not asked:
-            end = End(exited.result(), self._record.state.command, oom_kills() - killed_before)
-            await self._crashed(explain(Path(self._record.state.log), end), exited.result())
+        verdict = await self._until_end(process)
+        if verdict.crashed:
+            kills = oom_kills() - killed_before
+            end = End(process.returncode, self._record.state.command, kills, verdict.cause)
+            await self._crashed(process, explain(Path(self._record.state.log), end))
         else:
-            await self._ended(exited, cause, asked=asked)
+            await self._ended(process, verdict)
 
     async def _start(self) -> asyncio.subprocess.Process:
         state = self._record.state
@@ -72,35 +84,41 @@ class Life:
         finally:
             os.close(log)
 
-    async def _until_end(self, exited: asyncio.Task[int]) -> tuple[str, bool]:
-        """Why a server that still runs has to go ("" where it ended by itself), and whether a person asked for it."""
-        stopped = asyncio.create_task(self._stop.wait())
-        lost = asyncio.create_task(self._lost())
+    async def _until_end(self, process: asyncio.subprocess.Process) -> Verdict:
+        """Await ready and then the end: the first thing that says so, in this order where several do."""
         readiness = Readiness(self._spec.port, self._record.state.capture)
         ready = asyncio.create_task(self._ready(readiness))
-        tasks: set[asyncio.Task[Any]] = {stopped, lost, ready}
+        ends = [
+            asyncio.create_task(end)
+            for end in (self._asked(), _exited(process), self._peer_ended(), _rank_died(process.pid))
+        ]
         try:
-            await asyncio.wait(
-                {exited, *tasks},
-                timeout=self._spec.ready_timeout_seconds,
-                return_when=asyncio.FIRST_COMPLETED,
+            done, _ = await asyncio.wait(
+                {ready, *ends}, timeout=self._spec.ready_timeout_seconds, return_when=asyncio.FIRST_COMPLETED
             )
-            if ready.done():
+            if not done:
+                return Verdict(f"Not ready within {self._spec.ready_timeout_seconds:.0f} s: {readiness.seen}.")
+            if ready in done:
                 ready.result()
                 self._record.change(status="ready", ready_at=time.time())
-                await asyncio.wait({exited, stopped, lost}, return_when=asyncio.FIRST_COMPLETED)
-            elif not (exited.done() or stopped.done() or lost.done()):
-                return f"Not ready within {self._spec.ready_timeout_seconds:.0f} s: {readiness.seen}.", False
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return next(end.result() for end in ends if end.done())
         except RoostError as error:
-            return str(error), False
+            return Verdict(str(error))
         finally:
-            for task in tasks:
+            for task in (ready, *ends):
                 task.cancel()
-        if stopped.done() and not stopped.cancelled():
-            return "", True
-        if lost.done() and not lost.cancelled():
-            return f"The server spans hosts, and {lost.result().cause}", lost.result().stopped
-        return "", False
+
+    async def _asked(self) -> Verdict:
+        await self._stop.wait()
+        return Verdict(asked=True)
+
+    async def _peer_ended(self) -> Verdict:
+        if self._link is None:
+            await asyncio.Event().wait()
+        assert self._link is not None
+        end = await self._link.lost()
+        return Verdict(f"The server spans hosts, and {end.cause}", asked=end.stopped)
 
     async def _ready(self, readiness: Readiness) -> None:
         """One generation is enough for a server over several hosts; only rank 0 answers requests."""
@@ -122,20 +140,22 @@ class Life:
         if holders and not any(holder.process.pid in ours for holder in holders):
             raise HostError(f"Port {self._spec.port} is answered by {holders[0].describe()}, not by this server.")
 
-    async def _crashed(self, cause: str, code: int) -> None:
+    async def _crashed(self, process: asyncio.subprocess.Process, cause: str) -> None:
         """Say so first, within moments of the death; then end what it left behind."""
-        self._record.change(status="failed", exit_code=code, ended_at=time.time(), cause=cause)
+        self._record.change(status="failed", exit_code=process.returncode, ended_at=time.time(), cause=cause)
         await self._close_link(cause)
-        self._note_left(await asyncio.to_thread(ending.kill, *self._handle()))
+        left = await asyncio.to_thread(ending.kill, *self._handle())
+        self._record.change(exit_code=None if left else await process.wait())
+        self._note_left(left)
 
-    async def _ended(self, exited: asyncio.Task[int], cause: str, *, asked: bool) -> None:
-        await self._close_link(cause, stopped=asked)
+    async def _ended(self, process: asyncio.subprocess.Process, verdict: Verdict) -> None:
+        await self._close_link(verdict.cause, stopped=verdict.asked)
         left = await asyncio.to_thread(ending.end, *self._handle())
         self._record.change(
-            status="stopped" if asked else "failed",
-            exit_code=None if left else await exited,
+            status="stopped" if verdict.asked else "failed",
+            exit_code=None if left else await process.wait(),
             ended_at=time.time(),
-            cause="" if asked else cause,
+            cause="" if verdict.asked else verdict.cause,
         )
         self._note_left(left)
 
@@ -154,12 +174,15 @@ class Life:
             self._link = Link(self._spec, self._environ.get(TOKEN, ""))
             await self._link.open()
 
-    async def _lost(self) -> PeerEnd:
-        if self._link is None:
-            await asyncio.Event().wait()
-        assert self._link is not None
-        return await self._link.lost()
-
     async def _close_link(self, cause: str, *, stopped: bool = False) -> None:
         if self._link is not None:
             await self._link.close(cause, stopped=stopped)
+
+
+async def _exited(process: asyncio.subprocess.Process) -> Verdict:
+    await process.wait()
+    return Verdict(crashed=True)
+
+
+async def _rank_died(leader: int) -> Verdict:
+    return Verdict(await RankWatch(leader).death(), crashed=True)

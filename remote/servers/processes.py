@@ -131,11 +131,12 @@ def _looks_ours(process: psutil.Process, mark: str) -> bool:
 
     SGLang's ranks overwrite their environment with their title (`sglang::scheduler_TP0`): no mark, but a name.
     """
-    return mark_of(process) == mark or process.name().startswith("sglang::")
+    return (bool(mark) and mark_of(process) == mark) or process.name().startswith("sglang::")
 
 
 def _by_mark(mark: str) -> Iterator[psutil.Process]:
-    return (process for process in psutil.process_iter() if mark_of(process) == mark)
+    """A record without a mark claims nobody: a process without one has "" too, and that is nearly all of them."""
+    return (process for process in psutil.process_iter() if mark and mark_of(process) == mark)
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

@@ -19,10 +19,13 @@ from remote.servers import dump, logfile, records
 from remote.servers.awaiting import await_ready
 from remote.servers.command import Launch, plan_launch
 from remote.servers.detach import start_supervisor
+from remote.servers.ending import KILL_SECONDS, wait_until
 from remote.servers.preflight import check_host, check_together
 from remote.servers.processes import MARK, find
 from remote.servers.redact import redacted, redacted_spec
 from remote.servers.stopping import stop_server
+
+ENDING_SECONDS = 2 * KILL_SECONDS
 
 
 @dataclass(frozen=True)
@@ -85,10 +88,13 @@ def _settle(request: ServeRequest, context: Context) -> list[Order]:
 
 
 def _running(context: Context, name: str) -> ServerState | None:
+    """A server that runs, starts, or will be started again; one that is just ending is given the time to end."""
     state = records.load(context.workdir.server(name))
-    if state is None or (find(state.server) is None and find(state.supervisor) is None):
+    if state is None:
         return None
-    return state
+    if state.status in ("failed", "stopped") and state.restart_at is None:
+        wait_until(lambda: find(state.supervisor) is None, ENDING_SECONDS)
+    return state if find(state.server) is not None or find(state.supervisor) is not None else None
 
 
 def _start(order: Order, context: Context) -> None:

@@ -19,7 +19,7 @@ from remote.paths import Workdir
 from remote.report import Report
 from remote.servers import ending, logfile, records
 from remote.servers.detach import start_supervisor
-from remote.servers.processes import MARK
+from remote.servers.processes import MARK, find
 from remote.servers.stopping import stop_server
 
 STANDIN = Path(__file__).with_name("standin.py")
@@ -96,6 +96,8 @@ def until(context: Context) -> Callable[..., ServerState]:
             return loaded
 
         assert ending.wait_until(lambda: state().status in statuses, DEADLINE_SECONDS), state()
+        if state().status in ("failed", "stopped") and state().restart_at is None:
+            assert ending.wait_until(lambda: find(state().supervisor) is None, DEADLINE_SECONDS)
         return state()
 
     return wait

@@ -1,6 +1,7 @@
 """A small real process that stands where SGLang would, for the traps of process control: binds, answers, misbehaves.
 
-Run as a program: `python standin.py --port P [--hang] [--die-once FILE] [--deaf] [--orphan FILE] [--die CODE]`.
+Run as a program: `python standin.py --port P [--hang] [--die-once FILE] [--deaf] [--orphan FILE] [--die CODE]
+[--rank FILE]`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,17 @@ def main() -> None:
     parser.add_argument("--die-once", type=Path, help="after the first generation, unless this file is there")
     parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
     parser.add_argument("--orphan", type=Path, help="leave a child in a session of its own; its pid goes here")
+    parser.add_argument("--rank", type=Path, help="have a child whose title is a rank's; its pid goes here")
     options = parser.parse_args()
     if options.deaf:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if options.orphan:
         spawn_orphan(options.orphan)
+    if options.rank:
+        code = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'sglang::schedul'); time.sleep(600)"
+        title = ["sglang::scheduler_TP0", "-c", code]
+        rank = subprocess.Popen(title, executable=sys.executable)
+        options.rank.write_text(str(rank.pid))
     if options.die is not None:
         print("loading\nthe last word before the end", flush=True)
         sys.exit(options.die)

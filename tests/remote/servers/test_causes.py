@@ -14,7 +14,7 @@ from remote.servers.causes import End, explain, relevant_lines
 
 EXPECTED = {
     "gpu-memory": "GPU 3 ran out of memory: 3.50 GiB more was wanted and 1.21 GiB of 139.80 GiB was free "
-    "(pid 4711 has 70.02 GiB of it) (with exit code 1). Lower `mem-fraction-static` (now 0.88)",
+    "(pid 4711 has 70.02 GiB of it). Lower `mem-fraction-static` (now 0.88)",
     "kv-cache-memory": "within `mem-fraction-static` (now 0.5)",
     "graph-memory": "CUDA error: out of memory",
     "nccl-shared-memory": "NCCL found no room in /dev/shm for /dev/shm/nccl-AbCdEf",
@@ -85,6 +85,15 @@ def test_a_kill_tells_whether_the_kernel_ran_out_of_memory_meanwhile(tmp_path: P
     log = log_with(tmp_path, "loading")
     assert "out-of-memory killer ended 1 process" in explain(log, End(-9, COMMAND, oom_kills=1))
     assert "not by the kernel's" in explain(log, End(-9, COMMAND, oom_kills=0))
+
+
+def test_a_rank_that_died_unexplained_is_named(tmp_path: Path) -> None:
+    end = End(
+        None, COMMAND, 1, "sglang::scheduler_TP3 (pid 7) was killed by SIGKILL, and the server did not end by itself"
+    )
+    said = explain(log_with(tmp_path, "decoding"), end)
+    assert said.startswith("sglang::scheduler_TP3 (pid 7) was killed by SIGKILL")
+    assert "out-of-memory killer ended 1 process" in said
 
 
 def test_relevant_lines_end_with_the_last_exception_and_leave_noise_out(tmp_path: Path) -> None:

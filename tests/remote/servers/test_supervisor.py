@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from remote.context import Context
 from remote.errors import HostError
 from remote.messages.server import ServerState
-from remote.servers import records, supervisor
+from remote.servers import ending, records, supervisor
 from remote.servers.awaiting import await_ready
 from remote.servers.processes import MARK, find
 from tests.remote.servers.states import server_of, supervisor_of
@@ -107,3 +108,13 @@ def test_secrets_reach_the_server_and_no_file(prepare: Start, context: Context, 
     files = [file for file in context.workdir.root.rglob("*") if file.is_file()]
     assert not [file for file in files if b"hf_unspeakable" in file.read_bytes()]
     assert records.load(context.workdir.server("main")) == ready
+
+
+def test_a_dead_rank_ends_a_server_that_would_go_on(start: Start, until: Start, tmp_path: Path) -> None:
+    start("--rank", str(tmp_path / "rank"))
+    ready = until("ready")
+    pid = int((tmp_path / "rank").read_text())
+    os.kill(pid, signal.SIGKILL)
+    ended = until("failed")
+    assert f"sglang::scheduler_TP0 (pid {pid}) was killed by SIGKILL" in ended.cause
+    assert ending.wait_until(lambda: find(ready.server) is None, 10)

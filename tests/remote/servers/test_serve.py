@@ -1,0 +1,126 @@
+"""`serve` on real SGLang: settled before anything starts, really ready, never twice, its end told within moments."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hosts.inventory.servers import flag_arguments
+from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS, MAX_RUNNING_REQUESTS
+from remote.context import Context
+from remote.errors import HostError, UsageError
+from remote.messages.server import ServeRequest, ServerSpec, ServerState, StopRequest
+from remote.paths import Workdir
+from remote.report import Report
+from remote.servers import ending, records
+from remote.servers.processes import find, members
+from remote.servers.serve import serve
+from remote.servers.stop import stop
+from tests.remote.servers.states import server_of
+
+pytestmark = pytest.mark.engine
+
+DEAD_SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
+    made = Context(Workdir(tmp_path_factory.mktemp("it's a host")), Report(io.StringIO()), "tester@laptop")
+    yield made
+    stop(StopRequest(grace_seconds=5.0), made)
+
+
+@pytest.fixture(scope="module")
+def spec(tiny_model_path: Path) -> ServerSpec:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    return ServerSpec(
+        mode="serve",
+        model=str(tiny_model_path),
+        port=port,
+        flags=flag_arguments({**FLAGS, "context-length": CONTEXT_LENGTH, "max-running-requests": MAX_RUNNING_REQUESTS}),
+        env={**ENVIRONMENT, "HF_TOKEN": "hf_unspeakable"},
+        ready_timeout_seconds=240.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def running(here: Context, spec: ServerSpec) -> ServerState:
+    return serve(ServeRequest(servers=[spec]), here).servers[0]
+
+
+def said(context: Context) -> str:
+    stream = context.report._stream
+    assert isinstance(stream, io.StringIO)
+    return stream.getvalue()
+
+
+def changed(spec: ServerSpec, **values: object) -> ServeRequest:
+    return ServeRequest(servers=[spec.model_copy(update=values)])
+
+
+def test_an_unknown_flag_names_its_nearest_neighbour_and_starts_nothing(here: Context, spec: ServerSpec) -> None:
+    with pytest.raises(UsageError, match="--disable-radix-cahe") as caught:
+        serve(changed(spec, flags=[*spec.flags, "--disable-radix-cahe"]), here)
+    assert "--disable-radix-cache" in caught.value.remedy
+    assert records.names(here.workdir) == []
+
+
+def test_a_dry_run_shows_command_and_environment_without_secrets(here: Context, spec: ServerSpec) -> None:
+    plan = serve(ServeRequest(servers=[spec], dry_run=True), here).planned[0]
+    assert f"--port={spec.port}" in plan.command
+    assert plan.env["HF_TOKEN"] == "***"
+    assert plan.env["SGLANG_USE_CPU_ENGINE"] == "1"
+    assert not here.workdir.servers.exists()
+
+
+def test_it_is_ready_when_a_generation_came_back(running: ServerState, here: Context) -> None:
+    assert running.status == "ready"
+    assert running.sglang == "0.5.23"
+    assert "POST /generate HTTP/1.1" in Path(running.log).read_text()
+    assert said(here).count("weights loaded") == 1
+    secret = [file for file in here.workdir.root.rglob("*") if file.is_file() and b"hf_unspeak" in file.read_bytes()]
+    assert secret == []
+
+
+def test_serving_again_finds_it_running(running: ServerState, here: Context, spec: ServerSpec) -> None:
+    again = serve(ServeRequest(servers=[spec]), here).servers[0]
+    assert again.server == running.server
+
+
+def test_another_command_under_its_name_is_refused(running: ServerState, here: Context, spec: ServerSpec) -> None:
+    with pytest.raises(HostError, match="with another command runs since"):
+        serve(changed(spec, flags=[*spec.flags, "--log-level-http=warning"]), here)
+    assert find(running.server) is not None
+
+
+def test_its_port_is_refused_to_another_and_named(running: ServerState, here: Context, spec: ServerSpec) -> None:
+    with pytest.raises(HostError, match=rf"Port {spec.port} is taken by pid {server_of(running).pid} "):
+        serve(changed(spec, name="second"), here)
+
+
+def test_a_killed_rank_ends_the_server_and_the_cause_says_so(running: ServerState, here: Context) -> None:
+    ranks = [p for p in members(server_of(running), running.mark) if p.name().startswith("sglang::sched")]
+    assert len(ranks) == 1
+    died = time.time()
+    os.kill(ranks[0].pid, signal.SIGKILL)
+
+    def state() -> ServerState:
+        loaded = records.load(here.workdir.server("main"))
+        assert loaded is not None
+        return loaded
+
+    assert ending.wait_until(lambda: state().status == "failed", DEAD_SECONDS)
+    print(f"\nsaid {state().ended_at - died:.1f} s after the rank's death: {state().cause}")  # type: ignore[operator]
+    assert f"(pid {ranks[0].pid}) was killed by SIGKILL" in state().cause
+    assert ending.wait_until(lambda: not members(server_of(running), running.mark), DEAD_SECONDS)
+    assert not [p for p in psutil.process_iter() if p.pid in {rank.pid for rank in ranks} and p.is_running()]
