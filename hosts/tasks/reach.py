@@ -1,4 +1,4 @@
-"""Tasks that make a host reachable and ready: `trust`, `deploy`."""
+"""Tasks that make a host reachable and ready: `trust`, `doctor`, `deploy`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import sys
 from invoke.context import Context
 
 from hosts.commands import deploy as deploying
+from hosts.commands import doctor as diagnosing
 from hosts.commands import trust as trusting
 from hosts.console.deploy import deployed_line
+from hosts.console.doctor import diagnosis_line, show_findings
 from hosts.console.live import live_lines
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
 
@@ -33,6 +35,22 @@ def trust(
             if not accept:
                 return
         finish(output.outcomes(trusting.trust(fleet, accept=accept), _key))
+
+
+@roost_task(TARGET, JSON)
+def doctor(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Say what each host has and lacks, and what to do about it; exit 1 where something must be mended."""
+    with session(host, hosts, inventory, json) as (fleet, output):
+        outcomes = diagnosing.doctor(fleet)
+        code = output.outcomes(outcomes, diagnosis_line, lambda result: result.is_red)
+        show_findings(output, outcomes)
+        finish(code)
 
 
 @roost_task(TARGET, JSON, DRY_RUN)

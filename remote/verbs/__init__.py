@@ -17,6 +17,7 @@ VERBS: dict[str, str] = {
     "detach": "remote.attach.verbs:detach",
     "export": "remote.data.export.verb:export",
     "extract": "remote.extract.launch:extract",
+    "facts": "remote.facts.verb:facts",
     "fence": "remote.extract.verbs:fence",
     "follow": "remote.extract.verbs:follow",
     "forget": "remote.data.forget:forget",
