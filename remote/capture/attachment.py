@@ -1,0 +1,104 @@
+"""Puts capture's hooks on a model that was just built. Inside SGLang; called by `hook`."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+
+from remote.capture.batch import supply_request_ids
+from remote.capture.engine import Capture
+from remote.capture.environment import Settings, settings
+from remote.capture.families import Family, family_of
+from remote.capture.place import find_place, find_ranks
+from remote.capture.status import keep_status
+from remote.errors import UsageError
+from remote.files import make_directory, write_whole
+
+logger = logging.getLogger(__name__)
+MARKER = ".roost"
+
+
+def attach_to_model(model: torch.nn.Module) -> Capture | None:
+    """Capture this model from now on, as this process's environment says; None where capture is dormant.
+
+    Raises UsageError for settings that this model cannot fulfil.
+    """
+    wanted = settings()
+    if wanted is None:
+        return None
+    family = family_of(model)
+    if family is None:
+        raise UsageError(f"{type(model).__name__} belongs to no model family that capture serves.")
+    supply_request_ids()
+    ranks = find_ranks(model)
+    place = find_place(wanted.layers, model, family, ranks)
+    version = _sglang_version()
+    capture = Capture(
+        wanted,
+        place,
+        sglang=version,
+        pinned=torch.cuda.is_available(),
+        every_rank_reads=ranks.attention_dp_size > 1,
+    )
+    _hook(model, family, capture)
+    if place.writes:
+        _claim(wanted)
+        keep_status(capture, wanted, sglang=version)
+    logger.info("Roost captures boundaries %s of %s into %s", place.local, type(model).__name__, wanted.dump_dir)
+    return capture
+
+
+def _hook(model: torch.nn.Module, family: Family, capture: Capture) -> None:
+    def before(_: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        capture.before(_forward_batch(arguments, keywords))
+
+    def after(_: torch.nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        capture.after(output)
+
+    model.register_forward_pre_hook(before, with_kwargs=True)
+    model.register_forward_hook(after)
+    for boundary in capture.place.local:
+        if boundary == 0:
+            _hook_embedding(family.block(model, 0), family, capture)
+        else:
+            _hook_block(family.block(model, boundary - 1), boundary, capture)
+
+
+def _hook_block(block: torch.nn.Module, boundary: int, capture: Capture) -> None:
+    def hook(_: torch.nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        capture.at_block(boundary, output)
+
+    block.register_forward_hook(hook)
+
+
+def _hook_embedding(block: torch.nn.Module, family: Family, capture: Capture) -> None:
+    def hook(_: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        capture.at_embedding(family.embedding(arguments, keywords))
+
+    block.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def _forward_batch(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    if "forward_batch" in keywords:
+        return keywords["forward_batch"]
+    return next(argument for argument in arguments if hasattr(argument, "forward_mode"))
+
+
+def _claim(wanted: Settings) -> None:
+    """Mark a dump directory that nobody marked and that holds nothing, so that it may be emptied later."""
+    directory = make_directory(wanted.dump_dir)
+    if not any(directory.iterdir()):
+        write_whole(directory / MARKER, b"")
+
+
+def _sglang_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("sglang")
+    except PackageNotFoundError:
+        import sglang
+
+        return str(getattr(sglang, "__version__", "unknown"))

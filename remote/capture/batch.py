@@ -1,0 +1,56 @@
+"""Which rows of a forward batch belong to which record. Inside SGLang; reads host memory only, never the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from remote.capture.request_id import RequestId
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows [offset, offset + rows) of the batch are rows [first, first + rows) of the record."""
+
+    request: RequestId
+    offset: int
+    first: int
+    rows: int
+
+
+def is_prefill(forward_batch: Any) -> bool:
+    """A plain prefill. `is_extend()` would also be true for verify batches and for decodes that ride along."""
+    return str(forward_batch.forward_mode.name) == "EXTEND"
+
+
+def segments(forward_batch: Any) -> list[Segment]:
+    """The batch's captured rows, in its own order; empty where nothing is Roost's or nothing is prefilled."""
+    if not is_prefill(forward_batch) or not forward_batch.rids:
+        return []
+    found, offset = [], 0
+    lengths = zip(
+        forward_batch.rids, forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu, strict=True
+    )
+    for rid, prefix, length in lengths:
+        request = RequestId.parse(rid)
+        if request is not None and int(length) > 0:
+            found.append(Segment(request, offset, int(prefix), int(length)))
+        offset += int(length)
+    return found
+
+
+def supply_request_ids() -> None:
+    """Give forward batches their `rids` where SGLang (0.5.9) does not; nothing happens elsewhere."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+
+    if "rids" in ForwardBatch.__dataclass_fields__ or hasattr(ForwardBatch, "rids"):
+        return
+    original = ForwardBatch.init_new.__func__
+
+    def init_new(cls: type, batch: Any, *arguments: Any, **keywords: Any) -> Any:
+        built = original(cls, batch, *arguments, **keywords)
+        built.rids = [request.rid for request in batch.reqs] if getattr(batch, "reqs", None) else None
+        return built
+
+    ForwardBatch.rids = None
+    ForwardBatch.init_new = classmethod(init_new)

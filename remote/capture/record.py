@@ -1,0 +1,222 @@
+"""One record on its way from the forward pass to its file: which rows came, which are written, what went wrong.
+
+Inside SGLang. The forward thread admits rows, writer threads put them into the file; the last of them ends the
+record, as a whole dump or as an `.error.json`. A record's file is preallocated, so a full RAM disk is noticed at
+its first row and not by a signal at its last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from remote.capture.layout import CONVENTION, Layout
+from remote.capture.request_id import RequestId
+from remote.errors import RecordError
+from remote.files import ASIDE, FILE_MODE, write_whole
+
+logger = logging.getLogger(__name__)
+
+
+class Record:
+    """Rows of one request. Thread-safe; every method may be called from any thread."""
+
+    def __init__(
+        self,
+        request: RequestId,
+        path: Path,
+        layout: Layout,
+        about: dict[str, str],
+        on_end: Callable[[Record], None],
+    ) -> None:
+        """`path` is the dump's final name, `about` the metadata that is the same for all records.
+
+        `on_end` is called once, by whichever thread ends the record.
+        """
+        self.request = request
+        self.path = path
+        self.layout = layout
+        self.touched_at = time.monotonic()
+        self.cause = ""
+        self.ended = False
+        self.admitted = 0
+        """Rows [0, admitted) were seen in the forward pass."""
+        self._about = about
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        self._outstanding = 0
+        self._written = 0
+        self._aside = path.with_name(f"{ASIDE}{os.getpid()}-{path.name}")
+        self._tokens: NDArray[np.int64] = np.zeros(request.rows, dtype=np.int64)
+        self._norms: NDArray[np.float32] = np.zeros((request.rows, layout.slots), dtype=np.float32)
+
+    def admit(self, first: int, rows: int) -> None:
+        """Take note of rows [first, first + rows); raises RecordError where they do not follow those seen."""
+        self.touched_at = time.monotonic()
+        if first > self.admitted:
+            missing = f"Rows {self.admitted} to {first - 1} never came"
+            raise RecordError(f"{missing}: they were served from a prefix cache, or a chunk was lost.")
+        if first < self.admitted:
+            raise RecordError(f"Rows from {first} on came twice: the request was prefilled again.")
+        if first + rows > self.request.rows:
+            raise RecordError(f"{first + rows} rows came, and the request's id says {self.request.rows}.")
+        self.admitted = first + rows
+
+    @property
+    def complete(self) -> bool:
+        """All rows were seen in the forward pass; they may not be written yet."""
+        return self.admitted == self.request.rows
+
+    def expect(self, pieces: int) -> None:
+        """So many calls of `put` or `lose` will follow."""
+        with self._lock:
+            self._outstanding += pieces
+
+    def put(self, first: int, states: memoryview, tokens: NDArray[np.int64], norms: NDArray[np.float32]) -> int:
+        """Write rows from `first` on: raw bytes of `states`, ids [n], norms [n, slots]. Returns the bytes written."""
+        try:
+            if self.cause:
+                return 0
+            end = first + len(tokens)
+            self._tokens[first:end] = tokens
+            self._norms[first:end] = norms
+            _write_all(self._open(), states, self.layout.row_offset(first))
+            return len(states)
+        except OSError as error:
+            self.fail(_sentence(error, self.path.parent))
+            return 0
+        finally:
+            self._settle(len(tokens))
+
+    def lose(self, pieces: int) -> None:
+        """Take back expected calls of `put` that will not follow."""
+        for _ in range(pieces):
+            self._settle(0)
+
+    def fail(self, cause: str) -> None:
+        """Give the record up with `cause` (the first one stays)."""
+        with self._lock:
+            self.cause = self.cause or cause
+
+    def end_if_failed(self) -> None:
+        """End a failed record at once where no writer is busy with it."""
+        with self._lock:
+            if not self.cause or self._outstanding or self.ended:
+                return
+            self.ended = True
+        self._refuse()
+        self._on_end(self)
+
+    def _settle(self, rows: int) -> None:
+        with self._lock:
+            self._outstanding -= 1
+            self._written += rows
+            over = self._outstanding == 0 and (bool(self.cause) or self._written == self.request.rows)
+            if not over or self.ended:
+                return
+            self.ended = True
+        if not self.cause:
+            self._finish()
+        if self.cause:
+            self._refuse()
+        self._on_end(self)
+
+    def _open(self) -> int:
+        with self._lock:
+            if self._file is None:
+                self._file = os.open(self._aside, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE)
+                os.posix_fallocate(self._file, 0, self.layout.size)
+            return self._file
+
+    def _finish(self) -> None:
+        try:
+            self._check_rows()
+            file = self._open()
+            _write_all(file, memoryview(self._tokens.astype("<i8").tobytes()), self.layout.tokens_offset)
+            _write_all(file, memoryview(self.layout.header(self._metadata())), 0)
+            self._close()
+            self._aside.rename(self.path)
+        except OSError as error:
+            self.cause = _sentence(error, self.path.parent)
+        except (RecordError, ValueError) as error:
+            self.cause = str(error)
+
+    def _check_rows(self) -> None:
+        broken = ~np.isfinite(self._norms)
+        if broken.any():
+            row, slot = (int(place[0]) for place in np.nonzero(broken))
+            raise RecordError(f"Row {row} of slot {slot} holds a value that is not finite.")
+        zero = self._norms == 0
+        if zero.any():
+            row, slot = (int(place[0]) for place in np.nonzero(zero))
+            raise RecordError(f"Row {row} of slot {slot} is all zeros.")
+
+    def _metadata(self) -> dict[str, str]:
+        index = "canary" if self.request.index is None else str(self.request.index)
+        return {
+            **self._about,
+            "rid": str(self.request),
+            "index": index,
+            "rows": str(self.request.rows),
+            "token_digest": xxhash.xxh3_128_hexdigest(self._tokens.astype("<i8").tobytes()),
+            "dtype": self.layout.dtype,
+            "convention": CONVENTION,
+            "mean_norm": _numbers(self._norms.mean(axis=0, dtype=np.float64)),
+            "max_norm": _numbers(self._norms.max(axis=0)),
+            "finite": "true",
+        }
+
+    def _refuse(self) -> None:
+        """Leave the cause instead of a dump; a directory that is gone takes its records with it."""
+        self._close()
+        with contextlib.suppress(OSError):
+            self._aside.unlink(missing_ok=True)
+        write_cause(self.path.parent, self.request, self.cause)
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+
+def write_cause(directory: Path, request: RequestId, cause: str) -> None:
+    """Leave `<rid>.error.json` instead of a dump. A directory that is gone is not made again; the log has the cause."""
+    logger.warning("Roost's capture gives up %s: %s", request, cause)
+    try:
+        if directory.is_dir():
+            content = json.dumps({"rid": str(request), "cause": cause}).encode()
+            write_whole(directory / f"{request}.error.json", content)
+    except OSError as error:
+        logger.warning("Roost's capture could not say so in %s: %s", directory, error.strerror)
+
+
+def _write_all(file: int, content: memoryview, offset: int) -> None:
+    content = content.cast("B")
+    while len(content):
+        written = os.pwrite(file, content, offset)
+        content, offset = content[written:], offset + written
+
+
+def _numbers(values: NDArray[np.floating]) -> str:
+    return json.dumps([float(f"{value:.6g}") for value in values])
+
+
+def _sentence(error: OSError, directory: Path) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"The file system of {directory} is full."
+    if error.errno == errno.ENOENT:
+        return f"The dump directory {directory} is gone."
+    return f"The dump could not be written to {directory}: {error.strerror}."

@@ -1,0 +1,90 @@
+"""From the gathered rows on the device to the writers' queue, without making the forward pass wait. Inside SGLang.
+
+The copies run on a stream of their own behind one event a forward pass. The gathered buffer is the allocator's again
+only after that stream is through with it (`record_stream`). On a CPU the same steps are plain copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+
+import torch
+
+from remote.capture.batch import Segment
+from remote.capture.gather import Gather
+from remote.capture.record import Record
+from remote.capture.ring import Ring
+from remote.capture.writers import Piece, Writers
+
+
+class Sender:
+    """Copies rows into the ring and hands them to the writers. One thread uses it."""
+
+    def __init__(self, ring: Ring, writers: Writers) -> None:
+        self._ring = ring
+        self._writers = writers
+        self._stream: torch.cuda.Stream | None = None
+        self._pending: list[tuple[Record, int, torch.Tensor, int, slice]] = []
+        self._tokens = torch.empty(0)
+        self._norms = torch.empty(0)
+
+    def begin(self, gather: Gather, tokens: torch.Tensor) -> None:
+        """Start with a pass: measure its norms and bring norms and token ids (device, int [>= rows]) over."""
+        buffer = gather.buffer
+        assert buffer is not None
+        if buffer.is_cuda:
+            self._stream = self._stream or torch.cuda.Stream(buffer.device)
+            self._stream.wait_stream(torch.cuda.current_stream(buffer.device))
+            for tensor in (buffer, tokens):
+                tensor.record_stream(self._stream)
+        with self._on_stream():
+            self._norms = self._to_host(gather.norms())
+            self._tokens = self._to_host(tokens[: gather.rows].to(torch.int64))
+
+    def send(self, buffer: torch.Tensor, record: Record, segment: Segment) -> None:
+        """Copy one segment's rows of `buffer` [rows, slots, hidden]; waits only where the whole ring is in use."""
+        most = self._ring.slab_bytes // record.layout.row_bytes
+        starts = range(0, segment.rows, most)
+        record.expect(len(starts))
+        for number, start in enumerate(starts):
+            try:
+                self._copy(buffer, record, segment, start, min(most, segment.rows - start))
+            except (RuntimeError, MemoryError) as error:
+                record.fail(f"The rows could not be copied from the device: {error}.")
+                record.lose(len(starts) - number)
+                return
+
+    def flush(self) -> None:
+        """Hand everything copied so far to the writers, behind one event."""
+        event = None
+        if self._pending and self._stream is not None:
+            event = torch.cuda.Event()
+            event.record(self._stream)
+        for record, first, slab, size, rows in self._pending:
+            self._writers.put(Piece(record, first, slab, size, self._tokens[rows], self._norms[rows], event))
+        self._pending.clear()
+
+    def _copy(self, buffer: torch.Tensor, record: Record, segment: Segment, start: int, count: int) -> None:
+        slab = self._ring.take()
+        if slab is None:
+            self.flush()
+            slab = self._ring.wait()
+        rows = slice(segment.offset + start, segment.offset + start + count)
+        size = count * record.layout.row_bytes
+        try:
+            with self._on_stream():
+                slab[:size].view(buffer.dtype).view(count, *buffer.shape[1:]).copy_(buffer[rows], non_blocking=True)
+        except RuntimeError:
+            self._ring.give(slab)
+            raise
+        self._pending.append((record, segment.first + start, slab, size, rows))
+
+    def _to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_cuda:
+            return tensor.clone()
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return host.copy_(tensor, non_blocking=True)
+
+    def _on_stream(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext()

@@ -1,0 +1,68 @@
+"""`.capture-<pid>.json` in the dump directory: this process's capture for `status`, once a second. Inside SGLang."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+from remote.capture import VERSION
+from remote.capture.engine import Capture
+from remote.capture.environment import Settings
+from remote.files import write_whole
+from remote.messages.capture import CaptureStatus
+
+logger = logging.getLogger(__name__)
+_BEAT_SECONDS = 1.0
+
+
+def keep_status(capture: Capture, settings: Settings, *, sglang: str) -> None:
+    """Start the thread that writes the status where it changed, and gives up records that stopped coming."""
+
+    def run() -> None:
+        never, last = threading.Event(), None
+        while True:
+            capture.expire()
+            status = _status(capture, settings, sglang)
+            if status != last:
+                _write(settings.dump_dir, status)
+                last = status
+            never.wait(_BEAT_SECONDS)
+
+    threading.Thread(target=run, name="roost-capture-status", daemon=True).start()
+
+
+def _status(capture: Capture, settings: Settings, sglang: str) -> CaptureStatus:
+    totals, space, ring = capture.totals, capture.space.waits, capture.ring.waits
+    return CaptureStatus(
+        pid=os.getpid(),
+        version=VERSION,
+        payload=Path(__file__).resolve().parents[2].name,
+        sglang=sglang,
+        boundaries=list(capture.place.boundaries),
+        final=settings.final,
+        stage=capture.place.part,
+        stages=capture.place.parts,
+        records=totals.records,
+        failed=totals.failed,
+        rows=totals.rows,
+        bytes_written=capture.writers.bytes_written,
+        in_flight=capture.in_flight,
+        directory_waits=space.times,
+        directory_wait_seconds=space.seconds,
+        ring_waits=ring.times,
+        ring_wait_seconds=ring.seconds,
+        capture_seconds=totals.seconds,
+        last_cause=totals.last_cause,
+    )
+
+
+def _write(directory: Path, status: CaptureStatus) -> None:
+    status = status.model_copy(update={"updated_at": time.time()})
+    try:
+        if directory.is_dir():
+            write_whole(directory / f".capture-{status.pid}.json", status.model_dump_json().encode())
+    except OSError as error:
+        logger.warning("Roost's capture could not write its status to %s: %s", directory, error.strerror)
