@@ -67,7 +67,7 @@ class Demo:
         self.type("status", "--hosts", "all")
         self.type("logs", "--hosts", "all", "--lines", "5")
         self.type("pull", "--hosts", "all", "--to", self._short(self.destination))
-        self.type("verify", self._short(self.destination))
+        self.type("verify", "--folder", self._short(self.destination))
         self.type("stop", "--hosts", "all")
 
     def type(self, task: str, *arguments: str) -> None:
