@@ -28,14 +28,3 @@ def sweep(directory: Path, nonces: Collection[str], in_flight: Collection[str]) 
             (directory / name).unlink(missing_ok=True)
             removed += 1
     return removed
-
-
-def held_bytes(directory: Path) -> int:
-    """Bytes of dumps in a directory, whole or being written."""
-    total = 0
-    try:
-        for entry in os.scandir(directory):
-            total += entry.stat().st_size
-    except OSError:
-        return total
-    return total

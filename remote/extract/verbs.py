@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from remote.context import Context
 from remote.errors import UsageError
 from remote.extract import epochs
 from remote.extract.ledger import Ledger
-from remote.extract.leftovers import held_bytes
 from remote.extract.lock import is_locked
 from remote.extract.progress import read_state
+from remote.extract.ramdisk import dump_dirs, held_bytes, wait_seconds
 from remote.files import write_whole
 from remote.messages.extract import (
     Control,
@@ -35,7 +34,6 @@ from remote.messages.extract import (
     ShardsResult,
 )
 from remote.paths import RunPaths
-from remote.servers import records
 
 BATCH = 500
 """Rows an item: about 60 kB of JSON."""
@@ -50,6 +48,7 @@ def status(request: RunRequest, context: Context) -> RunStatus:
     alive = is_locked(paths)
     host, epoch, counts, causes, flagged = _facts(paths)
     state = _settled(read_state(paths) or ExtractorState(run=paths.root.name, epoch=epoch, status="stopped"), alive)
+    directories = dump_dirs(context.workdir)
     return RunStatus(
         run=paths.root.name,
         alive=alive,
@@ -58,7 +57,8 @@ def status(request: RunRequest, context: Context) -> RunStatus:
         records_flagged=flagged,
         causes=causes,
         free_bytes=_free_bytes(paths),
-        in_flight_bytes=sum(held_bytes(directory) for directory in _dump_dirs(context)),
+        in_flight_bytes=held_bytes(directories),
+        prefill_wait_seconds=wait_seconds(directories),
     )
 
 
@@ -172,11 +172,6 @@ def _settled(state: ExtractorState, alive: bool) -> ExtractorState:
 def _free_bytes(paths: RunPaths) -> int:
     found = os.statvfs(paths.shards if paths.shards.is_dir() else paths.root)
     return found.f_bavail * found.f_frsize
-
-
-def _dump_dirs(context: Context) -> set[Path]:
-    states = (records.load(context.workdir.server(name)) for name in records.names(context.workdir))
-    return {Path(state.capture.dump_dir) for state in states if state is not None and state.capture is not None}
 
 
 def _batches(paths: RunPaths, request: ShardsRequest) -> Iterator[ShardBatch]:

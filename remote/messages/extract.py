@@ -168,7 +168,9 @@ class RunStatus(Message):
     free_bytes: int = 0
     """On the shards' file system."""
     in_flight_bytes: int = 0
-    """Dumps of this run that lie in the RAM disk."""
+    """Dumps that lie in the RAM disk."""
+    prefill_wait_seconds: float = 0.0
+    """Time that the servers' forward passes waited for capture: dump directory or staging memory full."""
 
 
 class FollowRequest(Message):

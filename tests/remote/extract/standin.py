@@ -26,6 +26,7 @@ from remote.capture.request_id import RequestId
 from remote.messages.server import CaptureSpec, CaptureState, ProcessRef, ServerSpec, ServerState
 from remote.paths import Workdir
 from remote.servers import records
+from remote.servers.processes import MARK
 
 HEADER_BYTES = 4096
 SGLANG = "0.0.standin"
@@ -215,6 +216,7 @@ def save_state(config: Config, status: str = "ready") -> None:
         command=[],
         log="",
         start=config.start,
+        mark=os.environ[MARK],
         server=ref,
         capture=CaptureState(
             attach="plugin",

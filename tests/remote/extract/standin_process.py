@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from remote.servers.processes import MARK
 from tests.remote.extract.standin import Config
 
 PATIENCE_SECONDS = 60.0
@@ -44,7 +47,9 @@ class StandInProcess:
     def start(self) -> None:
         """Start the process; it serves once `configure` was called."""
         script = Path(__file__).with_name("standin.py")
-        self.process = subprocess.Popen([sys.executable, str(script), str(self.port)], start_new_session=True)
+        environ = {**os.environ, MARK: f"stand-in#{secrets.token_hex(8)}"}
+        argv = [sys.executable, str(script), str(self.port)]
+        self.process = subprocess.Popen(argv, env=environ, start_new_session=True)
 
     def configure(self, config: Config) -> None:
         """Be this server: returns once its state file says ready."""

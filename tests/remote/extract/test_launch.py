@@ -20,6 +20,8 @@ from remote.extract.progress import read_state
 from remote.extract.verbs import control, status
 from remote.messages.extract import ControlRequest, ExtractRequest, RunRequest, RunStatus
 from remote.report import Report
+from remote.servers import records
+from remote.servers.processes import members
 from tests.remote.extract.conftest import RUN, Host, write_assignment
 from tests.remote.extract.standin_process import until
 
@@ -148,6 +150,39 @@ def test_a_newer_epoch_takes_over_while_it_runs(host: Host) -> None:
     assert (told.state.epoch, told.state.status) == (2, "complete")
     assert set(range(200, 205)) < set(host.states())
     assert len(server.seen()) < 100
+
+
+def assert_claims_itself_alone(host: Host, pid: int) -> None:
+    """Before anything is stopped: the record must be about the stand-in and about nobody else on this machine."""
+    state = records.load(host.workdir.server("main"))
+    assert state is not None
+    assert state.server is not None
+    assert state.mark
+    assert [process.pid for process in members(state.server, state.mark)] == [pid]
+
+
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_then_stop_ends_the_servers_of_a_complete_run(host: Host, asked: bool | None) -> None:
+    server = host.serve()
+    assert server.process is not None
+    assert_claims_itself_alone(host, server.process.pid)
+    host.assign([8] * 3, then_stop=asked is None)
+    assert host.extract(then_stop=asked).status == "complete"
+    if asked is False:
+        assert server.process.poll() is None
+    else:
+        until(lambda: server.process is not None and server.process.poll() is not None, "the server's end")
+
+
+def test_then_stop_leaves_the_servers_of_a_run_that_was_stopped(host: Host) -> None:
+    server = host.serve(delay=0.05)
+    assert server.process is not None
+    assert_claims_itself_alone(host, server.process.pid)
+    host.assign([8] * 100, in_flight_tokens=16)
+    extract(ExtractRequest(run=RUN, then_stop=True), quiet(host))
+    control(ControlRequest(run=RUN, action="stop"), quiet(host))
+    assert ended(host).state.status == "stopped"
+    assert server.process.poll() is None
 
 
 def _identity(host: Host) -> str:

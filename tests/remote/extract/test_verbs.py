@@ -14,6 +14,7 @@ from remote.context import Context
 from remote.errors import HostError, UsageError
 from remote.extract.ledger import Ledger, Row
 from remote.extract.verbs import fence, freed, requeue, shards, status
+from remote.messages.capture import CaptureStatus
 from remote.messages.extract import (
     FenceRequest,
     IndicesRequest,
@@ -95,6 +96,17 @@ def test_status_of_a_host_without_a_run_is_an_answer_and_an_unknown_run_a_usage_
     assert not host.paths.ledger.exists()
     with pytest.raises(UsageError, match=r"no run 'other' here\. Runs: trial\."):
         status(RunRequest(run="other"), host.context)
+
+
+def test_status_tells_what_the_ram_disk_holds_and_how_long_prefill_waited_for_it(done: Host) -> None:
+    (done.dump_dir / "roost.abc.1.1.8.safetensors").write_bytes(bytes(1000))
+    waits = {"directory_wait_seconds": 1.5, "ring_wait_seconds": 0.25}
+    said = CaptureStatus(pid=1, version="1", payload="", sglang="", boundaries=[], final="pre", **waits)
+    (done.dump_dir / ".capture-1.json").write_text(said.model_dump_json())
+    (done.dump_dir / ".capture-2.json").write_text("{torn")
+    told = status(RunRequest(), done.context)
+    assert told.in_flight_bytes >= 1000
+    assert told.prefill_wait_seconds == 1.75
 
 
 def test_a_batch_is_in_the_ledger_whole_or_not_at_all(tmp_path: Path) -> None:

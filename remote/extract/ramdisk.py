@@ -1,0 +1,48 @@
+"""What the dump directories hold, and how long prefill waited for them; read-only, for `status`. Runs on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from remote.messages.capture import CaptureStatus
+from remote.paths import Workdir
+from remote.servers import records
+from remote.servers.processes import find
+
+
+def dump_dirs(workdir: Workdir) -> set[Path]:
+    """Dump directories of this host's servers that run."""
+    states = (records.load(workdir.server(name)) for name in records.names(workdir))
+    return {
+        Path(state.capture.dump_dir)
+        for state in states
+        if state is not None and state.capture is not None and find(state.server) is not None
+    }
+
+
+def held_bytes(directories: Iterable[Path]) -> int:
+    """Bytes of dumps, whole or being written."""
+    return sum(_size(path) for directory in directories if directory.is_dir() for path in directory.iterdir())
+
+
+def wait_seconds(directories: Iterable[Path]) -> float:
+    """Seconds that forward passes waited for capture, over all its processes that left a status."""
+    statuses = (_status(path) for directory in directories for path in directory.glob(".capture-*.json"))
+    return sum(found.directory_wait_seconds + found.ring_wait_seconds for found in statuses if found is not None)
+
+
+def _status(path: Path) -> CaptureStatus | None:
+    try:
+        return CaptureStatus.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
