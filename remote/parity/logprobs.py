@@ -1,0 +1,127 @@
+"""A record's final slot against the server's own log-probabilities, row by row. Host side, in a collector thread.
+
+The request that is captured also asks for input logprobs from position 0, so both come from the same forward pass.
+Row i, normed and multiplied by the head, must give the server's log-probability of the token that followed it. That
+sees a wrong boundary or norm, shifted, zeroed, stale and foreign rows; it sees nothing of the auxiliary slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+
+_ROWS_AT_ONCE = 256
+_ULP = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+_ALLOWED_ULPS = {torch.float32: 512.0, torch.bfloat16: 6.0, torch.float16: 6.0}
+"""Of the largest logit of a row: logits are rounded to the model's dtype, ours and the server's independently. In
+float32 what counts instead is the order of summation."""
+_FLOOR = 1e-4
+
+
+@dataclass(frozen=True)
+class LogprobParity:
+    """How far a record's rows are from what the server answered, in nats."""
+
+    rows: int
+    """Rows compared: all, or all but the last where the server's next token is not known."""
+    mean_error: float
+    max_error: float
+    worst_row: int
+    excess: float
+    """Largest error in units of its row's tolerance; the record passes up to 1."""
+    top1: float | None
+    """Share of rows whose most likely token is the server's; None where the server was not asked."""
+
+    @property
+    def passed(self) -> bool:
+        return self.excess <= 1.0
+
+    def __str__(self) -> str:
+        return (
+            f"Row {self.worst_row} of the final slot gives a log-probability {self.max_error:.3g} away from the"
+            f" server's ({self.excess:.1f} times what rounding explains)"
+        )
+
+    def row(self) -> dict[str, Any]:
+        """For the ledger: plain numbers."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ServerLogprobs:
+    """What the server answered: entry i belongs to row i and is about the token that follows it."""
+
+    logprobs: list[float]
+    next_ids: list[int]
+    top_ids: list[int] | None
+
+    @classmethod
+    def of_answer(cls, meta: dict[str, Any]) -> ServerLogprobs:
+        """Read `meta_info` of a `/generate` answer (`return_logprob`, `logprob_start_len` 0); raises ValueError."""
+        try:
+            pairs = [*meta["input_token_logprobs"][1:], *meta["output_token_logprobs"][:1]]
+            top = None
+            if meta.get("input_top_logprobs"):
+                best = [*meta["input_top_logprobs"][1:], *meta["output_top_logprobs"][:1]]
+                top = [int(row[0][1]) for row in best]
+            return cls([float(pair[0]) for pair in pairs], [int(pair[1]) for pair in pairs], top)
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"the server's answer has no input logprobs: {type(error).__name__} {error}") from error
+
+
+@torch.no_grad()
+def check_logprobs(
+    shard_rows: torch.Tensor,
+    token_ids: Sequence[int],
+    answered: ServerLogprobs,
+    norm_weight: torch.Tensor,
+    eps: float,
+    lm_head: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    final: Literal["pre", "post"] = "pre",
+) -> LogprobParity:
+    """Compare the final slot [rows, hidden] with what the server answered; `post` rows are normed already.
+
+    Raises ValueError where the answer is about other tokens or another number of rows.
+    """
+    rows = len(answered.logprobs)
+    if len(token_ids) != len(shard_rows) or rows not in (len(token_ids), len(token_ids) - 1):
+        raise ValueError(f"{len(shard_rows)} rows, {len(token_ids)} tokens and {rows} logprobs do not belong together")
+    if answered.next_ids[: len(token_ids) - 1] != list(token_ids[1:]):
+        raise ValueError("the server's logprobs are about other tokens")
+    errors, allowed, agree = [], [], 0
+    for start in range(0, rows, _ROWS_AT_ONCE):
+        block = slice(start, min(start + _ROWS_AT_ONCE, rows))
+        normed = shard_rows[block] if final == "post" else rms_norm(shard_rows[block], norm_weight, eps, dtype)
+        logits = (normed.to(dtype) @ lm_head.to(dtype).T).float()
+        ids = torch.tensor(answered.next_ids[block])
+        found = torch.log_softmax(logits, dim=-1).gather(1, ids[:, None])[:, 0]
+        errors.append((found - torch.tensor(answered.logprobs[block])).abs().nan_to_num(torch.inf))
+        allowed.append(logits.abs().amax(dim=-1) * _ULP[dtype] * _ALLOWED_ULPS[dtype] + _FLOOR)
+        if answered.top_ids is not None:
+            agree += int((logits.argmax(dim=-1) == torch.tensor(answered.top_ids[block])).sum())
+    return _summary(torch.cat(errors), torch.cat(allowed), agree / rows if answered.top_ids is not None else None)
+
+
+def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
+    """RMSNorm in float32, rounded to `dtype` at the end, as SGLang's kernels do."""
+    wide = rows.float()
+    scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    return (wide * scale * weight.float()).to(dtype)
+
+
+def _summary(errors: torch.Tensor, allowed: torch.Tensor, top1: float | None) -> LogprobParity:
+    excess = (errors / allowed.nan_to_num(_FLOOR, posinf=_FLOOR)).nan_to_num(torch.inf)
+    worst = int(excess.argmax())
+    return LogprobParity(
+        rows=len(errors),
+        mean_error=float(errors.mean()),
+        max_error=float(errors[worst]),
+        worst_row=worst,
+        excess=float(excess[worst]),
+        top1=top1,
+    )
