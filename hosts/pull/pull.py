@@ -14,19 +14,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hosts.errors import HostError
 from hosts.fleet import Fleet, Outcome
 from hosts.pull.freeing import Freeing
 from hosts.pull.sources import Offer, offer, source_of
+from hosts.pull.space import Space
 from hosts.transport.backend import Backend
 from remote.messages.extract import ShardRow
 from remote.transfer.delivery import Delivery
 from remote.transfer.destination import Destination
-from remote.transfer.hostpull import HostPull, HostReport, Limits, Source
+from remote.transfer.hostpull import HostPull, HostReport, Limits, Source, cannot_write
 from remote.transfer.lane import Tally
 from remote.transfer.rate import RateLimit
 
-FOLLOW_SECONDS = 5.0
+FOLLOW_SECONDS = 2.0
 AT_WORK = ("running", "paused", "waiting")
 
 
@@ -38,6 +38,8 @@ class Wish:
     limits: Limits = field(default_factory=Limits)
     follow: bool = False
     free: bool = False
+    check: bool = False
+    """Read again what was delivered earlier; what is not intact is pulled anew."""
 
 
 @dataclass
@@ -71,6 +73,7 @@ class Pull:
         self._fleet = fleet
         self._destination = destination
         self._wish = wish
+        self._space = Space(destination)
         self._rate = RateLimit(wish.limits.bytes_per_second)
         self._stop = threading.Event()
         self._folder = Path()
@@ -82,10 +85,7 @@ class Pull:
             with self._stopped_at_the_end():
                 outcomes = self._fleet.each(lambda backend: self._host(backend, delivery))
         if delivery.error is not None:
-            raise HostError(
-                f"{self._destination.root} could not be written: {delivery.error.strerror}.",
-                remedy="What was delivered is in its ledger; the next pull goes on from there.",
-            )
+            raise cannot_write(self._destination, delivery.error)
         return outcomes
 
     @contextmanager
@@ -140,13 +140,21 @@ class Pull:
         missing = []
         for row in rows:
             tally.offered += 1
-            if self._destination.has(row, host):
+            if self._destination.has(row, host) and not (self._wish.check and self._damaged(row.index)):
                 tally.present += 1
                 freeing.present(row, self._destination)
             else:
                 missing.append(row)
                 tally.wanted_bytes += row.size_bytes
+        self._space.reserve(sum(row.size_bytes for row in missing))
         return missing
+
+    def _damaged(self, index: int) -> bool:
+        known = self._destination.ledger.find(index)
+        if known is None or self._destination.is_intact(known):
+            return False
+        self._destination.ledger.forget([index])
+        return True
 
 
 def missing_of(fleet: Fleet, destination: Destination | None, run: str) -> list[Outcome[HostTally]]:

@@ -37,6 +37,7 @@ from remote.transfer.hostpull import Compress, Limits
     store="how shards are kept here: plain, or compressed (see inv unpack)",
     follow="go on while extraction runs, until the run is complete",
     free="let each host delete what is verified and durable here",
+    check="read again what was pulled earlier; what is damaged is pulled anew",
 )
 def pull(
     context: Context,
@@ -50,6 +51,7 @@ def pull(
     store: str = "plain",
     follow: bool = False,
     free: bool = False,
+    check: bool = False,
     dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
@@ -65,7 +67,7 @@ def pull(
         if compress not in ("never", "auto", "always"):
             raise UsageError(f"--compress is {compress!r}; it can be never, auto or always.")
         limits = Limits(streams or None, _rate(limit_rate), cast(Compress, compress))
-        wish = Wish(run or extraction.newest_run(fleet), limits, follow=follow, free=free)
+        wish = Wish(run or extraction.newest_run(fleet), limits, follow=follow, free=free, check=check)
         folder = Path(to).expanduser()
         if dry_run:
             finish(show_pulled(output, pulling.dry_run(fleet, wish, folder)))

@@ -11,6 +11,7 @@ The dataset's own files lie beside them in DEST, so that a trainer loads DEST as
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
@@ -29,6 +30,8 @@ from remote.transfer.landing import Landing
 from remote.transfer.ledger import DestinationLedger
 
 _PIECE_BYTES = 1 << 20
+SPARE_BYTES = 256 << 20
+"""Left free on the destination's file system: a full one breaks more than this pull."""
 
 
 class Destination:
@@ -95,7 +98,12 @@ class Destination:
             self._claims.discard(index)
 
     def landing(self, row: ShardRow) -> Landing:
-        """Begin or resume a record. A file under the final name that no row vouches for becomes its part."""
+        """Begin or resume a record. A file under the final name that no row vouches for becomes its part.
+
+        Raises OSError (ENOSPC) where the record would fill the disk.
+        """
+        if self.free_bytes() < row.size_bytes + SPARE_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.root))
         final, part = self.final(row.index), self.part(row.index)
         if final.exists():
             final.replace(part)

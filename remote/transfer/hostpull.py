@@ -6,6 +6,7 @@ holds back nobody.
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -73,6 +74,15 @@ class HostReport:
     seconds: float = 0.0
     compressed: bool = False
     """Whether ranges came compressed in the end."""
+
+
+def cannot_write(destination: Destination, error: OSError) -> HostError:
+    """The destination is full, or gone."""
+    free = f" ({destination.free_bytes() / 1e9:.1f} GB free)" if error.errno == errno.ENOSPC else ""
+    return HostError(
+        f"{destination.root} could not be written: {error.strerror}{free}.",
+        remedy="What was delivered is in its ledger; make room, and the next pull goes on from there.",
+    )
 
 
 class HostPull:
@@ -176,13 +186,15 @@ class HostPull:
     def _error(self, work: Work) -> RoostError | None:
         if work.finished or self._stop.is_set() or self._delivery.error is not None:
             return None
+        if work.error is not None:
+            return cannot_write(self._destination, work.error)
         errors = [lane.error for lane in self._lanes if lane.error is not None]
         if not errors:
             return LostHostError("The streams ended before the work was done.", remedy="Run it again.")
         if isinstance(errors[0], RoostError):
             return errors[0]
         if isinstance(errors[0], OSError):
-            return HostError(f"{self._destination.root} could not be written: {errors[0].strerror}.")
+            return cannot_write(self._destination, errors[0])
         return LostHostError(
             f"The connection was lost and did not come back: {errors[0]}.",
             remedy="The next pull goes on where this one stopped.",

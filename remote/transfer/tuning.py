@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 
 from remote.transfer.lane import Packing, Tally
@@ -12,8 +13,10 @@ CHANNEL_WINDOW_BYTES = 2 << 20
 WORTHWHILE_BYTES_PER_SECOND = 250e6
 """What streams are added for at the start; measuring goes on from there."""
 MOST_STREAMS = 8
+CORES_PER_STREAM = 2
+"""One for ssh's cipher, the rest for landing: on a LAN more streams than that only take turns."""
 FIRST_STREAMS = 2
-"""On a LAN: the second one works while the first waits for a disk or a core."""
+"""On a LAN, where the cores are there: the second one works while the first waits for a disk."""
 MEASURE_SECONDS = 2.0
 GAIN = 1.15
 """Another stream stays if throughput grew by this factor over what it was without it."""
@@ -22,7 +25,8 @@ GAIN = 1.15
 def streams_for(round_trip: float) -> int:
     """How many streams to begin with at this round trip (seconds)."""
     needed = math.ceil(WORTHWHILE_BYTES_PER_SECOND * round_trip / CHANNEL_WINDOW_BYTES)
-    return max(FIRST_STREAMS, min(MOST_STREAMS, needed))
+    affordable = max(1, min(FIRST_STREAMS, (os.cpu_count() or 1) // CORES_PER_STREAM))
+    return max(affordable, min(MOST_STREAMS, needed))
 
 
 class Pace:

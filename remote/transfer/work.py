@@ -37,6 +37,8 @@ class Work:
         self._changed = threading.Condition()
         self.failed: dict[int, str] = {}
         """Records given up, with the reason."""
+        self.error: OSError | None = None
+        """Why no further record can be begun: the destination is full, or cannot be written."""
 
     def take(self, most_bytes: int = 0) -> Job | None:
         """The next request, or None where there is none at the moment.
@@ -51,7 +53,7 @@ class Work:
                     self._changed.notify_all()
                     return None
                 if self._destination.claim(row.index):
-                    self._begin(row)
+                    self._begin_or_fail(row)
             job = self._jobs.popleft()
             while self._jobs and (joined := _joined(job, self._jobs[0], most_bytes)):
                 self._jobs.popleft()
@@ -73,7 +75,7 @@ class Work:
     @property
     def finished(self) -> bool:
         """Whether every record is handed in or given up."""
-        return self._exhausted and not self._open
+        return self._exhausted and not self._open and self.error is None
 
     def give_back(self, job: Job, received: int = 0) -> None:
         """A stream was lost in the middle: what it had not received is asked again, first of all."""
@@ -121,6 +123,14 @@ class Work:
                 if not landing.settled:
                     landing.settled = True
                     self._destination.release(landing.row.index)
+
+    def _begin_or_fail(self, row: ShardRow) -> None:
+        try:
+            self._begin(row)
+        except OSError as error:
+            self.error = error
+            self._destination.release(row.index)
+            raise
 
     def _begin(self, row: ShardRow) -> None:
         landing = self._destination.landing(row)

@@ -1,0 +1,256 @@
+"""A pull against what people use: MB/s and CPU seconds a GB, on loopback and behind 60 ms.
+
+Run under the laptop's Python: `python -m benchmarks.pull [--rounds N] [--folder DIR]`. Starts a private sshd, and for
+the slow link a userspace proxy (30 ms each way). Contenders, interleaved round by round, medians:
+
+- ours: the streams, landing, hashing, repair, fsync and ledger of `inv pull`, once its command has started
+- rsync -aW, scp, ssh cat: OpenSSH's own, the same cipher (aes128-gcm); a connection a file for cat
+- fabric get: a connection for all files
+
+What was read is in the page cache (tmpfs by default), every contender's files are fsynced before the clock stops,
+and ours alone verifies them. CPU seconds are those of both ends, the sshd included. Rows behind the delay, and many
+files through fabric and scp there, are shorter, since they take minutes otherwise; a row says its bytes.
+Writes `benchmarks/results/pull-<date>.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import resource
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import xxhash
+from fabric import Config, Connection
+
+from hosts.inventory.model import Host
+from hosts.practice.sshd import ADDRESS, PrivateSshd
+from hosts.transport.openssh import ssh_command
+from remote.messages.extract import ShardRow
+from remote.transfer.delivery import Delivery
+from remote.transfer.destination import Destination
+from remote.transfer.hostpull import HostPull, Limits, Source
+from remote.transfer.rate import RateLimit
+from remote.transfer.stream import SOURCE
+from tests.fleet.pull.link import Link
+
+MB = 1_000_000
+ROUND_TRIP_SECONDS = 0.060
+LOOPBACK = {"1 x 1 GiB": (1, 1 << 30), "8 x 135 MB": (8, 135 * MB), "2,000 x 512 KiB": (2000, 512 << 10)}
+DELAYED = {"1 x 256 MiB": (1, 256 << 20), "4 x 135 MB": (4, 135 * MB), "400 x 512 KiB": (400, 512 << 10)}
+FEWER = {("fabric", "2,000 x 512 KiB"): 200, ("scp", "400 x 512 KiB"): 100, ("fabric", "400 x 512 KiB"): 40}
+"""Files that a slow contender gets of a row instead of all."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What a contender works with."""
+
+    host: Host
+    ssh: list[str]
+    source: Path
+    target: Path
+    files: list[Path]
+    rows: list[ShardRow]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run."""
+
+    megabytes_per_second: float
+    cpu_seconds_per_gb: float
+    note: str = ""
+
+
+def ours(lane: Lane) -> str:
+    """As `hosts.pull.pull` runs one host; finds its number of streams itself."""
+    sender = [sys.executable, "-I", "-S", "-c", SOURCE]
+    source = Source("host", [*lane.ssh, shlex.join(sender)], str(lane.source))
+    with Destination(lane.target) as destination, Delivery(destination) as delivery:
+        pull = HostPull("host", destination, delivery, Limits(), RateLimit(None), threading.Event())
+        report = pull.run(source, lane.rows, lambda rows: None)
+    assert report.delivered == len(lane.rows), report
+    return f"{report.streams} streams"
+
+
+def rsync(lane: Lane) -> str:
+    listing = "\0".join(file.name for file in lane.files)
+    shell = shlex.join(lane.ssh[:-1])
+    command = ["rsync", "-aW", "--fsync", "--from0", "--files-from=-", "-e", shell]
+    subprocess.run([*command, f"{lane.ssh[-1]}:{lane.source}/", str(lane.target)], input=listing.encode(), check=True)
+    return ""
+
+
+def scp(lane: Lane) -> str:
+    names = [f"{lane.ssh[-1]}:{shlex.quote(str(file))}" for file in lane.files]
+    subprocess.run(["scp", "-q", *lane.ssh[1:-1], *names, str(lane.target)], check=True)
+    return _fsync(lane)
+
+
+def cat(lane: Lane) -> str:
+    for file in lane.files:
+        with (lane.target / file.name).open("wb") as out:
+            subprocess.run([*lane.ssh, shlex.join(["cat", str(file)])], stdout=out, check=True)
+    return _fsync(lane)
+
+
+def fabric(lane: Lane) -> str:
+    key = {"key_filename": lane.host.identity_file, "look_for_keys": False}
+    connection = Connection(ADDRESS, port=lane.host.ssh_port, connect_kwargs=key, config=Config(lazy=True))
+    connection.client.load_system_host_keys(lane.host.known_hosts)
+    with connection:
+        for file in lane.files:
+            connection.get(str(file), str(lane.target / file.name))
+    return _fsync(lane)
+
+
+def _fsync(lane: Lane) -> str:
+    for file in lane.files:
+        with (lane.target / file.name).open("rb") as stream:
+            os.fsync(stream.fileno())
+    return ""
+
+
+CONTENDERS: dict[str, Callable[[Lane], str]] = {
+    "ours": ours,
+    "rsync": rsync,
+    "scp": scp,
+    "ssh cat": cat,
+    "fabric": fabric,
+}
+
+
+def cpu_seconds(sshd: int) -> float:
+    """Of this process, its ended children, and everything that the sshd has waited for."""
+    mine = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    server = psutil.Process(sshd)
+    deadline = time.monotonic() + 10
+    while server.children() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    times = server.cpu_times()
+    return mine + times.user + times.system + times.children_user + times.children_system
+
+
+def measure(contend: Callable[[Lane], str], lane: Lane, sshd: int) -> Measured:
+    shutil.rmtree(lane.target, ignore_errors=True)
+    lane.target.mkdir()
+    size = sum(row.size_bytes for row in lane.rows)
+    cpu, began = cpu_seconds(sshd), time.perf_counter()
+    note = contend(lane)
+    seconds = time.perf_counter() - began
+    cpu = cpu_seconds(sshd) - cpu
+    shutil.rmtree(lane.target)
+    return Measured(size / MB / seconds, cpu / (size / 1e9), note)
+
+
+def rows_of(folder: Path, count: int, size: int) -> list[ShardRow]:
+    """Files of random bytes, as a host's ledger would list them."""
+    folder.mkdir()
+    rows = []
+    for index in range(count):
+        content = os.urandom(size)
+        (folder / f"hs_{index}.safetensors").write_bytes(content)
+        digest = xxhash.xxh3_128_hexdigest(content)
+        rows.append(ShardRow(index=index, rows=1, size_bytes=size, xxh3=digest, epoch=1))
+    return rows
+
+
+@contextmanager
+def _host(folder: Path, one_way_seconds: float) -> Iterator[tuple[Host, int]]:
+    """A host behind a private sshd, with a delayed link before it where that is not 0."""
+    sshd = PrivateSshd(folder / "etc", folder / "home")
+    ref, port = sshd.start()
+    try:
+        with Link(port, one_way_seconds=one_way_seconds) as link:
+            shown = link.port if one_way_seconds else port
+            (folder / "known_hosts").write_text(sshd.known_hosts_line(shown))
+            yield (
+                Host(
+                    name="host",
+                    address=ADDRESS,
+                    ssh_port=shown,
+                    identity_file=str(sshd.client_key),
+                    known_hosts=str(folder / "known_hosts"),
+                    ssh_config=str(folder / "none"),
+                ),
+                ref.pid,
+            )
+    finally:
+        sshd.stop(ref)
+
+
+def table(folder: Path, shapes: dict[str, tuple[int, int]], one_way_seconds: float, rounds: int) -> dict[str, object]:
+    """All contenders on all rows of one link."""
+    found: dict[str, object] = {}
+    with _host(folder, one_way_seconds) as (host, sshd):
+        ssh = ssh_command(host, folder)
+        for shape, (count, size) in shapes.items():
+            source = folder / "source"
+            rows = rows_of(source, count, size)
+            runs: dict[str, list[Measured]] = {name: [] for name in CONTENDERS}
+            for _ in range(rounds):
+                for name, contend in CONTENDERS.items():
+                    if name == "ssh cat" and count > 100:
+                        continue
+                    fewer = rows[: FEWER.get((name, shape), count)]
+                    files = [source / f"hs_{row.index}.safetensors" for row in fewer]
+                    lane = Lane(host, ssh, source, folder / "target", files, fewer)
+                    runs[name].append(measure(contend, lane, sshd))
+                    print(shape, name, runs[name][-1], flush=True)
+            shutil.rmtree(source)
+            found[shape] = {name: _median(measured) for name, measured in runs.items() if measured}
+    return found
+
+
+def _median(runs: list[Measured]) -> dict[str, object]:
+    rates = [run.megabytes_per_second for run in runs]
+    return {
+        "MB/s": round(statistics.median(rates), 1),
+        "MB/s of each run": [round(rate, 1) for rate in rates],
+        "CPU s/GB": round(statistics.median(run.cpu_seconds_per_gb for run in runs), 2),
+        **({"note": runs[-1].note} if runs[-1].note else {}),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", default="/dev/shm", help="source and target are in here")
+    options = parser.parse_args()
+    result: dict[str, object] = {
+        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()},
+        "load at the start": os.getloadavg(),
+        "rounds": options.rounds,
+    }
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="roost-pull-") as name:
+        for title, shapes, one_way in (
+            ("loopback", LOOPBACK, 0.0),
+            ("60 ms round trip", DELAYED, ROUND_TRIP_SECONDS / 2),
+        ):
+            folder = Path(name) / title.split()[0]
+            folder.mkdir()
+            result[title] = table(folder, shapes, one_way, options.rounds)
+    result["load at the end"] = os.getloadavg()
+    path = Path(__file__).parent / "results" / f"pull-{datetime.date.today().isoformat()}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

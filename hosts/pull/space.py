@@ -1,0 +1,36 @@
+"""Does what is about to be pulled fit into the destination? Asked before anything is transferred. Laptop's side."""
+
+from __future__ import annotations
+
+import threading
+
+from hosts.errors import HostError
+from remote.transfer.destination import SPARE_BYTES, Destination
+
+PACKED_SHARE = 0.7
+"""Of a shard's bytes, where it is kept compressed."""
+
+
+class Space:
+    """Adds up what all hosts of one pull are going to bring."""
+
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+        self._lock = threading.Lock()
+        self._reserved = 0.0
+        left = sum(path.stat().st_size for path in destination.parts.iterdir())
+        self._free = destination.free_bytes() - SPARE_BYTES + left
+        """What an interrupted pull had left is counted as free: it is part of what comes."""
+
+    def reserve(self, size: int) -> None:
+        """Set room for `size` plain bytes aside; raises HostError where that is too much."""
+        needed = size * (PACKED_SHARE if self._destination.store == "compressed" else 1)
+        with self._lock:
+            self._reserved += needed
+            if not size or self._reserved <= self._free:
+                return
+        raise HostError(
+            f"{self._destination.root} has room for {max(self._free, 0) / 1e9:.2f} GB, "
+            f"and {self._reserved / 1e9:.2f} GB are to come.",
+            remedy="Pull to a larger disk, pull fewer hosts at once, or keep shards with --store compressed.",
+        )
