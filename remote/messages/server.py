@@ -100,6 +100,8 @@ class ServerState(Message):
     server: ProcessRef | None = None
     capture: CaptureState | None = None
     sglang: str = ""
+    canary: str = ""
+    """How exactly the canary was captured before the server counted as ready."""
     spec: ServerSpec
     started_at: float = 0.0
     ready_at: float | None = None
@@ -226,6 +228,21 @@ class StopResult(Message):
     """What a person should know and need not act on (a zombie that holds nothing)."""
     freed: list[str] = Field(default_factory=list)
     """Dump directories emptied and shared memory removed, one sentence each."""
+
+
+class CanaryRequest(Message):
+    """Compare a canary's dump with what its own hook saw; sent by the supervisor on the same host."""
+
+    dump: str
+    hooks: list[str]
+
+
+class CanaryResult(Message):
+    """Every slot is its boundary."""
+
+    slots: int
+    largest_error: float
+    """Largest row-wise relative difference."""
 
 
 class AddressRequest(Message):

@@ -46,9 +46,10 @@ def claimed_by(path: Path) -> str:
 
 
 def sweep(path: Path) -> None:
-    """Remove what a dead server was still writing; whole dumps stay for the collector."""
-    for left in path.glob(f"{ASIDE}*"):
-        left.unlink(missing_ok=True)
+    """Remove what a dead server was still writing, and its processes' status; whole dumps stay for the collector."""
+    for pattern in (f"{ASIDE}*", ".capture-*.json"):
+        for left in path.glob(pattern):
+            left.unlink(missing_ok=True)
 
 
 def empty(path: Path) -> int:

@@ -99,8 +99,7 @@ class Life:
             if not done:
                 return Verdict(f"Not ready within {self._spec.ready_timeout_seconds:.0f} s: {readiness.seen}.")
             if ready in done:
-                ready.result()
-                self._record.change(status="ready", ready_at=time.time())
+                self._record.change(status="ready", ready_at=time.time(), canary=ready.result())
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             return next(end.result() for end in ends if end.done())
         except RoostError as error:
@@ -120,18 +119,18 @@ class Life:
         end = await self._link.lost()
         return Verdict(f"The server spans hosts, and {end.cause}", asked=end.stopped)
 
-    async def _ready(self, readiness: Readiness) -> None:
-        """One generation is enough for a server over several hosts; only rank 0 answers requests."""
-        if self._link is None:
-            await readiness.wait()
-            self._check_listener()
-            return
-        await self._link.wait_linked()
-        if self._spec.node_rank:
-            await self._link.wait_ready()
-        else:
-            await readiness.wait()
+    async def _ready(self, readiness: Readiness) -> str:
+        """What is known of the canary. Of a server over several hosts only rank 0 is asked: no other answers."""
+        if self._link is not None:
+            await self._link.wait_linked()
+            if self._spec.node_rank:
+                await self._link.wait_ready()
+                return ""
+        canary = await readiness.wait()
+        self._check_listener()
+        if self._link is not None:
             await self._link.say_ready()
+        return canary
 
     def _check_listener(self) -> None:
         """Whoever answered must be this server: another's may have taken the port in the meantime."""

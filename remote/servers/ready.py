@@ -1,6 +1,6 @@
-"""Really ready: a generation came back, and in extract mode the capture of one has the right rows.
+"""Really ready: a generation came back, and in extract mode the capture of one was right.
 
-Runs inside the supervisor. Talks to the server on 127.0.0.1 and reads one dump; deletes that dump and nothing else.
+Runs inside the supervisor. Talks to the server on 127.0.0.1; changes nothing.
 `/health` proves little: it can answer 200 while every generation hangs.
 """
 
@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
-from pathlib import Path
 from typing import Any
 
 import aiohttp
-from safetensors import SafetensorError, safe_open
 
-from remote.capture.request_id import RequestId
 from remote.errors import HostError
 from remote.messages.server import CaptureState
+from remote.servers.canary import capture_canary
 
 PROBE_TOKENS = [11, 7, 5, 3, 2, 13, 17, 19]
 """Small ids, so that every vocabulary has them."""
-CANARY_TOKENS = [*range(2, 26), *range(25, 1, -1)]
 GENERATION_SECONDS = 120.0
 """The first generation may compile kernels; one that takes longer is tried again until the server's own deadline."""
-DUMP_SECONDS = 60.0
 RETRY_SECONDS = 0.5
 
 
@@ -37,14 +32,19 @@ class Readiness:
         self._capture = capture
         self._silent = self.seen = f"port {port} does not answer yet"
 
-    async def wait(self) -> None:
-        """Return once the server is ready. Raises HostError where its capture is wrong; never ends otherwise."""
+    async def wait(self) -> str:
+        """Return once the server is ready, with a sentence on its canary ("" without capture).
+
+        Raises HostError where its capture is wrong, and does not end otherwise.
+        """
         timeout = aiohttp.ClientTimeout(total=GENERATION_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while not (await self._connects() and await self._generates(session)):
                 await asyncio.sleep(RETRY_SECONDS)
-            if self._capture is not None:
-                await self._captures(session, self._capture)
+            if self._capture is None:
+                return ""
+            self.seen = "it generates, and its capture is not proven yet"
+            return await capture_canary(lambda tokens, rid: self._canary(session, tokens, rid), self._capture)
 
     async def _connects(self) -> bool:
         try:
@@ -86,46 +86,8 @@ class Readiness:
             answer: dict[str, Any] = json.loads(text)
             return answer
 
-    async def _captures(self, session: aiohttp.ClientSession, capture: CaptureState) -> None:
-        rid = RequestId(secrets.token_hex(8), None, 0, len(CANARY_TOKENS))
+    async def _canary(self, session: aiohttp.ClientSession, tokens: list[int], rid: str) -> None:
         try:
-            await self._generate(session, CANARY_TOKENS, str(rid))
+            await self._generate(session, tokens, rid)
         except (aiohttp.ClientError, asyncio.TimeoutError, ValueError) as error:
             raise HostError(f"The canary's generation failed: {error or 'no answer'}.") from error
-        path = await _dump_of(rid, Path(capture.dump_dir))
-        try:
-            check_rows(path, rows=rid.rows, slots=len(capture.boundaries))
-        finally:
-            path.unlink(missing_ok=True)
-
-
-async def _dump_of(rid: RequestId, folder: Path) -> Path:
-    """The canary's dump once it is there, whole; raises HostError where capture says why not, or says nothing."""
-    dump, error = folder / f"{rid}.safetensors", folder / f"{rid}.error.json"
-    deadline = asyncio.get_running_loop().time() + DUMP_SECONDS
-    while not dump.exists():
-        if error.exists():
-            cause = json.loads(error.read_bytes()).get("cause", "no cause given")
-            error.unlink(missing_ok=True)
-            raise HostError(f"Capture refused the canary: {cause}.")
-        if asyncio.get_running_loop().time() > deadline:
-            raise HostError(
-                f"The server generates, but wrote no capture of the canary to {folder} within {DUMP_SECONDS:.0f} s.",
-                remedy="See `inv attached`: capture is not active in this server.",
-            )
-        await asyncio.sleep(RETRY_SECONDS / 5)
-    return dump
-
-
-def check_rows(path: Path, *, rows: int, slots: int) -> None:
-    """Check a dump's shape from its header; raises HostError naming what was expected and what is there."""
-    try:
-        with safe_open(path, framework="np") as dump:
-            shape = dump.get_slice("hidden_states").get_shape()
-    except (SafetensorError, OSError) as error:
-        raise HostError(f"The canary's dump {path.name} cannot be read: {error}.") from error
-    if shape[:2] != [rows, slots]:
-        raise HostError(
-            f"The canary's capture has {shape[0]} rows and {shape[1]} slots where {rows} and {slots} were expected.",
-            remedy="Rows from a cache or a graph are missing: see the refusals in `inv serve --dry-run`.",
-        )

@@ -110,6 +110,7 @@ class Supervisor:
             ended_at=None,
             exit_code=None,
             cause="",
+            canary="",
         )
 
 

@@ -12,6 +12,7 @@ VERBS: dict[str, str] = {
     "attach": "remote.attach.verbs:attach",
     "attached": "remote.attach.verbs:attached",
     "bench": "remote.bench.verb:bench",
+    "canary": "remote.servers.canary:canary",
     "clean": "remote.servers.clean:clean",
     "control": "remote.extract.verbs:control",
     "detach": "remote.attach.verbs:detach",

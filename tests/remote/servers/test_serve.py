@@ -17,7 +17,7 @@ from hosts.inventory.servers import flag_arguments
 from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS, MAX_RUNNING_REQUESTS
 from remote.context import Context
 from remote.errors import HostError, UsageError
-from remote.messages.server import ServeRequest, ServerSpec, ServerState, StopRequest
+from remote.messages.server import CaptureSpec, ServeRequest, ServerSpec, ServerState, StopRequest
 from remote.paths import Workdir
 from remote.report import Report
 from remote.servers import ending, records
@@ -39,16 +39,22 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
 
 
 @pytest.fixture(scope="module")
-def spec(tiny_model_path: Path) -> ServerSpec:
+def spec(tiny_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> ServerSpec:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     return ServerSpec(
-        mode="serve",
+        mode="extract",
         model=str(tiny_model_path),
         port=port,
         flags=flag_arguments({**FLAGS, "context-length": CONTEXT_LENGTH, "max-running-requests": MAX_RUNNING_REQUESTS}),
         env={**ENVIRONMENT, "HF_TOKEN": "hf_unspeakable"},
+        capture=CaptureSpec(
+            layers=[1, 3, 5],
+            dump_dir=str(tmp_path_factory.mktemp("dumps") / "sglang hs"),
+            high_water_bytes=64 << 20,
+            pinned_bytes=16 << 20,
+        ),
         ready_timeout_seconds=240.0,
     )
 
@@ -83,13 +89,22 @@ def test_a_dry_run_shows_command_and_environment_without_secrets(here: Context, 
     assert not here.workdir.servers.exists()
 
 
-def test_it_is_ready_when_a_generation_came_back(running: ServerState, here: Context) -> None:
+def test_it_is_ready_when_a_generation_and_the_capture_of_one_came_back(running: ServerState, here: Context) -> None:
     assert running.status == "ready"
     assert running.sglang == "0.5.23"
-    assert "POST /generate HTTP/1.1" in Path(running.log).read_text()
+    assert Path(running.log).read_text().count("POST /generate HTTP/1.1") == 2
+    assert running.capture is not None
+    assert running.capture.boundaries == [1, 3, 5, 6]
+    assert "--disable-radix-cache" in running.command
     assert said(here).count("weights loaded") == 1
     secret = [file for file in here.workdir.root.rglob("*") if file.is_file() and b"hf_unspeak" in file.read_bytes()]
     assert secret == []
+
+
+def test_the_canary_leaves_nothing_in_the_dump_directory(running: ServerState) -> None:
+    assert running.capture is not None
+    left = [path.name for path in Path(running.capture.dump_dir).iterdir() if not path.name.startswith(".")]
+    assert left == []
 
 
 def test_serving_again_finds_it_running(running: ServerState, here: Context, spec: ServerSpec) -> None:
