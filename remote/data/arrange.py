@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -143,24 +143,29 @@ def write_shard(task: ShardTask) -> int:
 
 
 def _batches(task: ShardTask) -> Iterator[pa.RecordBatch]:
-    files: dict[int, int] = {}
-    held: list[tuple[np.ndarray, np.ndarray]] = []
-    tokens = 0
-    try:
-        for chunk, offset, length in zip(task.chunk.tolist(), task.offset.tolist(), task.length.tolist(), strict=True):
-            if chunk not in files:
-                files[chunk] = os.open(spool_name(task.spool, chunk).with_suffix(".records"), os.O_RDONLY)
-            content = os.pread(files[chunk], BYTES_PER_TOKEN * length, offset)
-            held.append((np.frombuffer(content, np.int32, length), np.frombuffer(content, np.int8, length, 4 * length)))
-            tokens += length
-            if tokens >= _BATCH_TOKENS:
-                yield batch_of(held)
-                held, tokens = [], 0
-        if held:
-            yield batch_of(held)
-    finally:
-        for descriptor in files.values():
-            os.close(descriptor)
+    batch_of_row = np.cumsum(task.length, dtype=np.int64) // _BATCH_TOKENS
+    edges = [0, *(np.flatnonzero(np.diff(batch_of_row)) + 1).tolist(), len(task.length)]
+    for start, stop in pairwise(edges):
+        yield batch_of(_read(task, start, stop))
+
+
+def _read(task: ShardTask, start: int, stop: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Read some rows of the shard, file by file (a spool has more files than a process may open), in their order."""
+    rows: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0), np.empty(0))] * (stop - start)
+    chunks = task.chunk[start:stop]
+    order = np.lexsort((task.offset[start:stop], chunks))
+    for _, places in groupby(order.tolist(), key=lambda place: int(chunks[place])):
+        held = list(places)
+        with spool_name(task.spool, int(chunks[held[0]])).with_suffix(".records").open("rb") as file:
+            for place in held:
+                length, offset = int(task.length[start + place]), int(task.offset[start + place])
+                content = os.pread(file.fileno(), BYTES_PER_TOKEN * length, offset)
+                ids, mask = (
+                    np.frombuffer(content, np.int32, length),
+                    np.frombuffer(content, np.int8, length, 4 * length),
+                )
+                rows[place] = (ids, mask)
+    return rows
 
 
 def spool_name(spool: Path, chunk: int) -> Path:

@@ -6,9 +6,11 @@ Runs where the destination is, under its lock. A file goes before its row: a row
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 from remote.context import Context
 from remote.data.dataset import DatasetFolder
+from remote.messages.transfer import Store
 from remote.messages.verify import ForgetRequest, ForgetResult
 from remote.transfer.destination import Destination
 
@@ -19,5 +21,6 @@ def forget(request: ForgetRequest, context: Context) -> ForgetResult:
     indices = [index for start, stop in request.ranges for index in range(start, stop)]
     with Destination(Path(dataset.root)) as destination:
         for index in indices:
-            destination.final(index).unlink(missing_ok=True)
+            for stored in get_args(Store):
+                destination.final(index, stored).unlink(missing_ok=True)
         return ForgetResult(records=destination.ledger.forget(indices))

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
+from remote.codec.container import SUFFIX
 from remote.data.dataset import DatasetFolder
 from remote.errors import HostError, UsageError
 from remote.extract import assignment
@@ -23,7 +24,7 @@ from remote.messages.transfer import DestinationManifest
 from remote.paths import RunPaths, shard_name
 from remote.transfer.ledger import DestinationLedger
 
-_SHARD = re.compile(r"hs_(\d+)\.safetensors(\.zst|\.rst)?")
+_SHARD = re.compile(rf"hs_(\d+)\.safetensors(?:{re.escape(SUFFIX)})?")
 HIDDEN_STATES = "hidden_states"
 
 
@@ -43,9 +44,9 @@ class Holdings:
     delivered: frozenset[int] = field(default_factory=frozenset)
     """Pulled and freed here."""
 
-    def path(self, index: int) -> Path:
+    def path(self, row: ShardRow) -> Path:
         """Where a record's shard is."""
-        return self.shards / shard_name(index)
+        return self.shards / (shard_name(row.index) + (SUFFIX if row.stored == "compressed" else ""))
 
     def holes(self) -> np.ndarray:
         """Expected records that no row speaks of, and that were not given up or delivered: int64."""

@@ -16,7 +16,6 @@ from remote.errors import RecordError
 from remote.messages.extract import Identity, ShardRow
 from remote.messages.verify import Fault, FaultKind
 
-_BLOCK = 16 << 20
 _EXPONENT = {"BF16": 0x7F80, "F16": 0x7C00}
 _SIGNLESS = 0x7FFF
 
@@ -24,7 +23,7 @@ _SIGNLESS = 0x7FFF
 def check_shard(
     path: Path, row: ShardRow, identity: Identity, token_ids: np.ndarray, *, every_byte: bool
 ) -> list[Fault]:
-    """Return what is wrong with a plain shard; empty where nothing is.
+    """Return what is wrong with a shard, compressed ones unpacked into memory; empty where nothing is.
 
     `token_ids` are the dataset's, int [L]. Without `every_byte`, digests and values are not looked at.
     """
@@ -42,27 +41,21 @@ def _faults(
     if not path.exists():
         yield "missing", "It is in the ledger and not on disk."
         return
-    size = path.stat().st_size
-    if size != row.size_bytes:
-        yield "size", f"It has {size} bytes; the ledger says {row.size_bytes}."
-    elif every_byte and (digest := digest_of(path)) != row.xxh3:
-        yield "digest", f"Its xxh3-128 is {digest}; the ledger says {row.xxh3}."
+    if row.stored == "plain" and path.stat().st_size != row.size_bytes:
+        yield "size", f"It has {path.stat().st_size} bytes; the ledger says {row.size_bytes}."
+    elif row.stored == "compressed" and not every_byte:
+        return
     shard = TensorFile.open(path)
+    if row.stored == "compressed" and len(shard.content) != row.size_bytes:
+        yield "size", f"It unpacks to {len(shard.content)} bytes; the ledger says {row.size_bytes}."
+    if every_byte and (digest := xxhash.xxh3_128_hexdigest(shard.content)) != row.xxh3:
+        yield "digest", f"Its xxh3-128 is {digest}; the ledger says {row.xxh3}."
     yield from _of_form(shard, identity, len(token_ids))
     if row.rows != len(token_ids):
         yield "shape", f"The ledger says {row.rows} rows; the dataset has {len(token_ids)} tokens."
     yield from _of_tokens(shard, token_ids)
     if every_byte:
         yield from _of_values(shard)
-
-
-def digest_of(path: Path) -> str:
-    """xxh3-128 of a file, 32 hex digits."""
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _of_form(shard: TensorFile, identity: Identity, tokens: int) -> Iterator[tuple[FaultKind, str]]:

@@ -15,7 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from remote.codec.container import SUFFIX as CONTAINER_SUFFIX
+from remote.codec.container import plain_pieces
+from remote.codec.piece import DamagedError
 from remote.errors import RecordError
+
+Buffer = bytes | bytearray | mmap.mmap
 
 ITEM_BYTES = {"I64": 8, "I32": 4, "F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I16": 2, "U8": 1, "I8": 1, "BOOL": 1}
 _NUMPY = {
@@ -62,24 +67,33 @@ def header(tensors: list[TensorSpec], metadata: Mapping[str, str] | None = None)
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A mapped safetensors file; arrays are views into it (BF16 as its bits, uint16)."""
+    """A safetensors file, mapped (or unpacked into memory); arrays are views into it (BF16 as its bits, uint16)."""
 
     tensors: dict[str, TensorSpec]
     metadata: dict[str, str]
+    content: Buffer
+    """The whole file."""
     _starts: dict[str, int]
-    _content: mmap.mmap
 
     @classmethod
     def open(cls, path: Path) -> TensorFile:
-        """Map `path`; raise RecordError with what is wrong with the file."""
+        """Map `path`, or unpack it where it is a compressed container; raise RecordError with what is wrong."""
         try:
+            if path.suffix == CONTAINER_SUFFIX:
+                return cls.parse(unpacked(path))
             with path.open("rb") as file:
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError as error:
             raise RecordError("the file is missing") from error
         except (OSError, ValueError) as error:
             raise RecordError(f"the file cannot be mapped: {error}") from error
-        return _parsed(content)
+        return cls.parse(content)
+
+    @classmethod
+    def parse(cls, content: Buffer) -> TensorFile:
+        """Read the header of a file that is in memory; raise RecordError with what is wrong with it."""
+        specs, metadata, starts = _parsed(content)
+        return cls(specs, metadata, content, starts)
 
     def array(self, name: str) -> np.ndarray:
         """Return tensor `name` as a read-only view; raise RecordError where there is none."""
@@ -87,11 +101,23 @@ class TensorFile:
             raise RecordError(f"it has no tensor {name!r} but {', '.join(self.tensors) or 'none'}")
         spec = self.tensors[name]
         count = math.prod(spec.shape)
-        flat = np.frombuffer(self._content, _NUMPY[spec.dtype], count, self._starts[name])
+        flat = np.frombuffer(self.content, _NUMPY[spec.dtype], count, self._starts[name])
         return flat.reshape(spec.shape)
 
 
-def _parsed(content: mmap.mmap) -> TensorFile:
+def unpacked(path: Path) -> bytearray:
+    """The plain bytes of a compressed shard; raise RecordError where it is damaged."""
+    plain = bytearray()
+    try:
+        with path.open("rb") as packed:
+            for piece in plain_pieces(packed):
+                plain += piece
+    except DamagedError as error:
+        raise RecordError(f"it cannot be unpacked: {error}") from error
+    return plain
+
+
+def _parsed(content: Buffer) -> tuple[dict[str, TensorSpec], dict[str, str], dict[str, int]]:
     length = int.from_bytes(content[:8], "little")
     if length > min(_LONGEST_HEADER, len(content) - 8):
         raise RecordError("it is not a safetensors file, or was cut short")
@@ -106,4 +132,4 @@ def _parsed(content: mmap.mmap) -> TensorFile:
     end = max((stop for _, stop in places.values()), default=0)
     if not sizes_fit or 8 + length + end != len(content):
         raise RecordError(f"it has {len(content)} bytes and its header speaks of {8 + length + end}")
-    return TensorFile(specs, metadata, {name: 8 + length + start for name, (start, _) in places.items()}, content)
+    return specs, metadata, {name: 8 + length + start for name, (start, _) in places.items()}

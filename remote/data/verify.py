@@ -17,7 +17,7 @@ from remote.data import holdings
 from remote.data.holdings import Holdings
 from remote.data.shardcheck import check_shard
 from remote.data.workers import cores
-from remote.errors import UsageError
+from remote.errors import HostError, UsageError
 from remote.messages.dataset import Ranges
 from remote.messages.extract import ShardRow
 from remote.messages.verify import Fault, FaultKind, ParityResult, VerifyRequest, VerifyResult
@@ -95,18 +95,16 @@ def _parity_faults(place: Holdings, request: VerifyRequest, parity: list[ParityR
         wrong = [slot for slot, error in enumerate(errors) if not error <= limit]
         if wrong:
             message = f"Slot {wrong[0]} is {errors[wrong[0]]:.1e} off what transformers computes; {limit:g} is allowed."
-            yield Fault(kind="parity", index=row.index, file=place.path(row.index).name, message=message)
+            yield Fault(kind="parity", index=row.index, file=place.path(row).name, message=message)
 
 
 def _relative_errors(reference: Reference, place: Holdings, row: ShardRow) -> list[float] | None:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
+    from remote.data.export.sample import read_tensors
     from remote.data.reference import relative_errors
 
     try:
-        found = load_file(place.path(row.index))["hidden_states"]
-    except (OSError, SafetensorError, KeyError):
+        _, found = read_tensors(place.path(row))
+    except HostError:
         return None
     wanted = reference.states(place.token_ids(row.index))
     return relative_errors(found, wanted) if found.shape == wanted.shape else None
@@ -117,7 +115,7 @@ def _shard_faults(place: Holdings, request: VerifyRequest, context: Context) -> 
 
     def check(row: ShardRow) -> list[Fault]:
         ids = place.token_ids(row.index)
-        return check_shard(place.path(row.index), row, place.identity, ids, every_byte=request.digests)
+        return check_shard(place.path(row), row, place.identity, ids, every_byte=request.digests)
 
     for row, faults in _in_threads(check, place.rows, request.threads or cores()):
         yield from faults

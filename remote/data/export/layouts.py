@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from remote.codec.container import SUFFIX, unpack_file
 from remote.data.export.norm import FinalNormWeight
 from remote.data.export.sample import Sample, read_sample, save_pickled
 from remote.errors import UsageError
@@ -161,7 +162,9 @@ def final_wanted(layout: type[Layout], held: FinalNorm, model: str) -> FinalNorm
 
 
 def link_or_copy(source: Path, target: Path) -> Written:
-    """The shard itself under another name; a copy only where the file systems differ."""
+    """The shard itself under another name; a copy only where the file systems differ, or where it must be unpacked."""
+    if source.suffix == SUFFIX:
+        return Written(unpack_file(source, target).size)
     try:
         os.link(source, target)
         return Written(target.stat().st_size, linked=True)

@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load
 
-from remote.errors import HostError
+from remote.codec.container import SUFFIX
+from remote.data.tensorfile import unpacked
+from remote.errors import HostError, RecordError
 from remote.files import written_aside
 
 
@@ -42,16 +45,24 @@ class Sample:
 
 def read_sample(path: Path, index: int, loss_mask: np.ndarray) -> Sample:
     """Map a shard; raise HostError where it is not one or does not fit its mask."""
-    try:
-        with safe_open(str(path), framework="pt") as shard:
-            ids, states = shard.get_tensor("token_ids"), shard.get_tensor("hidden_states")
-    except (OSError, SafetensorError) as error:
-        raise HostError(f"The shard {path} could not be read: {error}.", remedy="Look with inv verify.") from error
+    ids, states = read_tensors(path)
     if states.ndim != 3 or not len(ids) == len(loss_mask) == len(states):
         raise HostError(
             f"The shard {path} has {len(states)} rows for {len(loss_mask)} tokens.", remedy="Look with inv verify."
         )
     return Sample(index, ids, torch.from_numpy(loss_mask.astype(np.int64)), states)
+
+
+def read_tensors(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and states of a shard, mapped, or unpacked where it is compressed; raise HostError."""
+    try:
+        if path.suffix == SUFFIX:
+            tensors = load(bytes(unpacked(path)))
+            return tensors["token_ids"], tensors["hidden_states"]
+        with safe_open(str(path), framework="pt") as shard:
+            return shard.get_tensor("token_ids"), shard.get_tensor("hidden_states")
+    except (OSError, SafetensorError, RecordError, KeyError) as error:
+        raise HostError(f"The shard {path} could not be read: {error}.", remedy="Look with inv verify.") from error
 
 
 def save_pickled(content: dict[str, Any], path: Path) -> int:

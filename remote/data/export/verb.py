@@ -27,9 +27,7 @@ from remote.data.workers import cores, in_order
 from remote.errors import UsageError
 from remote.files import make_directory, write_whole
 from remote.messages.export import ExportCard, ExportRequest, ExportResult, Format
-from remote.messages.extract import ShardRow
 from remote.messages.server import FinalNorm
-from remote.paths import shard_name
 
 _BATCH = 16
 """Records a task: enough to make handing it over cheap, few enough to keep all cores busy to the end."""
@@ -60,7 +58,7 @@ def export(request: ExportRequest, context: Context) -> ExportResult:
     missing = _refuse_incomplete(place, request)
     card = _card(job, place, dataset, missing)
     _begin(out, card)
-    written = _write_all(job, place.rows, request.processes or cores(), context)
+    written = _write_all(job, place, request.processes or cores(), context)
     _finish(job, card, dataset, [row.index for row in place.rows])
     return ExportResult(
         out=str(out),
@@ -94,11 +92,6 @@ def _refuse_incomplete(place: Holdings, request: ExportRequest) -> int:
         )
     if not place.rows:
         raise UsageError(f"{request.folder} holds no records.", remedy="Pull them first.")
-    compressed = sum(row.stored == "compressed" for row in place.rows)
-    if compressed:
-        raise UsageError(
-            f"{compressed} records in {request.folder} are stored compressed.", remedy="Unpack them with inv unpack."
-        )
     return missing
 
 
@@ -106,7 +99,7 @@ def _card(job: Job, place: Holdings, dataset: DatasetFolder, missing: int) -> Ex
     content = xxhash.xxh3_128()
     for row in place.rows:
         content.update(f"{row.index} {row.xxh3}\n".encode())
-    metadata = TensorFile.open(place.path(place.rows[0].index)).metadata
+    metadata = TensorFile.open(place.path(place.rows[0])).metadata
     return ExportCard(
         format=job.format,
         records=len(place.rows),
@@ -134,12 +127,12 @@ def _begin(out: Path, card: ExportCard) -> None:
     write_whole(marker, mine)
 
 
-def _write_all(job: Job, rows: list[ShardRow], processes: int, context: Context) -> list[Written]:
-    layout = _layout(job)
+def _write_all(job: Job, place: Holdings, processes: int, context: Context) -> list[Written]:
+    layout, rows = _layout(job), place.rows
     for folder in {layout.path(row.index).parent for row in rows}:
         make_directory(folder)
-    indices = [row.index for row in rows]
-    tasks = [indices[start : start + _BATCH] for start in range(0, len(indices), _BATCH)]
+    shards = [(row.index, place.path(row)) for row in rows]
+    tasks = [shards[start : start + _BATCH] for start in range(0, len(shards), _BATCH)]
     written: list[Written] = []
     workers = 1 if job.format == "speculators" else min(processes, len(tasks))
     for part in in_order(partial(write_records, job), tasks, processes=workers, preload=_PRELOAD):
@@ -148,19 +141,18 @@ def _write_all(job: Job, rows: list[ShardRow], processes: int, context: Context)
     return written
 
 
-def write_records(job: Job, indices: list[int]) -> list[Written]:
-    """Export some records: the task that worker processes are given."""
-    return list(_written(job, indices))
+def write_records(job: Job, shards: list[tuple[int, Path]]) -> list[Written]:
+    """Export some records, (index, shard) each: the task that worker processes are given."""
+    return list(_written(job, shards))
 
 
-def _written(job: Job, indices: list[int]) -> Iterator[Written]:
+def _written(job: Job, shards: list[tuple[int, Path]]) -> Iterator[Written]:
     layout, dataset = _layout(job), _dataset(job.source)
-    for index in indices:
+    for index, shard in shards:
         path = layout.path(index)
         if path.exists():
             yield Written(path.stat().st_size, linked=job.format == "speculators")
             continue
-        shard = job.source / holdings.HIDDEN_STATES / shard_name(index)
         yield layout.write(shard, index, dataset.record(index).loss_mask)
 
 

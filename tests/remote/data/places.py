@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import xxhash
 from safetensors.torch import save_file
 
+from remote.codec.container import SUFFIX, pack_file
 from remote.context import Context
 from remote.data.dataset import DatasetFolder
 from remote.data.prepare import prepare
-from remote.data.shardcheck import digest_of
 from remote.messages.dataset import PrepareRequest
 from remote.messages.extract import Identity
 from remote.messages.transfer import DeliveredRow, DestinationManifest
@@ -80,10 +81,23 @@ def enter(folder: Path, index: int, shard: Path, rows: int) -> None:
         index=index,
         rows=rows,
         size_bytes=shard.stat().st_size,
-        xxh3=digest_of(shard),
+        xxh3=xxhash.xxh3_128_hexdigest(shard.read_bytes()),
+        disk_bytes=shard.stat().st_size,
         host="a",
         epoch=1,
         delivered_at=1.0,
     )
     with DestinationLedger(folder / "roost" / "ledger.sqlite") as ledger:
         ledger.record([row])
+
+
+def compress(place: Destination, index: int) -> Path:
+    """Keep a record as a container and say so in the ledger, as a compressed pull does."""
+    container = place.shard(index).with_name(place.shard(index).name + SUFFIX)
+    pack_file(place.shard(index), container)
+    place.shard(index).unlink()
+    with DestinationLedger(place.folder / "roost" / "ledger.sqlite") as ledger:
+        row = ledger.find(index)
+        assert row
+        ledger.record([row.model_copy(update={"stored": "compressed", "disk_bytes": container.stat().st_size})])
+    return container

@@ -16,7 +16,7 @@ from remote.data.export.verb import export
 from remote.errors import HostError, UsageError
 from remote.messages.export import ExportCard, ExportRequest, ExportResult
 from remote.transfer.ledger import DestinationLedger
-from tests.remote.data.places import HIDDEN, Destination, make_destination
+from tests.remote.data.places import HIDDEN, Destination, compress, make_destination
 from tests.remote.data.samples import MakeTokenizer
 
 
@@ -149,3 +149,16 @@ def test_norm_of_an_unclear_model_is_refused(model: Path) -> None:
     (model / "config.json").write_text(json.dumps({"rms_norm_eps": 1e-5}))
     with pytest.raises(HostError, match="the states have 9"):
         final_norm(model, HIDDEN + 1)
+
+
+@pytest.mark.parametrize("layout", ["speculators", "speculators-v1"])
+def test_compressed_records_are_unpacked(place: Destination, tmp_path: Path, context: Context, layout: str) -> None:
+    states = load_file(place.shard(2))["hidden_states"]
+    compress(place, 2)
+    result = exported(place, tmp_path / "out", context, format=layout)
+    if layout == "speculators":
+        found = load_file(tmp_path / "out" / "hidden_states" / "hs_2.safetensors")["hidden_states"]
+        assert result.linked == 5
+    else:
+        found = torch.stack(torch.load(Path(result.load) / "data_2.pt", weights_only=True)["hidden_states"], 1)
+    assert torch.equal(found, states)

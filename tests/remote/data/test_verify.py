@@ -12,13 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from remote.context import Context
+from remote.data.forget import forget
 from remote.data.verify import verify
 from remote.errors import UsageError
-from remote.messages.verify import Fault, VerifyRequest, VerifyResult
+from remote.messages.verify import Fault, ForgetRequest, VerifyRequest, VerifyResult
 from remote.paths import Workdir
 from remote.report import Report
 from remote.transfer.ledger import DestinationLedger
-from tests.remote.data.places import Destination, make_destination
+from tests.remote.data.places import Destination, compress, make_destination
 from tests.remote.data.samples import MakeTokenizer
 
 
@@ -135,6 +136,17 @@ def test_strangers_and_holes_are_told_apart_from_faulty_shards(place: Destinatio
     assert not result.complete
 
 
+def test_compressed_records_are_checked_by_their_plain_bytes(place: Destination) -> None:
+    container = compress(place, 2)
+    assert verified(place)[1] == []
+    content = bytearray(container.read_bytes())
+    content[len(content) // 2] ^= 1
+    container.write_bytes(content)
+    result, faults = verified(place)
+    assert {fault.index for fault in faults} == {2}
+    assert result.requeue == [(2, 3)]
+
+
 def test_without_digests_only_headers_are_read(place: Destination) -> None:
     flip_a_byte(place)
     assert verified(place, digests=False)[1] == []
@@ -147,3 +159,13 @@ def test_a_folder_that_is_no_destination_is_said_so(tmp_path: Path, context: Con
         verify(VerifyRequest(folder=str(tmp_path)), context)
     with pytest.raises(UsageError, match="either a folder or a run"):
         verify(VerifyRequest(), context)
+
+
+def test_forgotten_records_are_gone_from_folder_and_ledger(place: Destination, context: Context) -> None:
+    compress(place, 4)
+    flip_a_byte(place)
+    wrong = verified(place)[0].requeue
+    assert forget(ForgetRequest(folder=str(place.folder), ranges=[*wrong, (4, 5)]), context).records == 2
+    result, faults = verified(place)
+    assert faults == []
+    assert result.holes == [(2, 3), (4, 5)]
