@@ -69,7 +69,8 @@ def parse(line: str) -> Step | None:
     """The step that a line of SGLang's log tells, or None."""
     shards = _SHARDS.search(line)
     if shards:
-        return Step("loading weights", float(shards.group(2)), float(shards.group(3)), "files")
+        tens = int(shards.group(1)) // 10 * 10  # a piped progress is one line for each text
+        return Step(f"loading weights, {tens} %", float(shards.group(2)), float(shards.group(3)), "files")
     for pattern, text in _STEPS:
         found = pattern.search(line)
         if found:
