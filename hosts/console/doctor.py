@@ -1,33 +1,39 @@
-"""What `inv doctor` prints: a table of findings a host, green, yellow and red, each with what to do."""
+"""What `inv doctor` prints: a block a host, a line a finding, what to do below it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosts.commands.doctor import Diagnosis
+from rich.markup import escape
+
 from hosts.console.output import Output
+from hosts.console.text import printable
+from hosts.doctor.findings import Diagnosis, Finding, Level
 from hosts.fleet import Outcome
 
-MARKS = {"green": "✓", "yellow": "!", "red": "✗"}
+MARKS: dict[Level, str] = {"red": "✗", "yellow": "!", "green": "✓"}
+SUBJECT_WIDTH = 14
 
 
 def diagnosis_line(result: Diagnosis) -> str:
-    """How many of each colour."""
-    counts = {level: sum(finding.level == level for finding in result.findings) for level in MARKS}
+    """`1 red, 2 yellow, 9 green`."""
+    counts = {level: result.count(level) for level in MARKS}
     return ", ".join(f"{count} {level}" for level, count in counts.items() if count)
 
 
 def show_findings(output: Output, outcomes: Sequence[Outcome[Diagnosis]]) -> None:
-    """Every finding, in one table."""
-    rows = [
-        (outcome.host.name, MARKS[finding.level], finding.subject, _text(finding.text, finding.remedy))
-        for outcome in outcomes
-        if outcome.ok
-        for finding in outcome.result.findings
-    ]
-    if rows:
-        output.table(("host", "", "about", "finding"), rows)
+    """Every finding of every host that answered; nothing with `--json`, whose document has them."""
+    if output.as_json:
+        return
+    for outcome in outcomes:
+        if outcome.value is not None:
+            output.out.print(f"\n[bold]{escape(outcome.host.name)}[/bold]")
+            for finding in outcome.value.findings:
+                _show(output, finding)
 
 
-def _text(text: str, remedy: str) -> str:
-    return f"{text}. {remedy}" if remedy else text
+def _show(output: Output, finding: Finding) -> None:
+    mark = f"[{finding.level}]{MARKS[finding.level]}[/{finding.level}]"
+    output.out.print(f"  {mark} {finding.subject:<{SUBJECT_WIDTH}} {escape(printable(finding.text))}")
+    if finding.remedy:
+        output.out.print(f"    {'':<{SUBJECT_WIDTH}} [dim]→ {escape(printable(finding.remedy))}[/dim]")

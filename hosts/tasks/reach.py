@@ -47,7 +47,8 @@ def doctor(
 ) -> None:
     """Say what each host has and lacks, and what to do about it; exit 1 where something must be mended."""
     with session(host, hosts, inventory, json) as (fleet, output):
-        outcomes = diagnosing.doctor(fleet)
+        with live_lines(output) as lines:
+            outcomes = diagnosing.doctor(fleet, lines)
         code = output.outcomes(outcomes, diagnosis_line, lambda result: result.is_red)
         show_findings(output, outcomes)
         finish(code)

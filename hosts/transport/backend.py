@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import shlex
 import socket
-import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from hosts.errors import ConnectionLostError
 from hosts.inventory.model import Host
 from hosts.transport import bootstrap
 from hosts.transport.call import Conversation
@@ -87,43 +83,9 @@ class Backend(ABC):
         finally:
             process.close()
 
-    def round_trip(self) -> float:
-        """Seconds from a byte sent to a byte back, on a program that does nothing else."""
-        return self._echo(b"x")
-
-    def throughput(self, size: int) -> float:
-        """Bytes a second for `size` bytes there and back, each way counted once: a lower bound."""
-        return 2 * size / self._echo(b"x" * size)
-
-    def _echo(self, data: bytes) -> float:
-        process = self.open([*shlex.split(self.host.exec), "cat"])
-        writer = threading.Thread(target=_write, args=(process, data), daemon=True)
-        try:
-            process.write(b"ready")
-            _read_exactly(process, len(b"ready"))
-            begun = time.monotonic()
-            writer.start()
-            _read_exactly(process, len(data))
-            return time.monotonic() - begun
-        finally:
-            process.close()
-
     def argv(self) -> list[str]:
         """How this host starts Python on the bootstrap, its `exec` prefix included."""
         return [*shlex.split(self.host.exec), self.host.python, "-c", BOOTSTRAP]
-
-
-def _write(process: Process, data: bytes) -> None:
-    with contextlib.suppress(OSError):  # the reader meets the same end and says so
-        process.write(data)
-
-
-def _read_exactly(process: Process, size: int) -> None:
-    while size:
-        chunk = process.read(min(size, 1 << 16), DEFAULT_DEADLINE_SECONDS)
-        if not chunk:
-            raise ConnectionLostError("The connection broke while it was measured.")
-        size -= len(chunk)
 
 
 def operator() -> str:

@@ -1,1 +1,1 @@
-"""What a host has and lacks, gathered without changing anything or importing torch. Host side, for `inv doctor`."""
+"""What a host has and lacks, on the host (`inv doctor`); judged on the laptop by `hosts/doctor`. Read-only."""

@@ -1,21 +1,60 @@
-"""What `inv doctor` asks of a host, and what the host is. A fact that cannot be had stays None or empty."""
+"""What a host has and lacks (`inv doctor`): plain facts; what they mean is judged on the laptop.
+
+A fact that could not be had is None or empty, and `problem` says in one sentence why where that matters.
+"""
 
 from __future__ import annotations
 
 from pydantic import Field
 
-from remote.messages.attach import Installation
+from remote.messages.attach import FamilyFile, Installation
 from remote.messages.envelope import Message
+from remote.messages.server import Attach, Needs
 
 
 class FactsRequest(Message):
-    """Which paths and ports matter; changes nothing."""
+    """Where to look; nothing is changed."""
 
     model: str | None = None
+    """The model's path on the host; None looks at no model."""
     dump_dir: str = "/dev/shm/sglang_hs"  # noqa: S108
-    ports: list[int] = Field(default_factory=list)
+    attach: Attach = "auto"
     env: dict[str, str] = Field(default_factory=dict)
-    """The environment that servers on this host are started with."""
+    """The environment that servers on this host are started with, on top of the login's."""
+    needs: list[Needs] = Field(default_factory=list)
+    """What the inventory's servers take of this host: their ports are looked at."""
+
+
+class MachineFacts(Message):
+    """The machine, who works on it, and what time it has."""
+
+    hostname: str
+    kernel: str
+    user: str
+    root: bool
+    container: str = ""
+    """`docker`, `kubernetes`, …; empty outside a container, as far as that shows."""
+    cpu: str
+    cores: int
+    cpu_aes: bool
+    """AES instructions: aes128-gcm is then the faster cipher for bulk."""
+    memory_bytes: int
+    memory_available_bytes: int
+    time_at: float
+    zone: str
+
+
+class GpuProcess(Message):
+    """Somebody's use of a GPU."""
+
+    pid: int
+    used_bytes: int
+    visible: bool
+    """False where the pid means nothing here: it belongs to another container or to the machine outside."""
+    command: str = ""
+    user: str = ""
+    ours: str = ""
+    """The server of this workdir that it belongs to; empty for anyone else's."""
 
 
 class GpuFact(Message):
@@ -25,63 +64,127 @@ class GpuFact(Message):
     name: str
     total_bytes: int
     used_bytes: int
-    processes: dict[int, int] = Field(default_factory=dict)
-    """pid → bytes; inside a container the pids may be the outer ones."""
+    processes: list[GpuProcess] = Field(default_factory=list)
 
 
-class ModelFact(Message):
-    """The model folder."""
+class GpuLink(Message):
+    """How two GPUs reach each other."""
 
-    path: str
+    first: int
+    second: int
+    way: str
+    """As `nvidia-smi topo -m` names it: NV18, PIX, PXB, PHB, NODE, SYS."""
+    p2p: str = ""
+    """As `nvidia-smi topo -p2p r` names it: OK, NS, CNS, …; empty where it does not tell."""
+
+
+class GpuFacts(Message):
+    """The GPUs, or why there are none to see."""
+
+    gpus: list[GpuFact] = Field(default_factory=list)
+    links: list[GpuLink] = Field(default_factory=list)
+    driver: str = ""
+    cuda: str = ""
+    """Newest CUDA that the driver supports."""
     problem: str = ""
-    """Why it cannot be served; empty where its config and weight files are there."""
-    architecture: str = ""
-    layers: int | None = None
-    hidden_size: int | None = None
 
 
-class SpaceFact(Message):
-    """A file system."""
+class PythonFacts(Message):
+    """The Python that the inventory names, and what is installed in it (found without importing any of it)."""
+
+    executable: str
+    version: str
+    packages: dict[str, str | None]
+    """Version by package; None where it is missing."""
+    torch_cuda: str = ""
+    """CUDA that torch was built for; empty for a CPU build."""
+
+
+class CaptureFacts(Message):
+    """Whether capture goes into this SGLang."""
+
+    installation: Installation | None = None
+    supported: bool = False
+    way: str = ""
+    reason: str = ""
+    files: list[FamilyFile] = Field(default_factory=list)
+    problem: str = ""
+    remedy: str = ""
+
+
+class ModelFacts(Message):
+    """The model's folder."""
 
     path: str
+    architecture: str = ""
+    captured: bool = False
+    """Capture serves this architecture."""
+    layers: int = 0
+    hidden_size: int = 0
+    context_length: int = 0
+    weight_bytes: int = 0
+    problem: str = ""
+    remedy: str = ""
+
+
+class SpaceFacts(Message):
+    """A file system, seen through the folder that matters."""
+
+    path: str
+    """The deepest part of the asked-for folder that exists."""
     kind: str = ""
-    """`tmpfs`, `ext4` …; empty where it cannot be told."""
+    """Its type, as `ext4` or `tmpfs`; empty where the mount table does not tell."""
     total_bytes: int
     free_bytes: int
+    """What this user may still write."""
+    free_inodes: int | None = None
+    """None where the file system does not count them."""
+    writable: bool
+    own_bytes: int = 0
+    """Bytes already below the asked-for folder."""
+
+
+class PortFact(Message):
+    """A port that the inventory gives to a server, and that somebody listens on."""
+
+    port: int
+    server: str
+    """Whose it is by the inventory."""
+    holder: str
+    """Who listens, in words; empty where this user cannot see it."""
+    ours: bool
+    """It is that very server of this workdir."""
+
+
+class LimitFacts(Message):
+    """Limits that a fleet runs into."""
+
+    open_files: int
+    """`ulimit -n` of this login, which servers inherit; -1 is unlimited."""
+    open_files_hard: int
+    processes: int
+    max_startups: str = ""
+    """sshd's MaxStartups; empty where its configuration cannot be read, the default (10:30:100) where it is silent."""
+    max_sessions: int | None = None
+
+
+class ToolFacts(Message):
+    """Programs beside Python; empty where they are missing."""
+
+    rsync: str = ""
+    ssh: str = ""
 
 
 class Facts(Message):
-    """One host as it is now."""
+    """Everything that `inv doctor` asks a host."""
 
-    hostname: str
-    kernel: str
-    in_container: bool
-    user: str
-    python: str
-    python_version: str
-    packages: dict[str, str] = Field(default_factory=dict)
-    """Versions of sglang, torch, transformers and what capture and extraction import; a missing one is left out."""
-    sglang: Installation | None = None
-    sglang_problem: str = ""
-    gpus: list[GpuFact] = Field(default_factory=list)
-    driver: str = ""
-    cuda: str = ""
-    """The newest CUDA that the driver serves."""
-    topology: list[str] = Field(default_factory=list)
-    """How GPU pairs are linked, as nvidia-smi names it (`NV18`, `PIX`, `SYS`), each kind once."""
-    model: ModelFact | None = None
-    disk: SpaceFact
-    ram_disk: SpaceFact | None = None
-    memory_total_bytes: int
-    memory_available_bytes: int
-    cores: int
-    cpu_has_aes: bool
-    open_files: int
-    """Soft limit of file descriptors; -1 is unlimited."""
-    max_startups: str = ""
-    """Of sshd, where its configuration can be read."""
-    tools: dict[str, str] = Field(default_factory=dict)
-    """rsync and ssh with their version lines."""
-    taken_ports: dict[int, str] = Field(default_factory=dict)
-    """Port → who listens."""
-    clock_at: float
+    machine: MachineFacts
+    gpu: GpuFacts
+    python: PythonFacts
+    capture: CaptureFacts
+    model: ModelFacts | None
+    workdir: SpaceFacts
+    ram_disk: SpaceFacts
+    ports: list[PortFact] = Field(default_factory=list)
+    limits: LimitFacts
+    tools: ToolFacts

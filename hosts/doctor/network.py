@@ -1,0 +1,108 @@
+"""Measures the way from the laptop to a host over its control connection. Laptop's side, called by `inv doctor`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from hosts.doctor.findings import Network
+from hosts.errors import ConnectionLostError
+from hosts.transport.backend import Backend
+from hosts.transport.process import Process
+
+EXCHANGES = 6
+ANSWER_SECONDS = 30.0
+SAMPLE_BYTES = 16 << 20
+SAMPLE_SECONDS = 3.0
+"""A slow link is measured by what came in this time."""
+
+CLOCK = "import sys, time\nfor line in sys.stdin:\n    print(repr(time.time()), flush=True)\n"
+SOURCE = f"import os\nfor _ in range({SAMPLE_BYTES >> 16}):\n    os.write(1, b'0' * 65536)\n"
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One line there and back."""
+
+    seconds: float
+    skew: float
+    """The host's clock when it answered, minus the middle of sending and receiving."""
+
+
+def measure(backend: Backend) -> Network:
+    """Round trip, clock skew and one stream's throughput; raises ConnectionLostError where nothing comes back."""
+    best = min(_exchanges(backend), key=lambda exchange: exchange.seconds)
+    rate = _throughput(backend)
+    return Network(round_trip_seconds=best.seconds, clock_skew_seconds=best.skew, bytes_per_second=rate)
+
+
+def _python(backend: Backend, program: str) -> Process:
+    return backend.open([*backend.argv()[:-1], program])
+
+
+def _exchanges(backend: Backend) -> list[Exchange]:
+    """The first exchange waits for Python to start; the shortest of all is the round trip."""
+    process = _python(backend, CLOCK)
+    try:
+        return [_exchange(process) for _ in range(EXCHANGES)]
+    finally:
+        process.close()
+
+
+def _exchange(process: Process) -> Exchange:
+    sent_at = time.time()
+    started = time.perf_counter()
+    process.write(b"\n")
+    clock = _answer(process)
+    seconds = time.perf_counter() - started
+    return Exchange(seconds, clock - (sent_at + seconds / 2))
+
+
+def _answer(process: Process) -> float:
+    """The host's time; lines that are no number are a login shell's noise."""
+    buffer = b""
+    ends_at = time.monotonic() + ANSWER_SECONDS
+    while time.monotonic() < ends_at:
+        try:
+            chunk = process.read(4096, ANSWER_SECONDS)
+        except TimeoutError:
+            break
+        if not chunk:
+            break
+        buffer += chunk
+        if buffer.endswith(b"\n") and (number := _number(buffer.splitlines()[-1])) is not None:
+            return number
+    raise ConnectionLostError("The host's Python did not answer a line.", remedy="Check `python` for this host.")
+
+
+def _number(line: bytes) -> float | None:
+    try:
+        return float(line)
+    except ValueError:
+        return None
+
+
+def _throughput(backend: Backend) -> float | None:
+    """Bytes per second from the first byte on: the start of Python over there is no matter of the wire."""
+    process = _python(backend, SOURCE)
+    try:
+        first = process.read(1 << 16, ANSWER_SECONDS)
+        return _rate(process) if first else None
+    except TimeoutError:
+        return None
+    finally:
+        process.close()
+
+
+def _rate(process: Process) -> float | None:
+    started, received = time.perf_counter(), 0
+    while (left := SAMPLE_SECONDS - (time.perf_counter() - started)) > 0:
+        try:
+            chunk = process.read(1 << 20, left)
+        except TimeoutError:
+            break
+        if not chunk:
+            break
+        received += len(chunk)
+    elapsed = time.perf_counter() - started
+    return received / elapsed if received and elapsed else None

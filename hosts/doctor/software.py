@@ -1,0 +1,109 @@
+"""What is to be said of Python, SGLang, capture and the model. Laptop's side, called by `judge`; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosts.console.text import size
+from hosts.doctor.findings import Expectations, Finding, green, red, yellow
+from remote.messages.facts import CaptureFacts, Facts, ModelFacts
+
+NEEDED = ("torch", "transformers", "safetensors", "psutil", "aiohttp", "orjson", "pydantic", "xxhash", "numpy")
+"""Of an SGLang install; Roost installs nothing on a host."""
+
+
+def python(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
+    """Is what an SGLang install brings really there?"""
+    packages = facts.python.packages
+    missing = [name for name in NEEDED if not packages.get(name)]
+    where = f"Python {facts.python.version} at {facts.python.executable}"
+    if missing:
+        yield red(
+            "python",
+            f"{where} lacks {', '.join(missing)}",
+            "Set `python` to the interpreter that SGLang is installed in.",
+        )
+    else:
+        yield green("python", f"{where}, torch {packages['torch']}, transformers {packages['transformers']}")
+    if facts.gpu.gpus and not packages.get("nvidia-ml-py"):
+        yield yellow(
+            "python",
+            "nvidia-ml-py is missing, so GPUs are asked through nvidia-smi, which is slower",
+            "Install nvidia-ml-py into this Python.",
+        )
+
+
+def capture(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
+    """Does capture go into the SGLang that a server would import?"""
+    found = facts.capture
+    if found.installation is None or found.problem:
+        yield red("sglang", found.problem or "no SGLang was found", found.remedy or "Set `python` for this host.")
+        return
+    where = f"SGLang {found.installation.version} at {found.installation.package}"
+    if found.supported:
+        yield green("sglang", f"{where}, capture by {found.way}: {found.reason}")
+        yield from _files(found)
+    else:
+        yield red(
+            "sglang",
+            f"{where}: capture was never tried with this version",
+            "Install an SGLang that Roost supports; attaching refuses what it does not know.",
+        )
+    if found.installation.others:
+        yield yellow(
+            "sglang",
+            f"other copies on the path are not used: {', '.join(found.installation.others)}",
+            "Remove them, or check that `python` and `env` choose the one that is meant.",
+        )
+
+
+def _files(found: CaptureFacts) -> Iterator[Finding]:
+    """The model files matter where the patch is the way: it never overwrites what it does not know."""
+    assert found.installation is not None
+    if found.way != "patch":
+        return
+    unknown = [file for file in found.files if file.state == "unknown"]
+    for file in unknown:
+        yield red("sglang", f"{file.path}: {file.problem}", "`inv attached` shows the difference; put it back.")
+    if not found.installation.writable and any(file.state != "attached" for file in found.files):
+        yield red(
+            "sglang",
+            f"the patch needs to write to {found.installation.package}, and this user may not",
+            "Run as a user who may, or install an SGLang with plugins (0.5.14 or newer).",
+        )
+
+
+def model(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
+    """Is the model whole, does capture serve it, and do the layers exist in it?"""
+    found = facts.model
+    if found is None:
+        yield yellow("model", "the inventory names none for this host", "Set `model` to its path on the host.")
+    elif found.problem:
+        yield red("model", found.problem, found.remedy)
+    elif not found.captured:
+        yield red(
+            "model",
+            f"{found.path} is a {found.architecture or 'model without `architectures`'}, which capture does not serve",
+            "Capture serves DeepSeek-V2/V3, Kimi-K2, Llama, Qwen3 and Qwen3-MoE.",
+        )
+    else:
+        yield from _whole_model(found, wanted)
+
+
+def _whole_model(found: ModelFacts, wanted: Expectations) -> Iterator[Finding]:
+    beyond = [layer for layer in wanted.layers if layer >= found.layers]
+    if beyond:
+        yield red(
+            "model",
+            f"it has {found.layers} blocks, so {beyond[0]} is no boundary of an auxiliary layer",
+            f"Choose `layers` below {found.layers}; the final state is always added.",
+        )
+    else:
+        shape = f"{found.layers} blocks x {found.hidden_size}, {size(found.weight_bytes)} of weights"
+        yield green("model", f"{found.architecture}, {shape} in {found.path}")
+    if wanted.context_length and 0 < found.context_length < wanted.context_length:
+        yield yellow(
+            "model",
+            f"`context_length` is {wanted.context_length:,} and the model's own is {found.context_length:,}",
+            "SGLang needs SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1; states beyond are the model's guess.",
+        )

@@ -1,0 +1,49 @@
+"""Runs on the host for `remote.facts`: who listens on the ports that the inventory gives to servers. Read-only."""
+
+from __future__ import annotations
+
+import socket
+
+import psutil
+
+from remote.messages.facts import PortFact
+from remote.messages.server import Needs
+from remote.paths import Workdir
+from remote.servers import records
+from remote.servers.holders import port_holders
+from remote.servers.processes import members
+
+
+def port_facts(needs: list[Needs], workdir: Workdir) -> list[PortFact]:
+    """Taken ports only."""
+    return [fact for need in needs if (fact := _taken(need, workdir)) is not None]
+
+
+def _taken(need: Needs, workdir: Workdir) -> PortFact | None:
+    if not _answers(need.port):
+        return None
+    try:
+        holders = port_holders(need.port)
+    except psutil.AccessDenied:
+        holders = []
+    mine = _pids(workdir, need.server)
+    return PortFact(
+        port=need.port,
+        server=need.server,
+        holder="; ".join(holder.describe() for holder in holders),
+        ours=any(holder.process.pid in mine for holder in holders),
+    )
+
+
+def _answers(port: int) -> bool:
+    """Somebody listens: the process table hides other users' and other containers' sockets, a connect does not."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _pids(workdir: Workdir, server: str) -> set[int]:
+    state = records.load(workdir.server(server))
+    if state is None or state.server is None:
+        return set()
+    return {process.pid for process in members(state.server, state.mark)}

@@ -1,0 +1,34 @@
+"""Runs on the host for `remote.facts`: asks other programs one thing, with a deadline. Changes nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+from remote.messages.facts import ToolFacts
+
+SECONDS = 20.0
+"""nvidia-smi on a box whose driver is sick can hang for ever."""
+
+
+def say(*argv: str) -> str:
+    """What a program says on stdout and stderr; empty where it is missing, fails or hangs."""
+    try:
+        answer = subprocess.run(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.decode(errors="replace") if answer.returncode == 0 else ""
+
+
+def tools() -> ToolFacts:
+    """Versions of the programs that a pull can use."""
+    rsync = re.search(r"version\s+v?(\S+)", say("rsync", "--version"))
+    ssh = re.search(r"OpenSSH_([^\s,]+)", say("ssh", "-V"))
+    return ToolFacts(rsync=rsync.group(1) if rsync else "", ssh=ssh.group(1) if ssh else "")
