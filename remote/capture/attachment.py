@@ -11,10 +11,11 @@ from remote.capture.batch import supply_request_ids
 from remote.capture.engine import Capture
 from remote.capture.environment import Settings, settings
 from remote.capture.families import Family, family_of
-from remote.capture.place import find_place, find_ranks
+from remote.capture.place import Ranks, find_place, find_ranks
 from remote.capture.status import keep_status
 from remote.errors import UsageError
 from remote.files import make_directory, write_whole
+from remote.parity.canary_hook import CanaryHook
 
 logger = logging.getLogger(__name__)
 MARKER = ".roost"
@@ -43,6 +44,8 @@ def attach_to_model(model: torch.nn.Module) -> Capture | None:
         every_rank_reads=ranks.attention_dp_size > 1,
     )
     _hook(model, family, capture)
+    if ranks.attention_tp_rank == 0:
+        _hook_canary(model, family, ranks, wanted)
     if place.writes:
         _claim(wanted)
         keep_status(capture, wanted, sglang=version)
@@ -78,6 +81,25 @@ def _hook_embedding(block: torch.nn.Module, family: Family, capture: Capture) ->
         capture.at_embedding(family.embedding(arguments, keywords))
 
     block.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def _hook_canary(model: torch.nn.Module, family: Family, ranks: Ranks, wanted: Settings) -> None:
+    """Every boundary that this stage's norms read, whether capture wants it or not."""
+    depth = family.depth(model)
+    norms = {index: family.input_norm(model, index) for index in family.local(model)}
+    if ranks.pp_rank == ranks.pp_size - 1:
+        norms[depth] = family.final_norm(model)
+    suffix = "" if ranks.pp_size == 1 else f".stage{ranks.pp_rank}of{ranks.pp_size}"
+    canary = CanaryHook(norms, depth, wanted.dump_dir, suffix)
+
+    def before(_: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        canary.before(_forward_batch(arguments, keywords))
+
+    def after(_: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
+        canary.after(_forward_batch(arguments, keywords))
+
+    model.register_forward_pre_hook(before, with_kwargs=True)
+    model.register_forward_hook(after, with_kwargs=True)
 
 
 def _forward_batch(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

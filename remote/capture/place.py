@@ -52,7 +52,7 @@ def find_ranks(model: Any) -> Ranks:
     """Ask SGLang, in whichever way this version answers."""
     group = model.pp_group
     tp_rank, dp_size = _attention_ranks()
-    return Ranks(tp_rank, dp_size, max(dp_size, _dp_size()), int(group.rank_in_group), int(group.world_size))
+    return Ranks(tp_rank, dp_size, _replicas(dp_size), int(group.rank_in_group), int(group.world_size))
 
 
 def find_place(layers: Sequence[int], model: Any, family: Family, ranks: Ranks) -> Place:
@@ -104,8 +104,17 @@ def _attention_ranks() -> tuple[int, int]:
         return int(dp_attention.get_attention_tp_rank()), int(dp_attention.get_attention_dp_size())
 
 
-def _dp_size() -> int:
-    from sglang.srt import server_args
+def _replicas(attention_dp_size: int) -> int:
+    """Groups of ranks with requests of their own; SGLang from 0.5.23 on counts them itself."""
+    try:
+        from sglang.srt.runtime_context import get_parallel
 
-    get = getattr(server_args, "get_global_server_args", None)
-    return int(getattr(get() if get else None, "dp_size", 1) or 1)
+        return int(get_parallel().num_dp_ranks)
+    except (ImportError, AttributeError):
+        pass
+    from sglang.srt.server_args import get_global_server_args
+
+    try:
+        return max(int(get_global_server_args().dp_size), attention_dp_size)
+    except (RuntimeError, AttributeError):
+        return attention_dp_size
