@@ -9,10 +9,10 @@ from pathlib import Path
 from hosts.fleet import Fleet, Outcome
 from hosts.plan.lengths import read_manifest
 from hosts.plan.plan import Plan, load, plan_path
-from hosts.pull.dataset import place_dataset, write_manifest
+from hosts.pull.bucket import destination_of, is_bucket
 from hosts.pull.pull import HostTally, Pull, Tallies, Wish, missing_of
 from remote.messages.transfer import DestinationManifest, Store
-from remote.transfer.destination import Destination
+from remote.transfer.dataset import gaps, place_dataset, write_manifest
 
 Watch = Callable[[Tallies], Callable[[], None]]
 """Given the tallies, starts to show them and returns how to end that."""
@@ -22,7 +22,7 @@ Watch = Callable[[Tallies], Callable[[], None]]
 class Pulled:
     """What a pull came to."""
 
-    destination: Path
+    destination: str
     outcomes: list[Outcome[HostTally]]
     manifest: DestinationManifest | None = None
     missing: list[tuple[int, int]] = field(default_factory=list)
@@ -38,12 +38,15 @@ class Pulled:
         return sum(len(o.value.report.failed) for o in self.outcomes if o.value and o.value.report)
 
 
-def pull(fleet: Fleet, wish: Wish, to: Path, watch: Watch, store: Store = "plain") -> Pulled:
-    """Pull a run's finished records from every host into `to`; what goes wrong on one host is its outcome."""
-    plan = load(plan_path(fleet.inventory.path.absolute().parent, wish.run))
+def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain") -> Pulled:
+    """Pull a run's finished records from every host into `to`: a folder here, or a bucket that fsspec knows.
+
+    What goes wrong on one host is its outcome.
+    """
+    plan = _plan(fleet, wish)
     dataset = Path(plan.dataset)
     records = read_manifest(dataset).records
-    with Destination(to, store) as destination:
+    with destination_of(to, store, _spools(fleet)) as destination:
         place_dataset(dataset, destination)
         job = Pull(fleet, destination, wish)
         end = watch(job.tallies)
@@ -51,26 +54,23 @@ def pull(fleet: Fleet, wish: Wish, to: Path, watch: Watch, store: Store = "plain
             outcomes = job.run()
         finally:
             end()
-            manifest = write_manifest(destination, wish.run, plan, records)
-        return Pulled(to, outcomes, manifest, _gaps(destination.ledger.indices(), records))
+            manifest = write_manifest(destination, wish.run, plan.identity, records)
+        return Pulled(to, outcomes, manifest, gaps(destination.ledger.indices(), records))
 
 
-def dry_run(fleet: Fleet, wish: Wish, to: Path) -> Pulled:
+def dry_run(fleet: Fleet, wish: Wish, to: str) -> Pulled:
     """What a pull would bring; writes nothing on the hosts (but the payload, where it is missing)."""
-    plan: Plan = load(plan_path(fleet.inventory.path.absolute().parent, wish.run))
-    records = read_manifest(Path(plan.dataset)).records
-    if not (to / "roost" / "ledger.sqlite").exists():
+    records = read_manifest(Path(_plan(fleet, wish).dataset)).records
+    if not is_bucket(to) and not (Path(to).expanduser() / "roost" / "ledger.sqlite").exists():
         return Pulled(to, missing_of(fleet, None, wish.run), None, [(0, records)])
-    with Destination(to) as destination:
+    with destination_of(to, "plain", _spools(fleet)) as destination:
         outcomes = missing_of(fleet, destination, wish.run)
-        return Pulled(to, outcomes, None, _gaps(destination.ledger.indices(), records))
+        return Pulled(to, outcomes, None, gaps(destination.ledger.indices(), records))
 
 
-def _gaps(present: list[int], records: int) -> list[tuple[int, int]]:
-    """Ranges of [0, records) that are not among the rising `present`."""
-    gaps, start = [], 0
-    for index in [*present, records]:
-        if index > start:
-            gaps.append((start, index))
-        start = index + 1
-    return gaps
+def _plan(fleet: Fleet, wish: Wish) -> Plan:
+    return load(plan_path(fleet.inventory.path.absolute().parent, wish.run))
+
+
+def _spools(fleet: Fleet) -> Path:
+    return fleet.inventory.path.absolute().parent / ".roost" / "spool"

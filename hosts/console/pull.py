@@ -134,7 +134,7 @@ def _last_line(pulled: Pulled) -> str:
 def pulled_document(pulled: Pulled) -> dict[str, Any]:
     """The `--json` summary."""
     return {
-        "destination": str(pulled.destination),
+        "destination": pulled.destination,
         "manifest": pulled.manifest.model_dump(mode="json") if pulled.manifest else None,
         "missing": {"records": pulled.missing_records, "ranges": pulled.missing},
         "hosts": {outcome.host.name: _host_document(outcome) for outcome in pulled.outcomes},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from hosts.errors import HostError
-from remote.transfer.destination import SPARE_BYTES, Destination
+from remote.transfer.destination import Destination
 
 PACKED_SHARE = 0.7
 """Of a shard's bytes, where it is kept compressed."""
@@ -18,9 +18,7 @@ class Space:
         self._destination = destination
         self._lock = threading.Lock()
         self._reserved = 0.0
-        left = sum(path.stat().st_size for path in destination.parts.iterdir())
-        self._free = destination.free_bytes() - SPARE_BYTES + left
-        """What an interrupted pull had left is counted as free: it is part of what comes."""
+        self._free = destination.room_bytes()
 
     def reserve(self, size: int) -> None:
         """Set room for `size` plain bytes aside; raises HostError where that is too much."""
@@ -30,7 +28,7 @@ class Space:
             if not size or self._reserved <= self._free:
                 return
         raise HostError(
-            f"{self._destination.root} has room for {max(self._free, 0) / 1e9:.2f} GB, "
+            f"{self._destination.name} has room for {max(self._free, 0) / 1e9:.2f} GB, "
             f"and {self._reserved / 1e9:.2f} GB are to come.",
             remedy="Pull to a larger disk, pull fewer hosts at once, or keep shards with --store compressed.",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import cast
 
 from invoke.context import Context
@@ -29,7 +28,7 @@ from remote.transfer.hostpull import Compress, Limits
     TARGET,
     JSON,
     DRY_RUN,
-    to="folder that gets the dataset and its hidden states",
+    to="folder that gets the dataset and its hidden states, or a bucket as in s3://bucket/run",
     run="name of the run (default: the one planned last)",
     streams="streams a host (default: found by measuring)",
     limit_rate="bytes a second for all together, as in 50MB",
@@ -68,11 +67,10 @@ def pull(
             raise UsageError(f"--compress is {compress!r}; it can be never, auto or always.")
         limits = Limits(streams or None, _rate(limit_rate), cast(Compress, compress))
         wish = Wish(run or extraction.newest_run(fleet), limits, follow=follow, free=free, check=check)
-        folder = Path(to).expanduser()
         if dry_run:
-            finish(show_pulled(output, pulling.dry_run(fleet, wish, folder)))
+            finish(show_pulled(output, pulling.dry_run(fleet, wish, to)))
         else:
-            finish(show_pulled(output, pulling.pull(fleet, wish, folder, watching(output), cast(Store, store))))
+            finish(show_pulled(output, pulling.pull(fleet, wish, to, watching(output), cast(Store, store))))
 
 
 @roost_task(

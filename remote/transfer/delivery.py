@@ -6,24 +6,18 @@ by many small records, while the streams go on.
 
 from __future__ import annotations
 
-import errno
-import os
 import queue
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from remote.messages.transfer import DeliveredRow
-from remote.transfer.destination import Destination
+from remote.transfer.destination import Destination, Placed
 from remote.transfer.landing import Landing
 
-QUEUE_LIMIT = 512
-BATCH_RECORDS = 256
-FSYNC_THREADS = 4
-_CANNOT_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+PLACING_THREADS = 4
 
 OnDelivered = Callable[[list[DeliveredRow]], None]
 
@@ -42,9 +36,9 @@ class Delivery:
 
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
-        self._queue: queue.Queue[Ready | None] = queue.Queue(QUEUE_LIMIT)
+        self._queue: queue.Queue[Ready | None] = queue.Queue(2 * destination.batch_records)
         self._thread = threading.Thread(target=self._run, name="delivery")
-        self._pool = ThreadPoolExecutor(FSYNC_THREADS, thread_name_prefix="fsync")
+        self._pool = ThreadPoolExecutor(PLACING_THREADS, thread_name_prefix="place")
         self.error: OSError | None = None
 
     def __enter__(self) -> Delivery:
@@ -77,7 +71,7 @@ class Delivery:
         item = self._queue.get()
         while item is not None:
             batch.append(item)
-            if len(batch) == BATCH_RECORDS:
+            if len(batch) == self._destination.batch_records:
                 return batch, False
             try:
                 item = self._queue.get_nowait()
@@ -86,35 +80,18 @@ class Delivery:
         return batch, True
 
     def _deliver(self, batch: list[Ready]) -> None:
-        durable = list(self._pool.map(self._place, [ready.landing for ready in batch]))
-        folder_durable = _fsync(self._destination.shards)
+        placed = list(self._pool.map(self._destination.place, [ready.landing for ready in batch]))
+        flushed = self._destination.flush()
         now = time.time()
-        rows = [
-            self._row(ready, now, is_durable and folder_durable)
-            for ready, is_durable in zip(batch, durable, strict=True)
-        ]
+        rows = [self._row(ready, one, flushed, now) for ready, one in zip(batch, placed, strict=True)]
         self._destination.ledger.record(rows)
+        self._destination.committed()
         for ready, row in zip(batch, rows, strict=True):
             self._destination.release(row.index)
             ready.on_delivered([row])
 
-    def _place(self, landing: Landing) -> bool:
-        """Give one record its final name; whether its bytes are durable."""
-        final = self._destination.final(landing.row.index, self._destination.store)
-        if self._destination.store == "plain":
-            durable = _fsync(landing.part)
-            landing.part.replace(final)
-            return durable
-        from remote.codec.container import pack_file
-
-        index = pack_file(landing.part, final)
-        if index.xxh3 != landing.row.xxh3:
-            raise OSError(errno.EIO, "a record changed on disk while it was compressed", str(landing.part))
-        landing.part.unlink()
-        return True
-
-    def _row(self, ready: Ready, now: float, durable: bool) -> DeliveredRow:
-        row, store = ready.landing.row, self._destination.store
+    def _row(self, ready: Ready, placed: Placed, flushed: bool, now: float) -> DeliveredRow:
+        row = ready.landing.row
         return DeliveredRow(
             index=row.index,
             rows=row.rows,
@@ -122,22 +99,8 @@ class Delivery:
             xxh3=row.xxh3,
             host=ready.host,
             epoch=row.epoch,
-            stored=store,
-            disk_bytes=self._destination.final(row.index, store).stat().st_size,
-            durable=durable,
+            stored=self._destination.store,
+            disk_bytes=placed.disk_bytes,
+            durable=placed.durable and flushed,
             delivered_at=now,
         )
-
-
-def _fsync(path: Path) -> bool:
-    """Make a file or folder durable; False where this file system cannot."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-        return True
-    except OSError as error:
-        if error.errno in _CANNOT_FSYNC:
-            return False
-        raise
-    finally:
-        os.close(descriptor)

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import filecmp
 import io
 import os
+import shutil
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import xxhash
 
 from remote.errors import HostError
-from remote.files import FILE_MODE, make_directory
+from remote.files import FILE_MODE, make_directory, write_whole, written_aside
 from remote.messages.extract import ShardRow
 from remote.messages.transfer import DeliveredRow, Store
 from remote.paths import shard_name
@@ -30,15 +33,29 @@ from remote.transfer.landing import Landing
 from remote.transfer.ledger import DestinationLedger
 
 _PIECE_BYTES = 1 << 20
+_CANNOT_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 SPARE_BYTES = 256 << 20
 """Left free on the destination's file system: a full one breaks more than this pull."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A record under its final name."""
+
+    durable: bool
+    disk_bytes: int
 
 
 class Destination:
     """Opened by one process at a time; a context manager. Thread-safe."""
 
+    batch_records = 256
+    """Records that share the price of a commit."""
+
     def __init__(self, root: Path, store: Store = "plain") -> None:
         self.root = root
+        self.name = str(root)
+        """As a person calls it."""
         self.store: Store = store
         """How records are kept that are delivered from now on."""
         self.shards = root / "hidden_states"
@@ -69,6 +86,11 @@ class Destination:
         """Where a record is while it is under way."""
         return self.parts / f"{shard_name(index)}.part"
 
+    def room_bytes(self) -> float:
+        """What may be brought here before the disk is called full; infinite where nothing limits it."""
+        left = sum(path.stat().st_size for path in self.parts.iterdir())
+        return self.free_bytes() - SPARE_BYTES + left
+
     def free_bytes(self) -> int:
         """What is left on the file system for this user."""
         found = os.statvfs(self.root)
@@ -82,7 +104,7 @@ class Destination:
         known = self.ledger.find(row.index)
         if known is None or (known.host == host and known.xxh3 != row.xxh3):
             return False
-        return _size(self.final(row.index, known.stored)) == known.disk_bytes
+        return self._stored_size(known) == known.disk_bytes
 
     def claim(self, index: int) -> bool:
         """Whether the caller is the only one that pulls this record now."""
@@ -111,10 +133,9 @@ class Destination:
 
     def is_intact(self, known: DeliveredRow) -> bool:
         """Whether the record's plain bytes have their size and digest; reads all of them."""
-        path = self.final(known.index, known.stored)
         digest, size = xxhash.xxh3_128(), 0
         try:
-            with _plain(path, known.stored) as stream:
+            with self._plain(known) as stream:
                 while piece := stream.read(_PIECE_BYTES):
                     digest.update(piece)
                     size += len(piece)
@@ -122,23 +143,58 @@ class Destination:
             return False
         return size == known.size_bytes and digest.hexdigest() == known.xxh3
 
+    def place(self, landing: Landing) -> Placed:
+        """Give a verified record its final name, durably where this file system can. Raises OSError."""
+        final = self.final(landing.row.index, self.store)
+        if self.store == "compressed":
+            pack_part(landing, final)
+            landing.part.unlink()
+            return Placed(True, final.stat().st_size)
+        durable = fsync(landing.part)
+        landing.part.replace(final)
+        return Placed(durable, landing.row.size_bytes)
+
+    def flush(self) -> bool:
+        """Make the names of what was placed durable; False where this file system cannot."""
+        return fsync(self.shards)
+
+    def committed(self) -> None:
+        """The ledger has new rows."""
+
+    def holds(self, relative: str) -> bool:
+        """Whether there is a file of this name below the root."""
+        return (self.root / relative).exists()
+
+    def equals(self, relative: str, source: Path) -> bool:
+        """Whether there is a file of this name with the bytes of `source`."""
+        return self.holds(relative) and filecmp.cmp(self.root / relative, source, shallow=False)
+
+    def put(self, relative: str, source: Path) -> None:
+        """Copy a file to below the root, whole."""
+        make_directory((self.root / relative).parent)
+        with written_aside(self.root / relative) as aside:
+            shutil.copyfile(source, aside)
+
+    def put_bytes(self, relative: str, content: bytes) -> None:
+        """Write a file below the root, whole."""
+        write_whole(self.root / relative, content)
+
+    def _stored_size(self, known: DeliveredRow) -> int:
+        return _size(self.final(known.index, known.stored))
+
+    def _plain(self, known: DeliveredRow) -> BinaryIO:
+        """A record's plain bytes as a file."""
+        path = self.final(known.index, known.stored)
+        return compressed_stream(path) if known.stored == "compressed" else path.open("rb")
+
     def _locked(self) -> int:
         descriptor = os.open(self.roost / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
-            raise HostError(f"Another pull writes to {self.root}.", remedy="Wait for it, or stop it.") from error
+            raise HostError(f"Another pull writes to {self.name}.", remedy="Wait for it, or stop it.") from error
         return descriptor
-
-
-def _plain(path: Path, stored: Store) -> BinaryIO:
-    """A record's plain bytes as a file."""
-    if stored == "plain":
-        return path.open("rb")
-    from remote.codec.reader import CompressedShard
-
-    return io.BufferedReader(CompressedShard(path))
 
 
 def _size(path: Path) -> int:
@@ -146,3 +202,33 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return -1
+
+
+def compressed_stream(path: Path) -> BinaryIO:
+    """The plain bytes of a container; imports numpy and zstandard."""
+    from remote.codec.reader import CompressedShard
+
+    return io.BufferedReader(CompressedShard(path))
+
+
+def pack_part(landing: Landing, target: Path) -> None:
+    """Compress a verified part to `target`, whole and fsynced; its bytes are verified once more on the way."""
+    from remote.codec.container import pack_file
+
+    if pack_file(landing.part, target).xxh3 != landing.row.xxh3:
+        target.unlink()
+        raise OSError(errno.EIO, "a record changed on disk while it was compressed", str(landing.part))
+
+
+def fsync(path: Path) -> bool:
+    """Make a file or folder durable; False where this file system cannot."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        return True
+    except OSError as error:
+        if error.errno in _CANNOT_FSYNC:
+            return False
+        raise
+    finally:
+        os.close(descriptor)

@@ -80,7 +80,7 @@ def cannot_write(destination: Destination, error: OSError) -> HostError:
     """The destination is full, or gone."""
     free = f" ({destination.free_bytes() / 1e9:.1f} GB free)" if error.errno == errno.ENOSPC else ""
     return HostError(
-        f"{destination.root} could not be written: {error.strerror}{free}.",
+        f"{destination.name} could not be written: {error.strerror or error}{free}.",
         remedy="What was delivered is in its ledger; make room, and the next pull goes on from there.",
     )
 

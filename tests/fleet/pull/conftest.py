@@ -39,6 +39,8 @@ class Site:
     inventory: Path
     workdirs: dict[str, Path]
     records: dict[int, bytes] = field(default_factory=dict)
+    to: str = ""
+    """A destination other than the folder."""
 
     @property
     def destination(self) -> Path:
@@ -72,7 +74,7 @@ class Site:
     def pull(self, store: Store = "plain", **wish: object) -> Pulled:
         """`inv pull --hosts all`, without a terminal."""
         for fleet in self.fleet():
-            return pull(fleet, Wish(RUN, **wish), self.destination, lambda tallies: lambda: None, store)  # type: ignore[arg-type]
+            return pull(fleet, Wish(RUN, **wish), self.to or str(self.destination), lambda tallies: lambda: None, store)  # type: ignore[arg-type]
         raise AssertionError
 
     def delivered(self) -> dict[int, bytes]:

@@ -1,0 +1,171 @@
+"""A bucket as the destination: anything that fsspec opens (`s3://…`, `gs://…`, `az://…`). Runs on the laptop.
+
+Records land, are hashed and repaired in a spool beside the inventory, and leave it whole: an object store shows an
+object only when all of it is there, which is its rename. The ledger is the spool's, copied to the bucket as it grows;
+a laptop that comes without a spool takes the bucket's copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import fsspec
+
+from hosts.errors import HostError, UsageError
+from remote.files import make_directory
+from remote.messages.transfer import DeliveredRow, Store
+from remote.transfer.destination import Destination, Placed, compressed_stream, pack_part
+from remote.transfer.landing import Landing
+from remote.transfer.ledger import DestinationLedger
+
+LEDGER = "roost/ledger.sqlite"
+LEDGER_SECONDS = 30.0
+"""How far the bucket's copy of the ledger may lag while a pull goes on."""
+
+
+def is_bucket(to: str) -> bool:
+    """Whether a destination is a URL and not a folder."""
+    return "://" in to
+
+
+def destination_of(to: str, store: Store, spools: Path) -> Destination:
+    """The destination that a person named; raises UsageError where fsspec does not know it."""
+    if not is_bucket(to):
+        return Destination(Path(to).expanduser(), store)
+    spool = spools / hashlib.sha256(to.encode()).hexdigest()[:16]
+    return Bucket(to, spool, store)
+
+
+class Bucket(Destination):
+    """Opened by one process at a time on this laptop; a context manager. Thread-safe."""
+
+    batch_records = 8
+    """Verified records wait in the spool for their upload: few, since they can be large."""
+
+    def __init__(self, url: str, spool: Path, store: Store) -> None:
+        super().__init__(spool, store)
+        self.name = url
+        try:
+            self._files, path = fsspec.core.url_to_fs(url, skip_instance_cache=True, use_listings_cache=False)
+        except (ImportError, ValueError) as error:
+            raise UsageError(f"{url} cannot be opened: {error}.", remedy="Install fsspec's package for it.") from error
+        self._path = str(path).rstrip("/")
+        self._sizes: dict[str, int] = {}
+        self._copied_at = 0.0
+
+    def __enter__(self) -> Bucket:
+        make_directory(self.root)
+        super().__enter__()
+        try:
+            self._sizes = {
+                name: int(found["size"])
+                for name, found in self._files.find(f"{self._path}/hidden_states", detail=True).items()
+            }
+            self._adopt_ledger()
+        except Exception as error:
+            super().__exit__()
+            raise HostError(
+                f"{self.name} could not be read: {error}.", remedy="Check the name and the keys."
+            ) from error
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        try:
+            self._copy_ledger()
+        finally:
+            super().__exit__(*about)
+
+    def room_bytes(self) -> float:
+        return math.inf
+
+    def place(self, landing: Landing) -> Placed:
+        """Upload a verified record; it appears in the bucket whole or not at all."""
+        source = landing.part
+        if self.store == "compressed":
+            source = landing.part.with_suffix(".rz")
+            pack_part(landing, source)
+        size = source.stat().st_size
+        name = self._object(self._shard(landing.row.index, self.store))
+        self._upload(source, name)
+        self._sizes[name] = size
+        landing.part.unlink()
+        source.unlink(missing_ok=True)
+        return Placed(True, size)
+
+    def flush(self) -> bool:
+        return True
+
+    def committed(self) -> None:
+        if time.monotonic() - self._copied_at > LEDGER_SECONDS:
+            self._copy_ledger()
+
+    def holds(self, relative: str) -> bool:
+        return bool(self._files.exists(self._object(relative)))
+
+    def equals(self, relative: str, source: Path) -> bool:
+        """By size; the dataset's manifest, which has its digest, by content."""
+        name = self._object(relative)
+        if not self._files.exists(name) or self._files.size(name) != source.stat().st_size:
+            return False
+        return source.suffix != ".json" or self._files.cat_file(name) == source.read_bytes()
+
+    def put(self, relative: str, source: Path) -> None:
+        self._upload(source, self._object(relative))
+
+    def put_bytes(self, relative: str, content: bytes) -> None:
+        self._files.pipe_file(self._object(relative), content)
+
+    def _object(self, relative: str) -> str:
+        return f"{self._path}/{relative}"
+
+    def _shard(self, index: int, stored: Store) -> str:
+        return f"hidden_states/{self.final(index, stored).name}"
+
+    def _stored_size(self, known: DeliveredRow) -> int:
+        return self._sizes.get(self._object(self._shard(known.index, known.stored)), -1)
+
+    def _plain(self, known: DeliveredRow) -> BinaryIO:
+        name = self._object(self._shard(known.index, known.stored))
+        if known.stored == "plain":
+            stream: BinaryIO = self._files.open(name, "rb")
+            return stream
+        local = self.parts / f"{known.index}.check"
+        self._files.get_file(name, str(local))
+        try:
+            return compressed_stream(local)
+        finally:
+            local.unlink()
+
+    def _upload(self, source: Path, name: str) -> None:
+        try:
+            self._files.put_file(str(source), name)
+            found: Any = self._files.info(name)["size"]
+        except OSError:
+            raise
+        except Exception as error:  # botocore's errors have no common root with OSError
+            raise OSError(None, f"{name} could not be uploaded: {error}") from error
+        if int(found) != source.stat().st_size:
+            raise OSError(None, f"{name} has {found} bytes after its upload")
+
+    def _copy_ledger(self) -> None:
+        self._copied_at = time.monotonic()
+        self._upload(self.root / LEDGER, self._object(LEDGER))
+
+    def _adopt_ledger(self) -> None:
+        """Take over the rows of the bucket's copy that the spool's ledger lacks."""
+        if not self._files.exists(self._object(LEDGER)):
+            return
+        descriptor, name = tempfile.mkstemp(dir=self.roost)
+        os.close(descriptor)
+        try:
+            self._files.get_file(self._object(LEDGER), name)
+            with DestinationLedger(Path(name)) as copy:
+                self.ledger.record(row for row in copy.rows() if self.ledger.find(row.index) is None)
+        finally:
+            Path(name).unlink()
