@@ -233,7 +233,8 @@ class StopResult(Message):
 class CanaryRequest(Message):
     """Compare a canary's dump with what its own hook saw; sent by the supervisor on the same host."""
 
-    dump: str
+    dumps: list[str]
+    """One, or one for every pipeline stage that has slots."""
     hooks: list[str]
 
 

@@ -61,9 +61,12 @@ def canary(request: CanaryRequest, context: Context) -> CanaryResult:
     """The verb `canary`: compare a canary's dump with what its own hook saw; raises HostError naming a wrong slot."""
     from remote.parity.canary import check_canary
 
-    check = check_canary(Path(request.dump), [Path(hook) for hook in request.hooks])
-    check.require()
-    return CanaryResult(largest_error=max(slot.error for slot in check.slots), slots=len(check.slots))
+    hooks = [Path(hook) for hook in request.hooks]
+    checks = [check_canary(Path(dump), hooks) for dump in request.dumps]
+    for check in checks:
+        check.require()
+    slots = [slot for check in checks for slot in check.slots]
+    return CanaryResult(largest_error=max(slot.error for slot in slots), slots=len(slots))
 
 
 def check_rows(dumps: list[Path], *, rows: int, slots: int) -> None:
@@ -110,10 +113,13 @@ def _complete(dumps: list[Path]) -> list[Path]:
 
 
 async def _compared(files: Files) -> str:
-    """Have the verb compare them, where the hook wrote and the dump is in one part."""
-    if not files.hooks or len(files.dumps) != 1:
-        return "the canary has the right rows and slots"
-    request = CanaryRequest(dump=str(files.dumps[0]), hooks=[str(hook) for hook in files.hooks])
+    """Have the verb compare them; raises HostError where they differ."""
+    if not files.hooks:
+        raise HostError(
+            "The canary was captured, but its own hook wrote nothing to compare it with.",
+            remedy="See the server's log: the hook tells there why it is not active.",
+        )
+    request = CanaryRequest(dumps=[str(dump) for dump in files.dumps], hooks=[str(hook) for hook in files.hooks])
     call = Call(verb="canary", workdir="~", request=request.model_dump())
     process = await asyncio.create_subprocess_exec(
         sys.executable,

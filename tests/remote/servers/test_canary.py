@@ -25,10 +25,14 @@ def states(slots: int, rows: int = ROWS) -> np.ndarray:
 
 
 def write_dump(
-    folder: Path, rid: str, *, suffix: str = "", slots: int = 2, rows: int = ROWS, skew: float = 0.0
+    folder: Path, rid: str, *, suffix: str = "", slots: slice = slice(0, 2), rows: int = ROWS, skew: float = 0.0
 ) -> None:
-    tensors = {"hidden_states": states(2)[:rows, :slots] + skew, "token_ids": np.array(canary.TOKENS)[:rows]}
-    save_file(tensors, folder / f"{rid}{suffix}.safetensors", {"boundaries": json.dumps(BOUNDARIES), "final": "pre"})
+    tensors = {
+        "hidden_states": np.ascontiguousarray(states(2)[:rows, slots] + np.float32(skew)),
+        "token_ids": np.array(canary.TOKENS)[:rows],
+    }
+    metadata = {"boundaries": json.dumps(BOUNDARIES[slots]), "final": "pre"}
+    save_file(tensors, folder / f"{rid}{suffix}.safetensors", metadata)
 
 
 def write_hook(folder: Path, rid: str) -> None:
@@ -70,10 +74,16 @@ def test_missing_rows_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_pipelines_parts_count_together(tmp_path: Path) -> None:
-    parts = [
-        lambda folder, rid, part=part: write_dump(folder, rid, suffix=f".stage{part}of2", slots=1) for part in range(2)
-    ]
-    assert "right rows and slots" in checked(tmp_path, *parts)
+    def part(number: int) -> Writer:
+        slots = slice(number, number + 1)
+        return lambda folder, rid: write_dump(folder, rid, suffix=f".stage{number}of2", slots=slots)
+
+    assert "2 slots equal their boundaries" in checked(tmp_path, write_hook, part(0), part(1))
+
+
+def test_a_canary_whose_own_hook_saw_nothing_proves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="its own hook wrote nothing"):
+        checked(tmp_path, write_dump)
 
 
 def test_what_capture_itself_refused_is_quoted(tmp_path: Path) -> None:
