@@ -6,6 +6,7 @@ It is an ordinary inventory: every command works on it as on real boxes.
 from __future__ import annotations
 
 import getpass
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +62,8 @@ def _inventory(paths: PracticePaths, hosts: list[HostFacts], model: Path) -> dic
             "min_free": "1GiB",
             "parity_rate": 0.05,
             "ready_timeout": 300,
-            "env": ENVIRONMENT,
+            # All hosts share this machine: more threads than cores spin for one another in every small matrix.
+            "env": {**ENVIRONMENT, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(hosts)))},
         },
         "modes": {
             "serve": {"flags": {**FLAGS, "disable-cuda-graph": True}},
