@@ -7,6 +7,7 @@ be one of the envelope's types.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -25,6 +26,8 @@ SILENCE_SECONDS = 6 * BEAT_SECONDS
 """A tethered verb sends a beat every 5 s; after six missed ones the host or the way to it is gone."""
 
 STATUS_COMMAND_NOT_FOUND = 127
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named \\?'([\w.]+)")
+"""Before a verb can answer at all: pydantic is missing where `python` is the system's own."""
 
 
 class Conversation:
@@ -146,6 +149,11 @@ class Conversation:
             return HostError(
                 f"The command was not found there ({words}).",
                 remedy="Set `python` (and `exec`, if there is one) for this host.",
+            )
+        if missing := _MISSING_MODULE.search(words):
+            return HostError(
+                f"The host's Python has no module {missing.group(1)!r}.",
+                remedy="Set `python` for this host to the interpreter that SGLang is installed in.",
             )
         return ProtocolError(f"The program ended with status {status} and no result: {words}.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,11 @@ def test_a_host_that_never_answers_ends_at_the_deadline(tmp_path: Path) -> None:
     backend = fake_python(tmp_path, "exec sleep 60")
     with pytest.raises(ConnectionLostError, match="No result came within"):
         backend.call("hello", HelloRequest(), HelloResult, deadline=0.5)
+
+
+def test_a_python_without_the_engine_s_packages_is_one_sentence_with_its_remedy(tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", with_pip=False)
+    bare = Host(name="here", connection="local", python=str(tmp_path / "bare/bin/python"), workdir=str(tmp_path / "w"))
+    with pytest.raises(HostError, match=r"^The host's Python has no module 'pydantic'\.") as caught:
+        hello(LocalBackend(bare))
+    assert "`python`" in caught.value.remedy
