@@ -11,9 +11,13 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from remote.capture.request_id import RequestId
-from remote.errors import HostError
+from remote.errors import HostError, RecordError
 from remote.extract.assignment import Work
 from remote.extract.backlog import Task
 from remote.extract.client import Answer, AttemptError, ServerGoneError
@@ -21,8 +25,10 @@ from remote.extract.commit import Committer
 from remote.extract.dump import Expected, expected_bytes
 from remote.extract.endpoint import Endpoint
 from remote.extract.ledger import Row
+from remote.extract.parity import Parity, is_sampled
 from remote.extract.store import Stored, store
 from remote.extract.watch import Found, Watch
+from remote.parity.bands import NormBand
 from remote.paths import RunPaths
 
 DISK_POLL_SECONDS = 0.5
@@ -40,6 +46,8 @@ class Harvest:
     watch: Watch
     committer: Committer
     pool: Executor
+    parity: Parity
+    band: NormBand
     has_room: Callable[[int], bool]
     """Whether the shards' file system takes so many bytes more."""
     leaving: Callable[[], bool]
@@ -59,17 +67,18 @@ class Harvest:
 
         Raises ServerGoneError, AttemptError, CaptureError or RecordError for this try, HostError for the host.
         """
-        rid, tokens = self.rid(task), self.work.tokens(task.position)
+        index, tokens = int(self.work.index[task.position]), self.work.tokens(task.position)
+        rid, sampled = self.rid(task), is_sampled(index, self.work.assignment.parity_rate)
         dump = self.watch.expect(endpoint.dump_dir, rid)
         try:
-            await self._prefill(rid, task, endpoint)
+            answer = await self._prefill(rid, task, endpoint, logprobs=sampled)
             found = await self._await_dump(dump, endpoint)
         finally:
             dump.cancel()
         identity, state = self.work.assignment.identity, endpoint.state
-        index = int(self.work.index[task.position])
         expected = Expected(rid, index, tokens, identity, state.sglang, endpoint.capture.version)
         stored = await self._store(found, expected)
+        parity = await self._compare(stored, tokens, answer, endpoint) if sampled else {}
         row = Row(
             index=index,
             state="done",
@@ -79,16 +88,18 @@ class Harvest:
             xxh3=stored.xxh3,
             mean_norm=stored.mean_norm,
             max_norm=stored.max_norm,
+            parity=parity,
+            flag=" ".join(self.band.observe(stored.mean_norm, stored.max_norm)),
             attempts=task.attempt,
         )
         await self.committer.commit(row, found.parts)
         return row
 
-    async def _prefill(self, rid: str, task: Task, endpoint: Endpoint) -> Answer:
+    async def _prefill(self, rid: str, task: Task, endpoint: Endpoint, *, logprobs: bool) -> Answer:
         assert endpoint.client is not None
         tokens = self.work.tokens(task.position)
         try:
-            return await endpoint.client.prefill(rid, tokens, logprobs=False)
+            return await endpoint.client.prefill(rid, tokens, logprobs=logprobs)
         finally:
             endpoint.tokens.give(len(tokens))
 
@@ -104,6 +115,16 @@ class Harvest:
                 raise ServerGoneError("The server ended between its answer and the dump.")
             if asyncio.get_running_loop().time() > deadline:
                 raise AttemptError(f"The server answered, but no dump came within {seconds:g} s.")
+
+    async def _compare(
+        self, stored: Stored, tokens: NDArray[np.int32], answer: Answer, endpoint: Endpoint
+    ) -> dict[str, Any]:
+        """Parity of a sampled record; a shard that fails it does not stay."""
+        try:
+            return await self.parity.check(stored.path, tokens, answer.meta, Path(endpoint.state.model).expanduser())
+        except RecordError:
+            stored.path.unlink(missing_ok=True)
+            raise
 
     async def _store(self, found: Found, expected: Expected) -> Stored:
         """Copy to the disk; a full one is waited for, with the dump kept."""

@@ -34,9 +34,9 @@ class RefusedError(RecordError):
 
 @dataclass(frozen=True)
 class Answer:
-    """A prefill that came back; `logprobs` has one entry a token, None for the first, where they were asked for."""
+    """A prefill that came back, with the server's `meta_info`: input logprobs from position 0 where asked for."""
 
-    logprobs: list[float | None] | None
+    meta: dict[str, Any]
 
 
 class Client:
@@ -58,7 +58,7 @@ class Client:
             "sampling_params": {"max_new_tokens": 1, "temperature": 0, "ignore_eos": True},
         }
         if logprobs:
-            body |= {"return_logprob": True, "logprob_start_len": 0}
+            body |= {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
         try:
             status, answer = await asyncio.wait_for(self._post("/generate", body), self._timeout)
         except asyncio.TimeoutError:
@@ -66,7 +66,7 @@ class Client:
             raise AttemptError(f"The server did not answer within {self._timeout:g} s.") from None
         except (aiohttp.ClientError, OSError) as error:
             raise ServerGoneError(f"The server broke off: {error or type(error).__name__}.") from error
-        return _understand(status, answer, len(tokens), logprobs)
+        return _understand(status, answer, len(tokens))
 
     async def abort(self, rid: str) -> None:
         """Take a request back; a server that does not answer even that is left alone."""
@@ -81,7 +81,7 @@ class Client:
             return response.status, await response.read()
 
 
-def _understand(status: int, body: bytes, rows: int, logprobs: bool) -> Answer:
+def _understand(status: int, body: bytes, rows: int) -> Answer:
     if status == 503:
         raise ServerGoneError(f"The server is not ready: {_excerpt(body)}")
     if status != 200:
@@ -93,10 +93,9 @@ def _understand(status: int, body: bytes, rows: int, logprobs: bool) -> Answer:
             _raise(reason.get("status_code") or 500, reason.get("message") or "aborted")
         if prompt != rows:
             raise AttemptError(f"The server answered for {prompt} tokens, and {rows} were sent.")
-        found = [entry[0] for entry in meta["input_token_logprobs"]] if logprobs else None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise AttemptError(f"The server's answer could not be read ({error!r}): {_excerpt(body)}") from error
-    return Answer(found)
+    return Answer(meta)
 
 
 def _raise(status: int, said: str) -> None:

@@ -24,6 +24,7 @@ from remote.extract.endpoint import Budget, Endpoint, endpoints
 from remote.extract.judgement import DEATHS_ALONE, TRY_ERRORS, Judgement
 from remote.extract.ledger import Ledger
 from remote.extract.leftovers import sweep
+from remote.extract.parity import Parity
 from remote.extract.progress import Progress
 from remote.extract.session import Opened, check_server, open_positions
 from remote.extract.watch import Watch
@@ -57,7 +58,7 @@ class Extractor:
         self._changed = asyncio.Event()
         committer = Committer(self._paths.ledger)
         pool = ThreadPoolExecutor(self._assignment.workers, thread_name_prefix="collector")
-        watch = Watch()
+        watch, parity = Watch(), Parity(self._assignment.identity.final)
         self._harvest = Harvest(
             work=self._work,
             paths=self._paths,
@@ -65,6 +66,8 @@ class Extractor:
             watch=watch,
             committer=committer,
             pool=pool,
+            parity=parity,
+            band=self._opened.band,
             has_room=lambda size: self._conditions.free_bytes() > size,
             leaving=lambda: self._ending,
         )
@@ -81,6 +84,7 @@ class Extractor:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
             pool.shutdown()
+            parity.close()
             committer.close()
 
     def stop(self) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 WHOLE = ".safetensors"
 FAILED = ".error.json"
+CANARY = ".canary"
+"""Between id and stage in the name of what the canary's own hook saw."""
+_STAGE = re.compile(r"\.stage\d+of\d+$")
 
 
 def stages(rid: str, names: set[str]) -> list[str]:
@@ -22,6 +27,6 @@ def request_of(name: str) -> str:
     """The request id in a dump's file name, or "" where it is another file."""
     for ending in (WHOLE, FAILED):
         if name.endswith(ending):
-            stem, _, stage = name[: -len(ending)].rpartition(".stage")
-            return stem if stem and "of" in stage else name[: -len(ending)]
+            stem = _STAGE.sub("", name[: -len(ending)])
+            return stem.removesuffix(CANARY)
     return ""

@@ -61,7 +61,9 @@ class Progress:
         counts.tokens_done += row.rows
         counts.bytes_done += row.size_bytes
         self.state.flagged += bool(row.flag)
-        self.state.parity_checked += bool(row.parity)
+        if row.parity:
+            self.state.parity_checked += 1
+            self.state.parity_excess = max(self.state.parity_excess, float(row.parity["excess"]))
         self._recent.append((time.monotonic(), row.rows))
 
     def say(self, status: ExtractorStatus, cause: str = "") -> bool:

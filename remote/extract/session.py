@@ -16,17 +16,19 @@ from remote.extract.ledger import Ledger, Row
 from remote.files import ASIDE, make_directory
 from remote.messages.extract import Counts, Identity
 from remote.messages.server import ServerState
+from remote.parity.bands import NormBand
 from remote.paths import RunPaths, shard_name
 
 
 @dataclass
 class Opened:
-    """A session's start: its nonce, those of all sessions of this run, and the open records."""
+    """A session's start: its nonce, those of all sessions of this run, the open records, the norms seen so far."""
 
     nonce: str
     nonces: set[str]
     positions: list[int]
     counts: Counts
+    band: NormBand
 
 
 def begin(paths: RunPaths, work: Work) -> Opened:
@@ -38,7 +40,10 @@ def begin(paths: RunPaths, work: Work) -> Opened:
         reconcile(ledger, paths)
         _refuse(ledger, work)
         ledger.begin_session(nonce)
-        return Opened(nonce, ledger.nonces(), open_positions(ledger, work), counted(ledger, work))
+        band = NormBand(work.assignment.identity.boundaries)
+        for mean, largest in ledger.norms():
+            band.observe(mean, largest)
+        return Opened(nonce, ledger.nonces(), open_positions(ledger, work), counted(ledger, work), band)
 
 
 def check_identity(ledger: Ledger, run: str, identity: Identity) -> None:

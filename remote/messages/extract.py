@@ -95,6 +95,9 @@ class ExtractorState(Message):
     flagged: int = 0
     """Records of this session kept although a slot's norm left the band that the run has seen."""
     parity_checked: int = 0
+    """Records of this session whose final slot agreed with the server's own logprobs."""
+    parity_excess: float = 0.0
+    """The largest difference among them, in units of what rounding explains."""
     started_at: float = 0.0
     updated_at: float = 0.0
 

@@ -87,15 +87,17 @@ def identity(**fields: Any) -> Identity:
     return Identity(**{**values, **fields})
 
 
-def tokens_of(index: int, length: int) -> np.ndarray:
+def tokens_of(index: int, length: int, vocabulary: int = 1000) -> np.ndarray:
     """The token ids of a record, from its index alone."""
-    return np.random.default_rng(index).integers(0, 1000, length).astype(np.int32)
+    return np.random.default_rng(index).integers(0, vocabulary, length).astype(np.int32)
 
 
-def write_assignment(folder: Path, lengths: list[int], *, epoch: int = 1, first: int = 0, **fields: Any) -> Path:
+def write_assignment(
+    folder: Path, lengths: list[int], *, epoch: int = 1, first: int = 0, vocabulary: int = 1000, **fields: Any
+) -> Path:
     """Write an assignment folder as the verb `assign` does."""
     folder.mkdir(parents=True)
-    tokens = [tokens_of(first + place, length) for place, length in enumerate(lengths)]
+    tokens = [tokens_of(first + place, length, vocabulary) for place, length in enumerate(lengths)]
     joined = np.concatenate([np.zeros(0, np.int32), *tokens]).astype(np.int32)
     arrays = {
         "index": np.arange(first, first + len(lengths), dtype=np.int64),
@@ -112,7 +114,7 @@ def write_assignment(folder: Path, lengths: list[int], *, epoch: int = 1, first:
         "tokens": int(joined.size),
         "min_free_bytes": 0,
         "parity_rate": 0.0,
-        "vocab_size": 1000,
+        "vocab_size": vocabulary,
         "context_length": 4096,
         "request_timeout_seconds": 30.0,
     }

@@ -49,6 +49,8 @@ class Config:
     context: int = 4096
     sglang: str = SGLANG
     capture: str = CAPTURE
+    model: str = "standin"
+    """A folder with a head: then input logprobs are those that the final slot gives under it."""
     high_water: int = 1 << 30
     delay: float = 0.0
     faults: dict[str, list[str]] = field(default_factory=dict)
@@ -73,6 +75,14 @@ def dump_content(rid: str, tokens: list[int], config: Config, fault: str) -> byt
     norms = np.linalg.norm(floats, axis=2)
     if fault == "nan":
         states[len(tokens) // 2, 1, 5] = np.nan if config.dtype == "F32" else 0x7FC0
+    if fault == "shift":
+        states[:, -1] = np.roll(states[:, -1], 1, axis=0)
+    if fault == "foreign":
+        states[:, -1] = states_of([token ^ 1 for token in tokens], config)[:, -1]
+    if fault == "normed":
+        states[:, -1] = _normed(states[:, -1], config)
+    if fault == "loud":
+        norms = norms * 100
     if fault == "zeros":
         states[len(tokens) // 2, 1] = 0
     ids = np.array(tokens, "<i8")
@@ -164,7 +174,7 @@ class StandIn:
         if fault == "wrong":
             meta["prompt_tokens"] = len(tokens) + 1
         if body.get("return_logprob"):
-            meta["input_token_logprobs"] = [[None if i == 0 else -1.0, token, None] for i, token in enumerate(tokens)]
+            meta |= _logprobs(tokens, self.config)
         return {"text": "", "meta_info": meta}
 
     async def abort(self, request: web.Request) -> web.Response:
@@ -202,6 +212,35 @@ class StandIn:
         return app
 
 
+def _logprobs(tokens: list[int], config: Config) -> dict[str, object]:
+    """As SGLang lays them out; that of the first token is not known."""
+    following = [*tokens[1:], 7]
+    values = [-1.0] * len(tokens)
+    if config.model != "standin":
+        logits = _normed(states_of(tokens, config)[:, -1], config) @ _head(config)["lm_head.weight"].T
+        logits -= logits.max(axis=1, keepdims=True)
+        every = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        values = [float(row[token]) for row, token in zip(every, following, strict=True)]
+    pairs = [[value, token, None] for value, token in zip(values, following, strict=True)]
+    return {
+        "input_token_logprobs": [[None, tokens[0], None], *pairs[:-1]],
+        "output_token_logprobs": pairs[-1:],
+        "input_top_logprobs": [None, *([pair] for pair in pairs[:-1])],
+        "output_top_logprobs": [pairs[-1:]],
+    }
+
+
+def _head(config: Config) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load_file
+
+    return dict(load_file(Path(config.model) / "model.safetensors"))
+
+
+def _normed(rows: np.ndarray, config: Config) -> np.ndarray:
+    scale = 1 / np.sqrt(np.square(rows).mean(axis=-1, keepdims=True) + 1e-6)
+    return np.asarray(rows * scale * _head(config)["model.norm.weight"], np.float32)
+
+
 def save_state(config: Config, status: str = "ready") -> None:
     """Write `servers/<name>/state.json` as the supervisor does, for this process."""
     process = psutil.Process()
@@ -212,7 +251,7 @@ def save_state(config: Config, status: str = "ready") -> None:
         mode="extract",
         status=status,
         port=config.port,
-        model="standin",
+        model=config.model,
         command=[],
         log="",
         start=config.start,

@@ -1,0 +1,226 @@
+"""What the extractor relies on, asked of the stand-in and of real SGLang with capture alike; and a run on each."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import shutil
+import socket
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from hosts.inventory.model import FlagValue
+from hosts.inventory.servers import flag_arguments
+from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS, MAX_RUNNING_REQUESTS
+from remote.capture.request_id import RequestId
+from remote.context import Context
+from remote.extract.client import Answer, Client, RefusedError, ServerGoneError
+from remote.extract.dump import Expected
+from remote.extract.launch import run_here
+from remote.extract.ledger import Ledger
+from remote.extract.store import Stored, store
+from remote.extract.watch import Found, Watch
+from remote.messages.extract import Identity
+from remote.messages.server import CaptureSpec, ServeRequest, ServerSpec, ServerState, StopRequest
+from remote.parity.logprobs import ServerLogprobs
+from remote.paths import Workdir
+from remote.report import Report
+from remote.servers import records
+from remote.servers.serve import serve
+from remote.servers.stop import stop
+from tests.remote.extract.conftest import RUN, identity, write_assignment
+from tests.remote.extract.standin import Config
+from tests.remote.extract.standin_process import Pool, free_port
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server with capture, and what its records are."""
+
+    workdir: Workdir
+    state: ServerState
+    identity: Identity
+    context_length: int
+    vocabulary: int
+
+    @property
+    def dump_dir(self) -> Path:
+        assert self.state.capture is not None
+        return Path(self.state.capture.dump_dir)
+
+    def tokens(self, length: int, seed: int = 0) -> np.ndarray:
+        return np.random.default_rng(seed).integers(0, self.vocabulary, length).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def ramdisk() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="roost-test-", dir="/dev/shm"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module", params=["stand-in", pytest.param("sglang", marks=pytest.mark.engine)])
+def served(
+    request: pytest.FixtureRequest, pool: Pool, tmp_path_factory: pytest.TempPathFactory, ramdisk: Path
+) -> Iterator[Served]:
+    """Each server in turn."""
+    workdir = Workdir(tmp_path_factory.mktemp("a host"))
+    if request.param == "stand-in":
+        server = pool.take()
+        server.configure(Config(str(workdir.root), str(ramdisk / "stand-in"), server.port))
+        state = records.load(workdir.server("main"))
+        assert state is not None
+        yield Served(workdir, state, identity(), 4096, 1000)
+        return
+    model: Path = request.getfixturevalue("tiny_model_path")
+    config = json.loads((model / "config.json").read_text())
+    context = Context(workdir, Report(io.StringIO()), "tester@laptop")
+    flags: dict[str, FlagValue] = {
+        **FLAGS,
+        "context-length": CONTEXT_LENGTH,
+        "max-running-requests": MAX_RUNNING_REQUESTS,
+    }
+    spec = ServerSpec(
+        model=str(model),
+        port=free_port(),
+        flags=flag_arguments(flags),
+        env=ENVIRONMENT,
+        capture=CaptureSpec(
+            layers=[1, 3], dump_dir=str(ramdisk / "sglang"), high_water_bytes=64 << 20, pinned_bytes=16 << 20
+        ),
+        ready_timeout_seconds=240.0,
+    )
+    state = serve(ServeRequest(servers=[spec]), context).servers[0]
+    boundaries = [1, 3, config["num_hidden_layers"]]
+    what = identity(boundaries=boundaries, hidden_size=config["hidden_size"])
+    yield Served(workdir, state, what, CONTEXT_LENGTH, 256)
+    stop(StopRequest(grace_seconds=5.0), context)
+
+
+def ask(served: Served, rid: str, tokens: np.ndarray, *, logprobs: bool = False) -> tuple[Answer, Found]:
+    """One request and its dump."""
+
+    async def run() -> tuple[Answer, Found]:
+        watch = Watch()
+        looking = asyncio.create_task(watch.run())
+        async with aiohttp.ClientSession() as http:
+            client = Client(http, served.state.port, 60.0)
+            dump = watch.expect(served.dump_dir, rid)
+            answer = await client.prefill(rid, tokens, logprobs=logprobs)
+            found = await asyncio.wait_for(dump, 60.0)
+        looking.cancel()
+        return answer, found
+
+    return asyncio.run(run())
+
+
+def kept(served: Served, found: Found, rid: str, tokens: np.ndarray, shard: Path) -> Stored:
+    """The dump through the collector's eyes."""
+    assert served.state.capture is not None
+    (dump,) = found.parts
+    version = served.state.capture.version
+    return store(dump, shard, Expected(rid, 5, tokens, served.identity, served.state.sglang, version))
+
+
+def rid_of(rows: int, attempt: int = 1) -> str:
+    return str(RequestId(uuid.uuid4().hex[:12], 5, attempt, rows))
+
+
+@pytest.mark.parametrize("length", [1, 2, 63, 700, 3000])
+def test_a_prefill_leaves_a_dump_that_passes_every_check(served: Served, tmp_path: Path, length: int) -> None:
+    tokens, rid = served.tokens(length), rid_of(length)
+    answer, found = ask(served, rid, tokens)
+    assert "input_token_logprobs" not in answer.meta
+    stored = kept(served, found, rid, tokens, tmp_path / "hs_5.safetensors")
+    assert len(stored.mean_norm) == len(served.identity.boundaries)
+    with safe_open(stored.path, "np") as opened:
+        np.testing.assert_array_equal(opened.get_tensor("token_ids"), tokens)
+        norms = np.linalg.norm(opened.get_tensor("hidden_states"), axis=2)
+    np.testing.assert_allclose(stored.mean_norm, norms.mean(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(stored.max_norm, norms.max(axis=0), rtol=1e-3)
+
+
+def test_logprobs_come_one_a_row_each_about_the_token_that_follows_it(served: Served) -> None:
+    tokens = served.tokens(40)
+    answer, _ = ask(served, rid_of(40), tokens, logprobs=True)
+    found = ServerLogprobs.of_answer(answer.meta)
+    assert found.next_ids[:39] == tokens.tolist()[1:]
+    assert found.top_ids is not None
+    assert {len(found.logprobs), len(found.next_ids), len(found.top_ids)} == {40}
+    assert all(value <= 0 for value in found.logprobs)
+
+
+def test_a_record_as_long_as_the_context_is_refused_for_good(served: Served) -> None:
+    length = served.context_length
+    with pytest.raises(RefusedError, match=r"The server answered 400: .*longer than the model's context length"):
+        ask(served, rid_of(length), served.tokens(length))
+
+
+def test_the_longest_that_the_context_admits_is_taken(served: Served, tmp_path: Path) -> None:
+    length = served.context_length - 1
+    tokens, rid = served.tokens(length), rid_of(length)
+    _, found = ask(served, rid, tokens)
+    assert kept(served, found, rid, tokens, tmp_path / "hs_5.safetensors").size_bytes > 0
+
+
+def test_a_request_that_is_not_roost_s_leaves_nothing(served: Served) -> None:
+    before = set(served.dump_dir.iterdir())
+
+    async def run() -> Answer:
+        async with aiohttp.ClientSession() as http:
+            return await Client(http, served.state.port, 60.0).prefill("somebody", served.tokens(9), logprobs=False)
+
+    asyncio.run(run())
+    new = {path for path in served.dump_dir.iterdir() if not path.name.startswith(".")} - before
+    assert new == set()
+
+
+def test_taking_back_what_is_not_there_is_harmless(served: Served) -> None:
+    async def run() -> None:
+        async with aiohttp.ClientSession() as http:
+            await Client(http, served.state.port, 5.0).abort(rid_of(9))
+
+    asyncio.run(run())
+
+
+def test_a_port_where_nobody_listens_is_a_server_that_is_gone() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+
+    async def run() -> None:
+        async with aiohttp.ClientSession() as http:
+            await Client(http, port, 5.0).prefill(rid_of(2), np.array([1, 2], np.int32), logprobs=False)
+
+    with pytest.raises(ServerGoneError):
+        asyncio.run(run())
+
+
+def test_a_run_of_many_lengths_is_whole(served: Served) -> None:
+    lengths = [1, 700, 33, 2100, 5, 128, 64, 1999, 17, 300, 3500, 12]
+    paths = served.workdir.run(RUN)
+    rate = 0.0 if served.state.model == "standin" else 1.0
+    write_assignment(
+        paths.assignment(1),
+        lengths,
+        identity=served.identity,
+        vocabulary=served.vocabulary,
+        in_flight_tokens=8000,
+        parity_rate=rate,
+    )
+    state = run_here(paths, Context(served.workdir, Report(io.StringIO())))
+    assert (state.status, state.counts.done, state.counts.quarantined, state.retries) == ("complete", 12, 0, 0)
+    assert state.parity_checked == (12 if rate else 0)
+    with Ledger(paths.ledger) as ledger:
+        assert {row.index: row.rows for _, row in ledger.shards()} == dict(enumerate(lengths))
+    left = [path.name for path in served.dump_dir.iterdir() if RUN in path.name or ".aside" in path.name]
+    assert left == []

@@ -1,0 +1,95 @@
+"""Run-time parity and norm bands in a run: planted faults that no other check sees are caught, and by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from remote.errors import HostError
+from remote.extract.ledger import Ledger
+from remote.extract.parity import is_sampled
+from remote.parity.bands import LEARN
+from tests.remote.extract.conftest import Host
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder with a head for the stand-in's states."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    head = {
+        "model.norm.weight": rng.uniform(0.5, 1.5, 64).astype(np.float32),
+        "lm_head.weight": rng.standard_normal((1000, 64)).astype(np.float32),
+    }
+    save_file(head, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"rms_norm_eps": 1e-6}))
+    return folder
+
+
+def parities(host: Host) -> dict[int, dict[str, float]]:
+    with Ledger(host.paths.ledger) as ledger:
+        found = ledger._db.execute("SELECT idx, parity FROM records WHERE parity IS NOT NULL")
+        return {index: json.loads(parity) for index, parity in found}
+
+
+def test_every_sampled_record_is_compared_row_by_row_and_the_numbers_are_kept(host: Host, model: Path) -> None:
+    host.serve(model=str(model))
+    host.assign([16, 1, 300, 40], parity_rate=1.0)
+    state = host.extract()
+    assert (state.counts.done, state.parity_checked) == (4, 4)
+    assert state.parity_excess <= 1
+    assert {index: parity["rows"] for index, parity in parities(host).items()} == {0: 16, 1: 1, 2: 300, 3: 40}
+
+
+@pytest.mark.parametrize("fault", ["shift", "foreign", "normed"])
+def test_a_final_slot_that_is_not_the_record_s_is_caught_and_its_shard_does_not_stay(
+    host: Host, model: Path, fault: str
+) -> None:
+    host.serve(model=str(model), faults={"2": [fault]})
+    host.assign([16, 30, 300, 40], parity_rate=1.0)
+    assert host.extract().counts.quarantined == 1
+    (cause,) = host.causes()
+    assert "of the final slot gives a log-probability" in cause
+    assert not host.paths.shard(2).exists()
+
+
+def test_a_fault_outside_the_sample_goes_unseen_which_is_what_the_rate_is_for(host: Host, model: Path) -> None:
+    host.serve(model=str(model), faults={"2": ["shift"]})
+    host.assign([16, 30, 300, 40], parity_rate=0.0)
+    assert host.extract().counts.quarantined == 0
+
+
+def test_the_sample_has_the_asked_size_and_is_the_same_everywhere() -> None:
+    chosen = [index for index in range(100_000) if is_sampled(index, 0.01)]
+    assert 850 < len(chosen) < 1150
+    assert set(chosen) <= {index for index in range(100_000) if is_sampled(index, 0.05)}
+    assert not any(is_sampled(index, 0.0) for index in range(1000))
+    assert all(is_sampled(index, 1.0) for index in range(1000))
+
+
+def test_a_model_without_a_readable_head_ends_the_run_with_that_cause(host: Host, model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    host.serve(model="standin")
+    host.assign([16], parity_rate=1.0)
+    with pytest.raises(HostError, match="The head of the model in standin cannot be read"):
+        host.extract()
+
+
+def test_a_record_whose_norms_leave_the_band_is_kept_and_flagged_also_after_a_restart(host: Host) -> None:
+    server = host.serve(faults={"50": ["loud"]})
+    host.assign([32] * (LEARN + 8))
+    host.extract()
+    assert server.seen()
+    host.assign([32] * (LEARN + 20), epoch=2)
+    state = host.extract()
+    assert (state.counts.quarantined, state.flagged) == (0, 1)
+    with Ledger(host.paths.ledger) as ledger:
+        assert ledger.flagged() == 1
+        ((index, flag),) = ledger._db.execute("SELECT idx, flag FROM records WHERE flag IS NOT NULL").fetchall()
+    assert index == 50
+    assert "norm at boundary 1 is" in flag
