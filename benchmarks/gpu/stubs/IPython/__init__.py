@@ -1,0 +1,1 @@
+"""Stands in for IPython, of which SGLang imports two names."""

@@ -1,0 +1,3 @@
+"""See the package."""
+
+from flashinfer import __getattr__  # noqa: F401
