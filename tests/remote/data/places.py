@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 import xxhash
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from remote.codec.container import SUFFIX, pack_file
 from remote.context import Context
@@ -31,6 +31,9 @@ class Destination:
 
     def shard(self, index: int) -> Path:
         return self.folder / "hidden_states" / f"hs_{index}.safetensors"
+
+    def token_ids(self, index: int) -> torch.Tensor:
+        return load_file(self.shard(index))["token_ids"]
 
     def rewrite(self, index: int, tensors: dict[str, torch.Tensor]) -> None:
         """Replace a shard and put its new digest into the ledger: wrong content that digests cannot see."""
