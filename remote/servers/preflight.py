@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from pathlib import Path
 
 import psutil
@@ -41,11 +41,13 @@ def check_together(specs: list[ServerSpec]) -> None:
             )
 
 
-def check_host(spec: ServerSpec, earlier: ServerState | None, paths: ServerPaths) -> None:
-    """Raise HostError for the first thing that this host lacks; what `earlier` holds will be free by then."""
+def check_host(
+    spec: ServerSpec, earlier: ServerState | None, paths: ServerPaths, freed_ports: Collection[int] = ()
+) -> None:
+    """Raise HostError for the first thing that this host lacks; `freed_ports` are those of servers to be replaced."""
     _check_leftovers(paths, earlier)
     _check_gpus(spec)
-    if earlier is None or earlier.port != spec.port:
+    if spec.port not in freed_ports:
         _check_port(spec)
     _check_disk(paths.root)
     if spec.capture is not None:

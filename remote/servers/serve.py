@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,27 +64,29 @@ def serve(request: ServeRequest, context: Context) -> ServeResult:
         return ServeResult(planned=[_planned(order, context) for order in orders])
     with host_lock(context, "serve", wait=request.wait_for_lock):
         orders = _settle(request, context)
-        for order in orders:
-            if not order.is_running:
-                _start(order, context)
+        going = [order for order in orders if not order.is_running]
+        _stop_earlier(going, context)
+        for order in going:
+            _start(order, context)
         return ServeResult(servers=await_ready([order.name for order in orders], context))
 
 
 def _settle(request: ServeRequest, context: Context) -> list[Order]:
     check_together(request.servers)
-    orders = []
-    for spec in request.servers:
-        paths = context.workdir.server(spec.name)
-        order = Order(plan_launch(spec, context, cwd=Path("/")), _running(context, spec.name))
-        if order.earlier is not None and not order.is_running and not request.replace:
+    with ThreadPoolExecutor(max_workers=8) as pool:  # each asks SGLang in a process of its own, for some seconds
+        launches = list(pool.map(lambda spec: plan_launch(spec, context, cwd=Path("/")), request.servers))
+    orders = [Order(launch, _running(context, launch.spec.name)) for launch in launches]
+    going = [order for order in orders if not order.is_running]
+    for order in going:
+        if order.earlier is not None and not request.replace:
             raise HostError(
-                f"A server {spec.name!r} with another command runs since {_clock(order.earlier.started_at)} "
+                f"A server {order.name!r} with another command runs since {_clock(order.earlier.started_at)} "
                 f"(mode {order.earlier.mode}, port {order.earlier.port}).",
                 remedy="Use `inv restart`, or `inv stop` first.",
             )
-        if not order.is_running:
-            check_host(spec, order.earlier, paths)
-        orders.append(order)
+    freed = {order.earlier.port for order in going if order.earlier is not None}
+    for order in going:
+        check_host(order.launch.spec, order.earlier, context.workdir.server(order.name), freed)
     return orders
 
 
@@ -97,12 +100,24 @@ def _running(context: Context, name: str) -> ServerState | None:
     return state if find(state.server) is not None or find(state.supervisor) is not None else None
 
 
+def _stop_earlier(orders: list[Order], context: Context) -> None:
+    """End what is to be replaced, all at once; raises HostError naming what does not end."""
+    earlier = [order.earlier for order in orders if order.earlier is not None]
+    if not earlier:
+        return
+    context.report.progress(f"stopping {', '.join(state.name for state in earlier)}")
+    with ThreadPoolExecutor(max_workers=len(earlier)) as pool:
+        left = list(pool.map(lambda state: stop_server(context.workdir.server(state.name), state), earlier))
+    remaining = [sentence for sentences in left for sentence in sentences]
+    if remaining:
+        raise HostError(
+            f"The earlier server could not be ended: {'; '.join(remaining)}.", remedy="`inv free` shows more."
+        )
+
+
 def _start(order: Order, context: Context) -> None:
     launch, spec = order.launch, order.launch.spec
     paths = context.workdir.server(spec.name)
-    if order.earlier is not None:
-        context.report.progress(f"stopping the earlier server {spec.name!r}")
-        stop_server(paths, order.earlier)
     start = logfile.next_start(paths, spec)
     mark = f"{paths.root}#{secrets.token_hex(8)}"
     if spec.capture is not None:
