@@ -17,6 +17,7 @@ from remote.errors import HostError, RoostError
 from remote.extract.assignment import Work
 from remote.extract.attempt import Harvest
 from remote.extract.backlog import Backlog, Task
+from remote.extract.canaries import Canaries
 from remote.extract.client import Client
 from remote.extract.commit import Committer
 from remote.extract.conditions import Conditions
@@ -49,6 +50,7 @@ class Extractor:
         self._progress = Progress(paths.state, assignment.run, assignment.epoch, opened.counts)
         self._dumps: dict[Path, Budget] = {}
         self._flying: dict[asyncio.Task[None], tuple[Task, str]] = {}
+        self._canaries = Canaries()
         self._ending = False
         self._unready_since: float | None = None
         self._swept_at = 0.0
@@ -102,7 +104,9 @@ class Extractor:
                 if not self._ending and self._judgement.fatal is None and self._may_send():
                     self._send()
                 await self._wait()
+            await self._canaries.finish()
             self._sweep()
+        self._hear_canaries()
         if self._judgement.fatal is not None:
             raise self._judgement.fatal
 
@@ -131,8 +135,15 @@ class Extractor:
         for endpoint in self._endpoints:
             if endpoint.refresh():
                 self._welcome(endpoint, http)
+            self._canaries.send_where_due(endpoint)
+        self._hear_canaries()
         if time.monotonic() - self._swept_at > SWEEP_SECONDS:
             self._sweep()
+
+    def _hear_canaries(self) -> None:
+        if self._canaries.wrong is not None:
+            self._judgement.end(self._canaries.wrong)
+        self._progress.state.canaries_passed = self._canaries.passed
 
     def _welcome(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> None:
         """A server became ready: is its capture the run's?"""

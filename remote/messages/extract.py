@@ -96,6 +96,8 @@ class ExtractorState(Message):
     """Records of this session kept although a slot's norm left the band that the run has seen."""
     parity_checked: int = 0
     """Records of this session whose final slot agreed with the server's own logprobs."""
+    canaries_passed: int = 0
+    """Canaries of this session that were captured rightly while the servers were busy."""
     parity_excess: float = 0.0
     """The largest difference among them, in units of what rounding explains."""
     started_at: float = 0.0

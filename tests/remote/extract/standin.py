@@ -90,7 +90,7 @@ def dump_content(rid: str, tokens: list[int], config: Config, fault: str) -> byt
     assert request is not None
     metadata = {
         "rid": rid,
-        "index": str(request.index),
+        "index": "canary" if request.index is None else str(request.index),
         "rows": str(len(tokens)),
         "token_digest": xxhash.xxh3_128_hexdigest(ids.data),
         "dtype": config.dtype,
@@ -116,6 +116,14 @@ def dump_content(rid: str, tokens: list[int], config: Config, fault: str) -> byt
     return len(text).to_bytes(8, "little") + text + ids.tobytes() + states.tobytes()
 
 
+def _canary_content(rid: str, tokens: list[int], config: Config) -> bytes:
+    """What the canary's own hook saw: here, the configured boundaries alone."""
+    from safetensors.numpy import save
+
+    tensors = {"boundaries": states_of(tokens, config), "token_ids": np.array(tokens, np.int64)}
+    return bytes(save(tensors, {"rid": rid, "boundaries": json.dumps(config.boundaries)}))
+
+
 class StandIn:
     """The server; `seen` counts requests a record index, `requests` keeps what was asked for."""
 
@@ -132,7 +140,7 @@ class StandIn:
             message = f"The input ({len(tokens)} tokens) is longer than the model's context length."
             return web.json_response({"error": {"message": message}}, status=400)
         parsed = RequestId.parse(rid)
-        fault = self._fault(str(parsed.index)) if parsed else ""
+        fault = self._fault(str(parsed.index)) if parsed else ""  # a canary's index is "None"
         await asyncio.sleep(self.config.delay)
         refusal = await self._refuse(fault)
         if refusal is not None:
@@ -163,6 +171,8 @@ class StandIn:
             cause = "No space left on the RAM disk." if fault == "full" else "A row never came."
             _write(folder / f"{rid}.error.json", json.dumps({"rid": rid, "cause": cause}).encode())
             return
+        if ".canary." in rid:
+            _write(folder / f"{rid}.canary.safetensors", _canary_content(rid, tokens, self.config))
         content = dump_content(rid, tokens, self.config, fault)
         _write(folder / f"{rid}.safetensors", content[:-8] if fault == "short" else content)
 

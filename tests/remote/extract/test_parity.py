@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from remote.errors import HostError
+from remote.extract import canaries
 from remote.extract.ledger import Ledger
 from remote.extract.parity import is_sampled
 from remote.parity.bands import LEARN
@@ -93,3 +94,26 @@ def test_a_record_whose_norms_leave_the_band_is_kept_and_flagged_also_after_a_re
         ((index, flag),) = ledger._db.execute("SELECT idx, flag FROM records WHERE flag IS NOT NULL").fetchall()
     assert index == 50
     assert "norm at boundary 1 is" in flag
+
+
+@pytest.fixture
+def eager_canaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canaries, "FIRST_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("eager_canaries")
+def test_a_busy_server_is_sent_the_canary_again_and_its_files_are_gone_afterwards(host: Host) -> None:
+    host.serve(delay=0.05)
+    host.assign([16] * 40, in_flight_tokens=64)
+    state = host.extract()
+    assert (state.counts.done, state.canaries_passed) == (40, 1)
+    assert host.dumps() == []
+
+
+@pytest.mark.usefixtures("eager_canaries")
+def test_a_canary_that_is_wrong_under_load_ends_the_run(host: Host) -> None:
+    host.serve(delay=0.05, faults={"None": ["shift"]})
+    host.assign([16] * 40, in_flight_tokens=64)
+    with pytest.raises(HostError, match=r"Under load, .* captured a canary .* slot 2 should be boundary 6"):
+        host.extract()
+    assert host.dumps() == []

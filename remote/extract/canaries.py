@@ -1,0 +1,64 @@
+"""The canary, repeated while a run keeps a server busy: is capture still right under load?
+
+Runs on the host inside the extractor's event loop. A server was proven with one before it counted as ready, alone; this
+sees what only shows among other requests (a stale buffer, a neighbour's rows, a slot that moved).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import numpy as np
+
+from remote.errors import HostError
+from remote.extract.client import AttemptError, RefusedError, ServerGoneError
+from remote.extract.endpoint import Endpoint
+from remote.servers.canary import capture_canary
+
+FIRST_SECONDS = 30.0
+"""Into a server's work for this session: by then it has as much in flight as it takes."""
+EVERY_SECONDS = 600.0
+
+
+class Canaries:
+    """One at a time a server; `wrong` is what the first wrong one said."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+        self.wrong: HostError | None = None
+        self._due: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send_where_due(self, endpoint: Endpoint) -> None:
+        """Send one if the server is busy and has not had one for a while."""
+        now = time.monotonic()
+        if not endpoint.requests or not endpoint.ready:
+            return
+        if now < self._due.setdefault(endpoint.name, now + FIRST_SECONDS):
+            return
+        self._due[endpoint.name] = now + EVERY_SECONDS
+        task = asyncio.create_task(self._send(endpoint))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def finish(self) -> None:
+        """Wait for those on their way."""
+        await asyncio.gather(*self._tasks)
+
+    async def _send(self, endpoint: Endpoint) -> None:
+        life, client = endpoint.life, endpoint.client
+        assert client is not None
+
+        async def send(tokens: list[int], rid: str) -> object:
+            return await client.prefill(rid, np.array(tokens, np.int32), logprobs=False)
+
+        try:
+            await capture_canary(send, endpoint.capture)
+            self.passed += 1
+        except (ServerGoneError, AttemptError, RefusedError):
+            return  # no word on capture; the next one is due soon enough
+        except HostError as error:
+            if endpoint.ready and endpoint.life == life:
+                what = f"Under load, the server {endpoint.name!r} captured a canary that it had captured rightly before"
+                self.wrong = self.wrong or HostError(f"{what}: {error.message}", remedy=error.remedy)
