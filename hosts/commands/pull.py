@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hosts.fleet import Fleet, Outcome
+from hosts.errors import UsageError
+from hosts.fleet import Fleet, Outcome, fleet_of
 from hosts.plan.lengths import read_manifest
 from hosts.plan.plan import Plan, load, plan_path
 from hosts.pull.bucket import destination_of, is_bucket
+from hosts.pull.direct import Place, place_of, pull_to
 from hosts.pull.pull import HostTally, Pull, Tallies, Wish, missing_of
 from remote.messages.transfer import DestinationManifest, Store
 from remote.transfer.dataset import gaps, place_dataset, write_manifest
@@ -39,11 +41,14 @@ class Pulled:
 
 
 def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain") -> Pulled:
-    """Pull a run's finished records from every host into `to`: a folder here, or a bucket that fsspec knows.
+    """Pull a run's finished records from every host into `to`: a folder here, a bucket, or `HOST:FOLDER`.
 
     What goes wrong on one host is its outcome.
     """
     plan = _plan(fleet, wish)
+    place = place_of(fleet, to)
+    if place is not None:
+        return _pull_to_host(fleet, place, wish, plan, watch, store)
     dataset = Path(plan.dataset)
     records = read_manifest(dataset).records
     with destination_of(to, store, _spools(fleet)) as destination:
@@ -58,8 +63,26 @@ def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain"
         return Pulled(to, outcomes, manifest, gaps(destination.ledger.indices(), records))
 
 
+def _pull_to_host(fleet: Fleet, place: Place, wish: Wish, plan: Plan, watch: Watch, store: Store) -> Pulled:
+    if wish.follow:
+        raise UsageError("--follow goes to this laptop or a bucket.", remedy="Repeat the pull to a host instead.")
+    tallies: Tallies = {host.name: HostTally() for host in fleet.hosts}
+    with fleet_of(fleet.inventory, [place.host]) as one:
+        end = watch(tallies)
+        try:
+            backend = one.backend(place.host)
+            outcomes, result = pull_to(fleet, backend, place.folder, wish, plan, store, tallies)
+        finally:
+            end()
+    return Pulled(f"{place.host.name}:{place.folder}", outcomes, result.manifest, result.missing)
+
+
 def dry_run(fleet: Fleet, wish: Wish, to: str) -> Pulled:
     """What a pull would bring; writes nothing on the hosts (but the payload, where it is missing)."""
+    if place_of(fleet, to) is not None:
+        raise UsageError(
+            "--dry-run looks into a folder here or a bucket.", remedy="Leave it away: a pull repeats nothing."
+        )
     records = read_manifest(Path(_plan(fleet, wish).dataset)).records
     if not is_bucket(to) and not (Path(to).expanduser() / "roost" / "ledger.sqlite").exists():
         return Pulled(to, missing_of(fleet, None, wish.run), None, [(0, records)])

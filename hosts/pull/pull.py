@@ -17,7 +17,6 @@ from pathlib import Path
 from hosts.fleet import Fleet, Outcome
 from hosts.pull.freeing import Freeing
 from hosts.pull.sources import Offer, offer, source_of
-from hosts.pull.space import Space
 from hosts.transport.backend import Backend
 from remote.messages.extract import ShardRow
 from remote.transfer.delivery import Delivery
@@ -25,6 +24,7 @@ from remote.transfer.destination import Destination
 from remote.transfer.hostpull import HostPull, HostReport, Limits, Source, cannot_write
 from remote.transfer.lane import Tally
 from remote.transfer.rate import RateLimit
+from remote.transfer.space import Space
 
 FOLLOW_SECONDS = 2.0
 AT_WORK = ("running", "paused", "waiting")
@@ -55,6 +55,8 @@ class HostTally:
     freed_bytes: int = 0
     status: str = ""
     """Of the host's extractor."""
+    given_up: set[tuple[int, str]] = field(default_factory=set)
+    """Index and digest of what was tried and did not come right: not tried again while following."""
 
     @property
     def arrived_bytes(self) -> int:
@@ -115,11 +117,12 @@ class Pull:
             missing = self._missing(found.rows, backend.host.name, tally, freeing)
             if missing:
                 puller.run(self._source(backend, missing), missing, freeing.delivered)
+                tally.given_up |= {(row.index, row.xxh3) for row in missing if row.index in puller.report.failed}
             if puller.report.error is not None and not self._wish.follow:
                 return
             if not self._wish.follow or (tally.status not in AT_WORK and not found.rows):
                 return
-            cursor = 0 if puller.report.error is not None or puller.report.failed else cursor
+            cursor = 0 if puller.report.error is not None else cursor
             puller.report.error = None
             self._stop.wait(FOLLOW_SECONDS)
 
@@ -139,6 +142,8 @@ class Pull:
     def _missing(self, rows: list[ShardRow], host: str, tally: HostTally, freeing: Freeing) -> list[ShardRow]:
         missing = []
         for row in rows:
+            if (row.index, row.xxh3) in tally.given_up:
+                continue
             tally.offered += 1
             if self._destination.has(row, host) and not (self._wish.check and self._damaged(row.index)):
                 tally.present += 1

@@ -28,7 +28,7 @@ from remote.transfer.hostpull import Compress, Limits
     TARGET,
     JSON,
     DRY_RUN,
-    to="folder that gets the dataset and its hidden states, or a bucket as in s3://bucket/run",
+    to="folder that gets the dataset and its hidden states; or a bucket (s3://bucket/run), or a host (gpu3:/data/run)",
     run="name of the run (default: the one planned last)",
     streams="streams a host (default: found by measuring)",
     limit_rate="bytes a second for all together, as in 50MB",

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from remote.messages.envelope import Message
-from remote.messages.extract import Identity
+from remote.messages.extract import Identity, ShardRow
 
 Store = Literal["plain", "compressed"]
 
@@ -46,3 +46,67 @@ class DestinationManifest(Message):
     hosts: dict[str, int] = Field(default_factory=dict)
     """Delivered records a host."""
     written_at: float
+
+
+class FetchSource(Message):
+    """A host to pull from, as the pulling host reaches it, and the records that it offers."""
+
+    name: str
+    command: list[str]
+    """Starts a sender: an argv; over ssh it logs in with the pulling host's own keys and known hosts."""
+    root: str
+    payload: str = ""
+    rows: list[ShardRow]
+
+
+class FetchRequest(Message):
+    """The verb `fetch`: this host pulls from others into a folder of its own."""
+
+    to: str
+    run: str
+    dataset: str
+    """Folder on this host that holds the dataset's files."""
+    identity: Identity
+    records: int
+    """Of the dataset."""
+    store: Store = "plain"
+    streams: int | None = None
+    bytes_per_second: float | None = None
+    compress: Literal["never", "auto", "always"] = "never"
+    check: bool = False
+    sources: list[FetchSource]
+
+
+class FetchReport(Message):
+    """What one source came to, so far."""
+
+    wanted_bytes: int = 0
+    present: int = 0
+    wire_bytes: int = 0
+    plain_bytes: int = 0
+    kept_bytes: int = 0
+    delivered: int = 0
+    delivered_bytes: int = 0
+    failed: dict[int, str] = Field(default_factory=dict)
+    streams: int = 0
+    seconds: float = 0.0
+    error: str = ""
+    remedy: str = ""
+
+
+class FetchNews(Message):
+    """One streamed item of `fetch`: how far one source is, and what has become durable since the last one."""
+
+    name: str
+    present: list[int] = Field(default_factory=list)
+    """Delivered earlier, found intact just now."""
+    delivered: list[int] = Field(default_factory=list)
+    report: FetchReport | None = None
+
+
+class FetchResult(Message):
+    """The destination as it is now."""
+
+    manifest: DestinationManifest
+    missing: list[tuple[int, int]]
+    """Ranges of indices that are not there."""

@@ -20,6 +20,7 @@ VERBS: dict[str, str] = {
     "extract": "remote.extract.launch:extract",
     "facts": "remote.facts.verb:facts",
     "fence": "remote.extract.verbs:fence",
+    "fetch": "remote.transfer.fetch:fetch",
     "follow": "remote.extract.verbs:follow",
     "forget": "remote.data.forget:forget",
     "freed": "remote.extract.verbs:freed",

@@ -1,10 +1,10 @@
-"""Does what is about to be pulled fit into the destination? Asked before anything is transferred. Laptop's side."""
+"""Does what is about to be pulled fit into the destination? Asked before a byte is sent. Runs where records land."""
 
 from __future__ import annotations
 
 import threading
 
-from hosts.errors import HostError
+from remote.errors import HostError
 from remote.transfer.destination import Destination
 
 PACKED_SHARE = 0.7
