@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json as jsonlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ def data_session(
     min_len="shortest record in tokens",
     bad="a record that cannot be used: error (names it and stops) or drop (counts it)",
     template_options="further variables of the chat template, as JSON",
+    date="day for templates that write today's date, as in 2026-01-31 (default: today)",
     processes="worker processes (default: one a core)",
 )
 def prepare(
@@ -76,6 +78,7 @@ def prepare(
     min_len: int = 2,
     bad: str = "error",
     template_options: str = "{}",
+    date: str = "",
     processes: int = 0,
     trust_remote_code: bool = False,
     inventory: str | None = None,
@@ -94,6 +97,7 @@ def prepare(
             min_len=min_len,
             bad=cast(Literal["error", "drop"], _one_of(bad, "--bad", ("error", "drop"))),
             template_options=_options(template_options),
+            date=_day(date),
             trust_remote_code=trust_remote_code,
             processes=processes or None,
         )
@@ -190,6 +194,13 @@ def _options(text: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UsageError('--template-options must be an object, as in {"enable_thinking": false}.')
     return values
+
+
+def _day(text: str) -> str:
+    try:
+        return datetime.date.fromisoformat(text).isoformat() if text else ""
+    except ValueError as error:
+        raise UsageError(f"--date {text!r} is not a day such as 2026-01-31.") from error
 
 
 def _indices(text: str) -> list[int]:

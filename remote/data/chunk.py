@@ -37,6 +37,8 @@ class Recipe:
 
     tokenizer: TokenizerSpec
     template_options: tuple[tuple[str, Any], ...]
+    date: str
+    """ISO day for templates that write today's date; "" for the others."""
     max_len: int | None
     truncate: bool
     min_len: int
@@ -127,7 +129,7 @@ class ChunkWorker:
 
     @cached_property
     def template(self) -> ChatTemplate:
-        return ChatTemplate(self.tokenizer, dict(self.recipe.template_options))
+        return ChatTemplate(self.tokenizer, dict(self.recipe.template_options), self.recipe.date)
 
     def spool(self, chunk: Chunk, target: Path) -> None:
         """Tokenize `chunk` into `target` (without suffix); do nothing where that was done before."""

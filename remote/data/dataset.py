@@ -11,6 +11,7 @@ Written by `prepare`, read by the other data verbs; on a laptop or on a host.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -166,6 +167,12 @@ def finish(root: Path, shards: int, lengths: np.ndarray, origins: np.ndarray, ma
     info = {"citation": "", "description": "", "features": _FEATURES, "homepage": "", "license": ""}
     write_whole(root / "state.json", json.dumps(state, indent=1).encode())
     write_whole(root / "dataset_info.json", json.dumps(info, indent=1).encode())
-    np.save(root / "lengths.npy", lengths)
-    np.save(root / "origins.npy", origins)
+    write_whole(root / "lengths.npy", _npy(lengths))
+    write_whole(root / "origins.npy", _npy(origins))
     write_whole(root / "manifest.json", manifest.model_dump_json(indent=1).encode())
+
+
+def _npy(array: np.ndarray) -> bytes:
+    content = io.BytesIO()
+    np.save(content, array)
+    return content.getvalue()

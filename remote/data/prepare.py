@@ -7,8 +7,8 @@ scan the sources (digests, chunks), tokenize the chunks into the spool, write th
 
 from __future__ import annotations
 
+import datetime
 import fcntl
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -24,11 +24,11 @@ from remote.context import Context
 from remote.data import arrange, dataset
 from remote.data.chunk import Recipe, SpooledChunk, Tally, spool_chunk
 from remote.data.sources import Chunk, expand, scan
-from remote.data.template import ChatTemplate
+from remote.data.template import ChatTemplate, asks_for_the_date
 from remote.data.tokenizer import ModelTokenizer, TokenizerSpec, load
 from remote.data.workers import cores, in_order
 from remote.errors import HostError, RecordError, UsageError
-from remote.files import make_directory, write_whole
+from remote.files import fsync_directory, make_directory, write_whole
 from remote.messages.dataset import Drop, Manifest, PrepareRequest, PrepareResult, Source
 
 _DUPLICATE = "an exact copy of an earlier record"
@@ -90,17 +90,25 @@ class _Job:
         return Recipe(
             tokenizer=TokenizerSpec(request.tokenizer, request.trust_remote_code),
             template_options=tuple(sorted(request.template_options.items())),
+            date=self.date(tokenizer),
             max_len=request.max_len,
             truncate=request.too_long == "truncate",
             min_len=request.min_len,
             vocab_size=tokenizer.vocab_size(),
         )
 
+    def date(self, tokenizer: ModelTokenizer) -> str:
+        """The day that the template is told; "" where it does not ask."""
+        if not asks_for_the_date(tokenizer):
+            return ""
+        return self.request.date or datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+
     def _identity(self, sources: list[Source], tokenizer: ModelTokenizer) -> str:
         """Digest of all that decides the dataset; a folder made of something else is never taken for it."""
         decided = self.request.model_dump(exclude={"inputs", "out", "tokenizer", "processes", "trust_remote_code"})
         template = xxhash.xxh3_128_hexdigest(str(tokenizer.hf.chat_template).encode())
-        parts = [str(decided), tokenizer.digest(), template, *(source.xxh3 for source in sources)]
+        parts = [str(decided), self.date(tokenizer), tokenizer.digest(), template]
+        parts += [source.xxh3 for source in sources]
         return xxhash.xxh3_128_hexdigest("\n".join(parts).encode())
 
     def _found_again(self, identity: str) -> tuple[Manifest, np.ndarray]:
@@ -181,6 +189,7 @@ class _Job:
             tokenizer_path=tokenizer.path,
             template=template,
             template_options=request.template_options,
+            date=self.date(tokenizer),
             mask=tally.methods,
             seed=request.seed,
             max_len=request.max_len,
@@ -196,7 +205,8 @@ class _Job:
         dataset.finish(self.work, len(tasks), records.length, records.origin, manifest)
         shutil.rmtree(self.spool)
         (self.work / "lock").unlink()
-        os.replace(self.work, self.out)  # noqa: PTH105
+        self.work.replace(self.out)
+        fsync_directory(self.out.parent)
 
 
 @contextmanager

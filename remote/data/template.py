@@ -5,6 +5,7 @@ Called in the worker processes of `prepare`; pure apart from loading transformer
 
 from __future__ import annotations
 
+import datetime
 import json
 import logging
 import re
@@ -18,14 +19,21 @@ from remote.data.tokenizer import ModelTokenizer, Spans
 from remote.errors import RecordError, UsageError
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_NOW = "strftime_now"
+"""The function that transformers offers to templates; a variable of the same name takes its place."""
 _PROBE = "\ue000"
 """A private-use character: no template tests for it and no text of a person holds it."""
+
+
+def asks_for_the_date(tokenizer: ModelTokenizer) -> bool:
+    """Whether the template writes today's date, so that the same records would be others tomorrow (Llama 3.1)."""
+    return _NOW in str(tokenizer.hf.chat_template)
 
 
 class ChatTemplate:
     """A tokenizer's chat template with its options fixed."""
 
-    def __init__(self, tokenizer: ModelTokenizer, options: dict[str, Any] | None = None) -> None:
+    def __init__(self, tokenizer: ModelTokenizer, options: dict[str, Any] | None = None, date: str = "") -> None:
         if not tokenizer.hf.chat_template:
             raise UsageError(
                 f"The tokenizer at {tokenizer.path} has no chat template.",
@@ -33,7 +41,9 @@ class ChatTemplate:
             )
         self._tokenizer = tokenizer
         self._hf = tokenizer.hf
-        self._options = options or {}
+        self._options: dict[str, Any] = dict(options or {})
+        if date:
+            self._options[_NOW] = datetime.date.fromisoformat(date).strftime
 
     @property
     def text(self) -> str:

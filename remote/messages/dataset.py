@@ -59,6 +59,8 @@ class Manifest(Message):
     template: str
     """xxh3-128 of the chat template's text."""
     template_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    date: str = ""
+    """The day that the template was told, where it asks for one."""
     mask: dict[MaskMethod, int]
     """Records by the method that made their loss mask."""
     seed: int | None
@@ -88,6 +90,8 @@ class PrepareRequest(Message):
     ends the preparation, or is dropped and counted."""
     template_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Further variables of the chat template, as in `{"enable_thinking": false}`."""
+    date: str = ""
+    """ISO day for chat templates that write today's date into the prompt; default: today."""
     trust_remote_code: bool = False
     processes: int | None = None
     """Default: one a core."""

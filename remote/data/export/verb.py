@@ -24,7 +24,7 @@ from remote.data.export.norm import final_norm
 from remote.data.holdings import Holdings
 from remote.data.tensorfile import TensorFile
 from remote.data.workers import cores, in_order
-from remote.errors import UsageError
+from remote.errors import HostError, UsageError
 from remote.files import make_directory, write_whole
 from remote.messages.export import ExportCard, ExportRequest, ExportResult, Format
 from remote.messages.server import FinalNorm
@@ -153,7 +153,12 @@ def _written(job: Job, shards: list[tuple[int, Path]]) -> Iterator[Written]:
         if path.exists():
             yield Written(path.stat().st_size, linked=job.format == "speculators")
             continue
-        yield layout.write(shard, index, dataset.record(index).loss_mask)
+        try:
+            yield layout.write(shard, index, dataset.record(index).loss_mask)
+        except OSError as error:
+            raise HostError(
+                f"Record {index} could not be exported from {shard}: {error.strerror}.", remedy="Look with inv verify."
+            ) from error
 
 
 @lru_cache(maxsize=1)

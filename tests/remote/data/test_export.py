@@ -131,6 +131,12 @@ def test_interrupted_export_keeps_what_it_has(place: Destination, tmp_path: Path
         exported(place, place.folder / "inside", context)
 
 
+def test_a_shard_that_is_gone_is_named(place: Destination, tmp_path: Path, context: Context) -> None:
+    place.shard(4).unlink()
+    with pytest.raises(HostError, match="Record 4 could not be exported"):
+        exported(place, tmp_path / "out", context)
+
+
 def test_card_names_layers_in_both_conventions(place: Destination, tmp_path: Path, context: Context) -> None:
     exported(place, tmp_path / "out", context)
     card = ExportCard.model_validate_json((tmp_path / "out" / "roost" / "export.json").read_bytes())

@@ -17,7 +17,7 @@ from tests.remote.data.samples import GENERATION, MakeTokenizer, chat
 
 def worker(tokenizer: Path, **options: Any) -> ChunkWorker:
     spec = TokenizerSpec(str(tokenizer))
-    return ChunkWorker(Recipe(spec, tuple(options.items()), None, False, 1, 10_000))
+    return ChunkWorker(Recipe(spec, tuple(options.items()), "", None, False, 1, 10_000))
 
 
 def masked(tokenizer: Path, record: Any, **options: Any) -> list[str]:

@@ -16,7 +16,7 @@ from remote.data.sources import Chunk
 from remote.data.tokenizer import TokenizerSpec, load
 from remote.errors import RecordError, UsageError
 from remote.messages.dataset import PrepareRequest
-from tests.remote.data.samples import MakeTokenizer, chat, write_jsonl
+from tests.remote.data.samples import GENERATION, MakeTokenizer, chat, write_jsonl
 
 
 def conversations(count: int) -> list[dict[str, object]]:
@@ -191,6 +191,20 @@ def test_interrupted_run_goes_on_with_the_chunks_it_has(
     assert len(tokenized) == chunks_in_all
     assert resumed.manifest == clean.manifest
     assert ids_of(resumed.out) == ids_of(clean.out)
+
+
+def test_a_template_that_writes_the_date_is_told_one(
+    tmp_path: Path, make_tokenizer: MakeTokenizer, context: Context
+) -> None:
+    tokenizer = str(make_tokenizer("Today is {{ strftime_now('%d %b %Y') }}." + GENERATION))
+    source = write_jsonl(tmp_path / "s.jsonl", [chat("hi", "hello")])
+    request = PrepareRequest(inputs=[str(source)], out=str(tmp_path / "o"), tokenizer=tokenizer, date="2024-07-26")
+    result = prepare(request, context)
+    text = load(TokenizerSpec(tokenizer)).decode(ids_of(result.out)[0])
+    assert text.startswith("Today is 26 Jul 2024.")
+    assert result.manifest.date == "2024-07-26"
+    with pytest.raises(UsageError, match="was not made from these"):
+        prepare(request.model_copy(update={"date": "2024-07-27"}), context)
 
 
 def test_nothing_left_is_said_with_the_reasons(tmp_path: Path, tokenizer: str, context: Context) -> None:
