@@ -12,7 +12,7 @@ from hosts.errors import ConnectionLostError, HostUnreachableError, ProtocolErro
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
-from remote.messages.logs import LOG_ITEM, LogItem, LogLines, LogPosition, LogSource, LogsRequest, LogsResult
+from remote.messages.logs import LOG_EVENT, LogItem, LogLines, LogPosition, LogSource, LogsRequest, LogsResult, LogStart
 
 BACKLOG_DEADLINE_SECONDS = 600.0
 FIRST_PAUSE_SECONDS = 1.0
@@ -53,7 +53,8 @@ class _Reading:
     ) -> None:
         self._backend, self._request = backend, request
         self._on_item, self._on_lost, self._stopped = on_item, on_lost, stopped
-        self._positions: dict[LogSource, LogPosition] = {}
+        self._positions: dict[LogSource, LogPosition] | None = None
+        """Where each source goes on; None until the host has said where they begin."""
         self._heard = False
 
     def run(self) -> LogsResult:
@@ -63,7 +64,7 @@ class _Reading:
             try:
                 return self._call()
             except (ConnectionLostError, HostUnreachableError, ProtocolError) as error:
-                if not self._request.follow or not (self._positions or self._heard) or self._stopped.is_set():
+                if not self._request.follow or self._positions is None or self._stopped.is_set():
                     raise
                 pause = FIRST_PAUSE_SECONDS if self._heard else min(2 * pause, LONGEST_PAUSE_SECONDS)
                 self._on_lost(self._backend.host, error, pause)
@@ -71,13 +72,18 @@ class _Reading:
                     raise
 
     def _call(self) -> LogsResult:
-        request = self._request.model_copy(update={"resume": list(self._positions.values())})
+        resume = None if self._positions is None else list(self._positions.values())
+        request = self._request.model_copy(update={"resume": resume})
         deadline = None if self._request.follow else BACKLOG_DEADLINE_SECONDS
         return self._backend.call("logs", request, LogsResult, deadline=deadline, on_item=self._take)
 
     def _take(self, value: dict[str, object]) -> None:
-        item = LOG_ITEM.validate_python(value)
+        event = LOG_EVENT.validate_python(value)
         self._heard = True
-        self._on_item(self._backend.host, item)
-        if isinstance(item, LogLines):
-            self._positions[item.source] = item.end
+        if isinstance(event, LogStart):
+            self._positions = {position.source: position for position in event.positions}
+            return
+        self._on_item(self._backend.host, event)
+        if isinstance(event, LogLines):
+            assert self._positions is not None
+            self._positions[event.source] = event.end

@@ -46,6 +46,8 @@ class Follower:
 
     def resume(self, position: LogPosition) -> Iterator[LogItem]:
         """Stand at `position` again, in the same file whatever its name is now; say so if it is gone."""
+        if not position.file:
+            return  # there was no log yet: all that there is now is new
         files = self._chain.files()
         for path in files:
             if path.stat().st_ino == position.inode:

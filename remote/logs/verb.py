@@ -14,7 +14,7 @@ from remote.context import Context
 from remote.errors import HostError, UsageError
 from remote.logs.chain import chain, server_sources
 from remote.logs.follower import Follower
-from remote.messages.logs import LogItem, LogNotice, LogPosition, LogSource, LogsRequest, LogsResult
+from remote.messages.logs import LogItem, LogNotice, LogPosition, LogSource, LogsRequest, LogsResult, LogStart
 from remote.paths import Workdir
 
 POLL_SECONDS = 0.1
@@ -24,6 +24,9 @@ def logs(request: LogsRequest, context: Context) -> LogsResult:
     """Stream the asked-for lines; with `follow` until the caller ends this process."""
     session = _Session(request, context.workdir)
     try:
+        for item in session.begin():
+            context.report.item(item)
+        context.report.item(LogStart(positions=session.standing()))
         for item in session.backlog():
             context.report.item(item)
         if request.follow:
@@ -53,36 +56,47 @@ class _Session:
         self._pattern = _compile(request.grep)
         self._followers: dict[LogSource, Follower] = {}
 
-    def backlog(self) -> Iterator[LogItem]:
-        """Everything up to now."""
+    def begin(self) -> Iterator[LogItem]:
+        """Stand where the first line of every source is, and say what is to be said about that."""
+        for source in self._sources():
+            self._add(source)
+        if self._request.resume is not None:
+            for position in self._request.resume:
+                yield from self._add(position.source).resume(position)
+            return
         since = self._request.since_seconds
         since_at = None if since is None else time.time() - since
-        resumed = {position.source: position for position in self._request.resume}
-        for source in self._sources():
-            follower = self._add(source)
-            if source in resumed:
-                yield from follower.resume(resumed[source])
-            else:
-                follower.start(self._request.lines, since_at)
+        for follower in self._followers.values():
+            follower.start(self._request.lines, since_at)
         yield from self._say_what_lacks()
+
+    def backlog(self) -> Iterator[LogItem]:
+        """Everything up to now."""
         for follower in self._followers.values():
             yield from self._up_to_now(follower)
 
     def poll(self) -> Iterator[LogItem]:
         for source in self._sources():
-            if source not in self._followers:
-                self._add(source)
-            yield from self._followers[source].poll()
+            yield from self._add(source).poll()
+
+    def standing(self) -> list[LogPosition]:
+        """As `positions`, those sources included that have no log yet."""
+        return [
+            follower.position or LogPosition(source=source, file="", inode=0, head="", offset=0)
+            for source, follower in self._followers.items()
+        ]
 
     def positions(self) -> list[LogPosition]:
+        """Where every source that has a log stands."""
         return [at for follower in self._followers.values() if (at := follower.position) is not None]
 
     def _sources(self) -> list[LogSource]:
         return self._request.sources or server_sources(self._workdir)
 
     def _add(self, source: LogSource) -> Follower:
-        follower = self._followers[source] = Follower(chain(self._workdir, source), self._pattern)
-        return follower
+        if source not in self._followers:
+            self._followers[source] = Follower(chain(self._workdir, source), self._pattern)
+        return self._followers[source]
 
     def _up_to_now(self, follower: Follower) -> Iterator[LogItem]:
         """Without `follow` this ends even where lines are written faster than they are read."""

@@ -27,7 +27,7 @@ class LogPosition(Message):
 
     source: LogSource
     file: str
-    """The file's name when it was read; a rotation may have renamed it since."""
+    """The file's name when it was read; a rotation may have renamed it since. Empty where there was none yet."""
     inode: int
     head: str
     """xxh3-64 of the file's first min(`offset`, 256) bytes: an inode is used again after a deletion."""
@@ -46,8 +46,9 @@ class LogsRequest(Message):
     """A regular expression (Python's `re`), searched in each line."""
     since_seconds: float | None = Field(default=None, ge=0)
     """Only what was logged in the last so many seconds, by this host's own clock."""
-    resume: list[LogPosition] = Field(default_factory=list)
-    """Where an earlier call for the same lines ended; `lines` and `since_seconds` are done for these sources."""
+    resume: list[LogPosition] | None = None
+    """Where an earlier call for the same lines was cut; a source without a position here appeared since, and all
+    of its lines are new. None is a first call, for which `lines` and `since_seconds` count."""
 
 
 class LogLines(Message):
@@ -69,8 +70,18 @@ class LogNotice(Message):
     text: str
 
 
-LogItem = Annotated[LogLines | LogNotice, Field(discriminator="type")]
-LOG_ITEM: TypeAdapter[LogItem] = TypeAdapter(LogItem)
+class LogStart(Message):
+    """First of all: where every source stands, so that a call which is cut before its first line can go on too."""
+
+    type: Literal["start"] = "start"
+    positions: list[LogPosition]
+
+
+LogItem = LogLines | LogNotice
+"""What a person sees."""
+LogEvent = Annotated[LogLines | LogNotice | LogStart, Field(discriminator="type")]
+LOG_EVENT: TypeAdapter[LogEvent] = TypeAdapter(LogEvent)
+"""What the verb streams."""
 
 
 class LogsResult(Message):

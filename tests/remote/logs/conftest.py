@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from remote.messages.envelope import LINE, Failure, Item, Result
-from remote.messages.logs import LOG_ITEM, LogItem, LogLines, LogNotice, LogPosition, LogsResult
+from remote.messages.logs import LOG_EVENT, LogEvent, LogLines, LogNotice, LogPosition, LogsResult, LogStart
 
 ROOT = Path(__file__).parents[3]
 DEADLINE_SECONDS = 30.0
@@ -34,7 +34,9 @@ class LogsProcess:
         )
         self.lines: list[str] = []
         self.notices: list[str] = []
-        self.items: list[LogItem] = []
+        self.started = False
+        self.resume: dict[str, LogPosition] = {}
+        """Where each source goes on after a cut, as the laptop keeps it."""
         self.result: LogsResult | None = None
         self.failure: Failure | None = None
         self._arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -45,8 +47,9 @@ class LogsProcess:
         threading.Thread(target=self._pump, daemon=True).start()
 
     @property
-    def positions(self) -> dict[str, LogPosition]:
-        return {i.source.name: i.end for i in self.items if isinstance(i, LogLines)}
+    def resumption(self) -> list[dict[str, Any]]:
+        """`LogsRequest.resume` for the next call."""
+        return [position.model_dump() for position in self.resume.values()]
 
     def until(self, true: Callable[[], bool]) -> None:
         """Take what arrives until `true()`; fails after the deadline or at the stream's end."""
@@ -82,16 +85,21 @@ class LogsProcess:
     def _take(self, raw: bytes) -> None:
         line = LINE.validate_json(raw)
         if isinstance(line, Item):
-            item = LOG_ITEM.validate_python(line.value)
-            self.items.append(item)
-            if isinstance(item, LogLines):
-                self.lines += item.lines
-            elif isinstance(item, LogNotice):
-                self.notices.append(item.text)
+            self._event(LOG_EVENT.validate_python(line.value))
         elif isinstance(line, Result):
             self.result = LogsResult.model_validate(line.value)
         elif isinstance(line, Failure):
             self.failure = line
+
+    def _event(self, event: LogEvent) -> None:
+        if isinstance(event, LogStart):
+            self.started = True
+            self.resume = {position.source.name: position for position in event.positions}
+        elif isinstance(event, LogLines):
+            self.lines += event.lines
+            self.resume[event.source.name] = event.end
+        elif isinstance(event, LogNotice):
+            self.notices.append(event.text)
 
 
 class LogFolder:

@@ -127,7 +127,7 @@ def test_grep_shows_matches_only_and_moves_on_without_any(tmp_path: Path, logs_o
     following = logs_of(follow=True, grep="hit|caf.", lines=1)
     following.until(lambda: following.lines == ["hit 2"])
     log.write(1, "miss\n" * 100)
-    following.until(lambda: following.positions["main"].offset == log.path(1).stat().st_size)
+    following.until(lambda: following.resume["main"].offset == log.path(1).stat().st_size)
     log.write(1, "café\n")
     following.until(lambda: following.lines == ["hit 2", "café"])
 
@@ -141,7 +141,7 @@ def test_a_reconnect_goes_on_at_the_exact_byte(tmp_path: Path, logs_of: Start) -
     before.kill()
     log.write(1, " it\n")
     log.write(2, "four\n")
-    after = logs_of(follow=True, resume=[at.model_dump() for at in before.positions.values()])
+    after = logs_of(follow=True, resume=before.resumption)
     after.until(lambda: len(after.lines) == 2)
     assert after.lines == ["three, half of it", "four"]
 
@@ -161,10 +161,34 @@ def test_a_reconnect_finds_its_file_under_the_name_that_rotation_gave_it(tmp_pat
     (folder / "extract.log.1").rename(folder / "extract.log.2")
     (folder / "extract.log.1").write_text("four\n")
     log.write_text("five\n")
-    resume = [at.model_dump() for at in before.positions.values()]
+    resume = before.resumption
     after = logs_of(follow=True, sources=[source], resume=resume)
     after.until(lambda: len(after.lines) == 3)
     assert after.lines == ["three", "four", "five"]
+
+
+def test_what_appeared_while_nobody_was_connected_is_shown_whole(tmp_path: Path, logs_of: Start) -> None:
+    LogFolder(tmp_path, "early").folder.mkdir(parents=True)
+    before = logs_of(follow=True, lines=1)
+    before.until(lambda: before.started)
+    before.kill()
+    LogFolder(tmp_path, "early").write(1, "one\ntwo\nthree\n")
+    LogFolder(tmp_path, "late").write(1, "four\nfive\n")
+    after = logs_of(follow=True, lines=1, resume=before.resumption)
+    after.until(lambda: len(after.lines) == 5)
+    assert after.lines == ["one", "two", "three", "four", "five"]
+
+
+def test_a_call_cut_before_its_first_line_begins_at_the_same_byte(tmp_path: Path, logs_of: Start) -> None:
+    log = LogFolder(tmp_path)
+    log.write(1, "one\ntwo\n")
+    before = logs_of(follow=True, lines=1)
+    before.until(lambda: before.started)
+    before.kill()
+    log.write(1, "three\n")
+    after = logs_of(follow=True, lines=1, resume=before.resumption)
+    after.until(lambda: len(after.lines) == 2)
+    assert after.lines == ["two", "three"]
 
 
 def test_a_reconnect_says_so_when_its_file_is_gone(tmp_path: Path, logs_of: Start) -> None:
@@ -176,7 +200,7 @@ def test_a_reconnect_says_so_when_its_file_is_gone(tmp_path: Path, logs_of: Star
     before.kill()
     log.path(2).unlink()
     log.write(3, "three\n")
-    after = logs_of(follow=True, resume=[at.model_dump() for at in before.positions.values()])
+    after = logs_of(follow=True, resume=before.resumption)
     after.until(lambda: after.lines == ["three"])
     assert "main_v2.log was removed" in after.notices[0]
 
@@ -188,7 +212,7 @@ def test_an_inode_used_again_is_not_mistaken_for_the_old_file(tmp_path: Path, lo
     before.until(lambda: len(before.lines) == 2)
     before.kill()
     log.path(1).write_text("another life\nof the same inode\n")
-    after = logs_of(follow=True, resume=[at.model_dump() for at in before.positions.values()])
+    after = logs_of(follow=True, resume=before.resumption)
     after.until(lambda: len(after.lines) == 2)
     assert after.lines == ["another life", "of the same inode"]
     assert after.notices
@@ -216,14 +240,14 @@ def test_no_line_is_lost_or_doubled_over_many_cuts_while_a_writer_writes(
     writer = threading.Thread(target=write)
     writer.start()
     got: list[str] = []
-    resume: list[dict[str, object]] = []
+    resume: list[dict[str, object]] | None = None
     while len(got) < len(written):
         following = logs_of(follow=True, lines=None, resume=resume)
         wanted = min(len(written) - len(got), pick.randrange(1, 900))
         following.until(lambda: len(following.lines) >= wanted)  # noqa: B023
         following.kill()
         got += following.lines
-        resume = [at.model_dump() for at in following.positions.values()]
+        resume = following.resumption
     writer.join()
     assert got == written
 

@@ -18,14 +18,14 @@ def _all(reader: LineReader) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(40))
 def test_any_file_comes_back_line_by_line_and_from_any_offset_it_told(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pick = random.Random(seed)
     monkeypatch.setattr(lines, "CHUNK_BYTES", pick.randrange(1, 20))
     log = tmp_path / "log"
-    log.write_bytes("".join(pick.choice("xyé\n") for _ in range(200)).encode())
+    log.write_bytes("".join(pick.choice("xyé\n") for _ in range(40)).encode())
     expected = log.read_text().split("\n")[:-1]
     reader, found = LineReader(log), []
     while not reader.at_end:
