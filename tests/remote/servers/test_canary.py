@@ -57,11 +57,6 @@ def left(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def test_a_capture_equal_to_what_its_hook_saw_passes_and_is_removed(tmp_path: Path) -> None:
-    assert "2 slots equal their boundaries within 0.0e+00" in checked(tmp_path, write_hook, write_dump)
-    assert left(tmp_path) == []
-
-
 def test_a_slot_that_is_not_its_boundary_is_named(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="slot 0 should be boundary 1"):
         checked(tmp_path, write_hook, lambda folder, rid: write_dump(folder, rid, skew=0.5))
@@ -73,12 +68,13 @@ def test_missing_rows_are_counted(tmp_path: Path) -> None:
         checked(tmp_path, lambda folder, rid: write_dump(folder, rid, rows=1))
 
 
-def test_a_pipelines_parts_count_together(tmp_path: Path) -> None:
+def test_a_capture_equal_to_what_its_hook_saw_passes_in_parts_too_and_is_removed(tmp_path: Path) -> None:
     def part(number: int) -> Writer:
         slots = slice(number, number + 1)
         return lambda folder, rid: write_dump(folder, rid, suffix=f".stage{number}of2", slots=slots)
 
-    assert "2 slots equal their boundaries" in checked(tmp_path, write_hook, part(0), part(1))
+    assert "2 slots equal their boundaries within 0.0e+00" in checked(tmp_path, write_hook, part(0), part(1))
+    assert left(tmp_path) == []
 
 
 def test_a_canary_whose_own_hook_saw_nothing_proves_nothing(tmp_path: Path) -> None:

@@ -57,16 +57,13 @@ def both(prepare: Start, context: Context) -> Callable[..., None]:
     return begin
 
 
-def test_all_nodes_are_ready_when_rank_0_has_generated(both: Callable[..., None], until: Start) -> None:
+def test_all_are_ready_with_rank_0_and_one_nodes_death_ends_the_other_by_name(
+    both: Callable[..., None], until: Start
+) -> None:
     both()
     assert until("ready", "failed", name="node0").status == "ready"
-    assert until("ready", "failed", name="node1").status == "ready"
-
-
-def test_one_nodes_death_ends_the_other_and_names_it(both: Callable[..., None], until: Start) -> None:
-    both()
-    until("ready", name="node0")
-    other = until("ready", name="node1")
+    other = until("ready", "failed", name="node1")
+    assert other.status == "ready"
     os.kill(server_of(other).pid, signal.SIGKILL)
     ended = until("failed", name="node0")
     assert "node gpu2 (rank 1) ended: It was killed by SIGKILL" in ended.cause

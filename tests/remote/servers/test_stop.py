@@ -35,8 +35,8 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_stopping_ends_the_server_and_its_supervisor_and_frees_the_port(
-    start: Start, until: Start, context: Context
+def test_stopping_ends_the_server_and_its_supervisor_and_no_bystander_that_mentions_sglang(
+    start: Start, until: Start, context: Context, bystander: subprocess.Popen[bytes]
 ) -> None:
     start()
     ready = until("ready")
@@ -46,20 +46,18 @@ def test_stopping_ends_the_server_and_its_supervisor_and_frees_the_port(
     assert find(ready.server) is None
     assert find(ready.supervisor) is None
     assert until("stopped").exit_code is not None
+    assert bystander.poll() is None
+    assert stop(StopRequest(), context).stopped == [], "a second time there is nothing to stop"
+    assert until("stopped").cause == ""
 
 
-def test_a_bystander_that_only_mentions_sglang_survives(
-    start: Start, until: Start, context: Context, bystander: subprocess.Popen[bytes]
+def test_a_dry_run_ends_nothing_and_another_workdir_finds_nothing_of_its_own(
+    start: Start, until: Start, context: Context, tmp_path: Path
 ) -> None:
     start()
-    until("ready")
-    stop(StopRequest(), context)
-    assert bystander.poll() is None
-
-
-def test_another_workdirs_server_survives(start: Start, until: Start, context: Context, tmp_path: Path) -> None:
-    start()
     ready = until("ready")
+    result = stop(StopRequest(dry_run=True), context)
+    assert server_of(ready).pid in [row.pid for row in result.processes]
     other = Context(Workdir(tmp_path / "other"), context.report)
     assert stop(StopRequest(), other).stopped == []
     assert find(ready.server) is not None
@@ -100,14 +98,6 @@ def test_a_server_deaf_to_sigterm_is_killed_after_the_grace(start: Start, until:
     assert stop(StopRequest(grace_seconds=0.5), context).remaining == []
     assert find(ready.server) is None
     assert until("stopped").exit_code == -signal.SIGKILL
-
-
-def test_a_dry_run_lists_and_ends_nothing(start: Start, until: Start, context: Context) -> None:
-    start()
-    ready = until("ready")
-    result = stop(StopRequest(dry_run=True), context)
-    assert server_of(ready).pid in [row.pid for row in result.processes]
-    assert find(ready.server) is not None
 
 
 def test_a_reused_pid_is_nobodys_server() -> None:
@@ -153,11 +143,3 @@ def test_a_zombie_counts_as_ended() -> None:
 
 def test_we_and_our_ancestors_are_untouchable() -> None:
     assert {1, os.getpid(), os.getppid()} <= untouchable()
-
-
-def test_stopping_twice_is_no_error(start: Start, until: Start, context: Context) -> None:
-    start()
-    until("ready")
-    stop(StopRequest(), context)
-    assert stop(StopRequest(), context).stopped == []
-    assert until("stopped").cause == ""
