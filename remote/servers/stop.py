@@ -127,7 +127,7 @@ def _empty_dumps(request: StopRequest, states: list[ServerState], context: Conte
         ours = claimed.startswith(f"{context.workdir.servers}/")
         in_use = any(server_processes(state) for state in states if state.mark == claimed)
         if ours and not in_use and (size := dump.empty(folder)):
-            freed.append(f"{size / (1 << 20):.1f} MiB of dumps in {folder}")
+            freed.append(f"{_amount(size)} of dumps in {folder}")
     return freed
 
 
@@ -138,4 +138,8 @@ def _remove_shm(request: StopRequest, states: list[ServerState]) -> list[str]:
     since = 0.0 if request.everything else min(state.started_at for state in states)
     found = shm.leftovers(since)
     size = shm.remove(found)
-    return [f"{size / (1 << 20):.1f} MiB of shared memory in {len(found)} files of dead processes"] if found else []
+    return [f"{_amount(size)} of shared memory in {len(found)} files of dead processes"] if found else []
+
+
+def _amount(size: int) -> str:
+    return f"{size / (1 << 20):,.1f} MiB" if size >= 1 << 20 else f"{size / (1 << 10):.0f} KiB"

@@ -19,6 +19,7 @@ from remote.servers.processes import deliver, find, is_zombie, members, untoucha
 
 SUPERVISOR_SECONDS = 10.0
 PORT_SECONDS = 10.0
+REAP_SECONDS = 2.0
 
 
 def stop_server(paths: ServerPaths, state: ServerState, grace_seconds: float = ending.GRACE_SECONDS) -> list[str]:
@@ -67,19 +68,23 @@ def describe_remaining(process: psutil.Process) -> str:
 
 
 def zombies(rows: list[ProcessRow]) -> list[str]:
-    """Those of `rows` that ended and are still in the process table, a sentence each: they hold nothing any more."""
-    said = []
-    for row in rows:
-        try:
-            process = psutil.Process(row.pid)
-            parent = process.parent()
-        except psutil.NoSuchProcess:
-            continue
-        if is_zombie(process) and parent is not None:
-            said.append(
-                f"pid {row.pid} ended and holds nothing, but {parent.name()} (pid {parent.pid}) does not reap it"
-            )
-    return said
+    """Those of `rows` that ended and that nobody reaps, a sentence each: they hold nothing any more.
+
+    Usual in a container whose PID 1 is no init.
+    """
+    ending.wait_until(lambda: not any(map(_unreaped, rows)), REAP_SECONDS)
+    return [said for row in rows if (said := _unreaped(row))]
+
+
+def _unreaped(row: ProcessRow) -> str:
+    try:
+        process = psutil.Process(row.pid)
+        parent = process.parent()
+    except psutil.NoSuchProcess:
+        return ""
+    if not is_zombie(process) or parent is None:
+        return ""
+    return f"pid {row.pid} ended and holds nothing, but {parent.name()} (pid {parent.pid}) does not reap it"
 
 
 def _await_supervisor(state: ServerState, supervisor: psutil.Process) -> None:
