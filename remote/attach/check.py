@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import importlib.util
 import os
 from types import ModuleType
 from typing import Any
@@ -19,6 +18,7 @@ from remote.errors import HostError
 from remote.messages.attach import ModuleCheck, Way
 
 _GROUP = "sglang.srt.plugins"
+_HOOK = "remote.capture.hook"
 _DUMP_DIR = "SGLANG_HS_DUMP_DIR"
 
 
@@ -40,7 +40,17 @@ def look(question: dict[str, Any]) -> dict[str, object]:
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
     problem = _plugin_problem() if question["way"] == "plugin" else _patch_problem(module)
-    return {"file": str(module.__file__), "problem": problem}
+    return {"file": str(module.__file__), "problem": problem or _hook_problem()}
+
+
+def _hook_problem() -> str:
+    """Why the code that block and plugin call cannot be loaded here; they only log it, deep in a server's log."""
+    try:
+        hook = importlib.import_module(_HOOK)
+    except Exception as error:
+        return f"{_HOOK} cannot be imported ({type(error).__name__}: {error})"
+    missing = [name for name in ("install", "install_in") if not callable(getattr(hook, name, None))]
+    return f"{_HOOK} has no {missing[0]}" if missing else ""
 
 
 def _patch_problem(module: ModuleType) -> str:
@@ -55,6 +65,4 @@ def _plugin_problem() -> str:
     entries = [entry for entry in importlib.metadata.entry_points(group=_GROUP) if entry.name == PLUGIN_NAME]
     if len(entries) != 1:
         return f"{len(entries)} plugins named {PLUGIN_NAME} are on the path instead of one"
-    if importlib.util.find_spec(entries[0].module) is None:
-        return f"the plugin's module {entries[0].module} is not on the path"
     return ""

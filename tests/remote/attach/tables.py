@@ -84,7 +84,7 @@ def flags_row(version: str) -> tuple[str, str]:
         unpack(version, Path(folder), whole=True)
         line = {"flags": ["--model-path=/models/any"], "capture": True}
         interpreter = Interpreter(ROOT, {"PYTHONPATH": folder, "SGLANG_USE_CPU_ENGINE": "1"})
-        answer = interpreter.ask("tests.remote.attach.parsers:parse_all", {"lines": [line], "tolerant": True})
+        answer = interpreter.ask("tests.remote.attach.releases:parse_all", {"lines": [line], "tolerant": True})
         return (version, " ".join(f"`{flag}`" for flag in answer["answers"][0]["added"]))
 
 

@@ -36,7 +36,7 @@ def line(*flags: str, capture: bool = True) -> dict[str, object]:
 
 def asked(lines: list[dict[str, object]], env: dict[str, str], *, tolerant: bool) -> Answers:
     interpreter = Interpreter(ROOT, {**CPU, **env})
-    answer = interpreter.ask("tests.remote.attach.parsers:parse_all", {"lines": lines, "tolerant": tolerant})
+    answer = interpreter.ask("tests.remote.attach.releases:parse_all", {"lines": lines, "tolerant": tolerant})
     answers: Answers = answer["answers"]
     return answers
 

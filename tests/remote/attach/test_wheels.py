@@ -12,11 +12,14 @@ import pytest
 
 from remote.attach import block
 from remote.attach.families import FAMILIES
+from remote.capture.hook import MODEL_CLASSES
 from tests.remote.attach.conftest import Host
 from tests.remote.attach.wheels import VERSIONS, WITHOUT_PLUGINS
 
 pytestmark = pytest.mark.wheels
 each_version = pytest.mark.parametrize("version", VERSIONS)
+WRAPPERS = {"KimiK25ForConditionalGeneration"}
+"""Architectures whose own file wraps a family's model."""
 WheelHost = Callable[[str], Host]
 
 
@@ -96,15 +99,13 @@ def test_the_installed_copy_tells_whether_plugins_reach_the_scheduler(version: s
 
 
 @each_version
-def test_the_families_hold_the_classes_that_capture_reads(version: str, wheel_host: WheelHost) -> None:
+def test_the_families_hold_the_classes_that_capture_wraps(version: str, wheel_host: WheelHost) -> None:
     host = wheel_host(version)
     for family in FAMILIES:
-        classes = {
-            node.name
-            for node in ast.parse(family.file(host.package).read_bytes()).body
-            if isinstance(node, ast.ClassDef)
-        }
-        assert set(family.architectures) - {"KimiK25ForConditionalGeneration"} <= classes
+        body = ast.parse(family.file(host.package).read_bytes()).body
+        classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
+        assert MODEL_CLASSES[family.module] in classes
+        assert set(family.architectures) - WRAPPERS <= classes
 
 
 def test_the_wheels_source_is_what_an_interpreter_with_it_in_front_would_import(wheel_host: WheelHost) -> None:

@@ -36,7 +36,7 @@ def _cached(version: str) -> list[Path]:
 def unpack(version: str, site: Path, *, whole: bool = False) -> Path:
     """Lay a wheel out in `site` as pip would and return the `sglang` folder.
 
-    Its metadata and what attach looks at, or with `whole` every Python file.
+    Its metadata and what attach looks at, or with `whole` all of it.
     """
     with zipfile.ZipFile(wheel(version)) as archive:
         wanted = [name for name in archive.namelist() if _is_wanted(name, whole)]
@@ -46,6 +46,6 @@ def unpack(version: str, site: Path, *, whole: bool = False) -> Path:
 
 def _is_wanted(name: str, whole: bool) -> bool:
     if whole:
-        return name.endswith(".py") or ".dist-info/" in name
+        return True
     looked_at = ("sglang/srt/models/", "sglang/srt/plugins/", "sglang/srt/managers/scheduler.py")
     return ".dist-info/" in name or (name.endswith(".py") and (name.startswith(looked_at) or name.count("/") == 1))

@@ -1,0 +1,92 @@
+"""The host's Python imports what was attached: the real SGLang, patched in a copy that stands in front of it."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from remote.attach import patch
+from remote.attach.families import FAMILIES
+from remote.attach.interpreter import Interpreter
+from remote.attach.probe import find_installation
+from remote.attach.ways import environment
+from remote.capture.hook import MODEL_CLASSES
+from remote.errors import HostError
+from remote.messages.attach import Way
+from tests.remote.attach.conftest import Host
+from tests.remote.attach.wheels import VERSIONS, WITHOUT_PLUGINS, NoRegistry, unpack
+
+ROOT = Path(__file__).resolve().parents[3]
+CPU = {"SGLANG_USE_CPU_ENGINE": "1"}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Host:
+    """A second copy of the installed SGLang: model files of its own, links to everything else."""
+    installed = Path(sysconfig.get_paths()["purelib"])
+    site = tmp_path / "checkout"
+    for folder, own in (("sglang", "srt"), ("sglang/srt", "models")):
+        (site / folder).mkdir(parents=True)
+        for child in (installed / folder).iterdir():
+            if child.name != own:
+                (site / folder / child.name).symlink_to(child)
+    shutil.copytree(installed / "sglang/srt/models", site / "sglang/srt/models")
+    for metadata in installed.glob("sglang-*.dist-info"):
+        shutil.copytree(metadata, site / metadata.name)
+    host = Host(site, tmp_path / "workdir")
+    host.env |= CPU
+    return host
+
+
+@pytest.mark.engine
+def test_the_copy_in_front_is_patched_and_is_what_python_imports(checkout: Host) -> None:
+    installed = Path(sysconfig.get_paths()["purelib"]) / "sglang"
+    report = checkout.attach(check_import=True)
+    assert report.installation.others == [str(installed)]
+    assert report.installation.editable
+    assert [(check.file, check.attached) for check in report.checks] == [(str(checkout.model()), True)]
+    assert b"roost" not in (installed / "srt/models/deepseek_v2.py").read_bytes()
+
+
+@pytest.mark.engine
+def test_the_plugin_is_seen_by_the_loader_and_edits_nothing(checkout: Host) -> None:
+    before = checkout.model().read_bytes()
+    report = checkout.attach(attach="plugin", check_import=True)
+    assert [check.attached for check in report.checks] == [True]
+    assert report.changed == []
+    assert checkout.model().read_bytes() == before
+
+
+@pytest.mark.engine
+def test_an_import_that_fails_is_one_sentence_with_its_cause(checkout: Host) -> None:
+    checkout.model().write_text("raise RuntimeError('planted')\n")
+    with pytest.raises(HostError, match=r"cannot import sglang\.srt\.models\.deepseek_v2: RuntimeError: planted"):
+        checkout.attach(attach="plugin", check_import=True)
+
+
+@pytest.mark.wheels
+@pytest.mark.parametrize("way", ["patch", "plugin"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_releases_own_model_classes_are_captured_once_imported(version: str, way: Way, tmp_path: Path) -> None:
+    """Real modules, real block or plugin, real capture code; only compiled kernels are stood in for."""
+    if way == "plugin" and version in WITHOUT_PLUGINS:
+        pytest.skip(f"SGLang {version} loads no plugins")
+    try:
+        unpack(version, tmp_path, whole=True)
+    except NoRegistry as error:
+        pytest.skip(str(error))
+    env = {**CPU, "PYTHONPATH": str(tmp_path)}
+    if way == "patch":
+        installation = find_installation(payload=ROOT, env=env)
+        patch.attach(installation, patch.targets(installation), dry_run=False)
+    env |= environment(way, ROOT, env) | {"SGLANG_HS_DUMP_DIR": str(tmp_path / "dump")}
+    question = {"modules": MODEL_CLASSES, "plugins": way == "plugin"}
+    answer = Interpreter(ROOT, env).ask("tests.remote.attach.releases:wrapped", question)
+    assert answer == {"wrapped": dict.fromkeys(MODEL_CLASSES, True)}
+
+
+def test_attach_and_capture_know_the_same_modules() -> None:
+    assert {family.module for family in FAMILIES} == set(MODEL_CLASSES)
