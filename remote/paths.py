@@ -16,6 +16,9 @@ from pathlib import Path
 
 from remote.errors import UsageError
 
+COMPRESSED_SUFFIX = ".rz"
+"""Follows a shard's name where it is kept compressed (`remote.codec`)."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

@@ -1,13 +1,14 @@
-"""`inv unpack`: compressed shards made plain again, on the laptop or on a host."""
+"""`inv compress` and `inv unpack`: shards kept compressed on their hosts, and made plain again anywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
-from remote.messages.codec import UnpackRequest, UnpackResult
+from remote.messages.codec import CompressRequest, CompressResult, UnpackRequest, UnpackResult
 from remote.messages.envelope import Progress
 
 OnProgress = Callable[[Host, Progress], None]
@@ -25,3 +26,8 @@ def unpack(backend: Backend, request: UnpackRequest, on_progress: OnProgress | N
     host = backend.host
     notify = None if on_progress is None else lambda line: on_progress(host, line)
     return backend.call("unpack", request, UnpackResult, deadline=None, on_progress=notify)
+
+
+def compress(fleet: Fleet, run: str, on_progress: OnProgress | None = None) -> list[Outcome[CompressResult]]:
+    """Compress a run's finished shards where they lie, on every host at once; the ledgers know."""
+    return fleet.call("compress", CompressRequest(run=run), CompressResult, deadline=None, on_progress=on_progress)

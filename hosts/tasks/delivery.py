@@ -1,4 +1,4 @@
-"""Tasks that bring shards home: `pull`, `unpack`."""
+"""Tasks that bring shards home: `pull`, `compress`, `unpack`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hosts.errors import UsageError
 from hosts.pull.pull import Wish
 from hosts.tasks.data import data_session
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
-from remote.messages.codec import UnpackRequest
+from remote.messages.codec import CompressResult, UnpackRequest
 from remote.messages.transfer import Store
 from remote.transfer.hostpull import Compress, Limits
 
@@ -71,6 +71,28 @@ def pull(
             finish(show_pulled(output, pulling.dry_run(fleet, wish, to)))
         else:
             finish(show_pulled(output, pulling.pull(fleet, wish, to, watching(output), cast(Store, store))))
+
+
+@roost_task(TARGET, JSON, run="name of the run (default: the one planned last)")
+def compress(
+    context: Context,
+    run: str = "",
+    host: str | None = None,
+    hosts: str | None = None,
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Compress finished shards where they lie, without loss, to two thirds; pull and verify read them as they are."""
+    with session(host, hosts, inventory, json) as (fleet, output):
+        with live_lines(output) as lines:
+            outcomes = unpacking.compress(fleet, run or extraction.newest_run(fleet), lines)
+        finish(output.outcomes(outcomes, _compressed_line, lambda result: bool(result.failed)))
+
+
+def _compressed_line(result: CompressResult) -> str:
+    gained = result.plain_bytes - result.packed_bytes
+    text = f"{result.compressed:,} shards compressed, {size(gained)} gained"
+    return f"{text}, {len(result.failed):,} are damaged and stay plain" if result.failed else text
 
 
 @roost_task(

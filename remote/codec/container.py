@@ -17,9 +17,10 @@ from remote.codec.layout import Layout, header_bytes, layout_of
 from remote.codec.piece import HEADER, Bytes, DamagedError, pack, payload_bytes, unpack
 from remote.errors import RecordError
 from remote.files import written_aside
+from remote.paths import COMPRESSED_SUFFIX
 
 MAGIC = b"ROOSTRZ1"
-SUFFIX = ".rz"
+SUFFIX = COMPRESSED_SUFFIX
 _TAIL = struct.Struct("<I8s")
 
 

@@ -17,7 +17,7 @@ from remote.files import ASIDE, make_directory
 from remote.messages.extract import Counts, Identity
 from remote.messages.server import ServerState
 from remote.parity.bands import NormBand
-from remote.paths import RunPaths, shard_name
+from remote.paths import COMPRESSED_SUFFIX, RunPaths, shard_name
 
 
 @dataclass
@@ -73,16 +73,21 @@ def check_server(ledger: Ledger, run: str, identity: Identity, state: ServerStat
 def reconcile(ledger: Ledger, paths: RunPaths) -> None:
     """Forget rows whose shard is not there as it was, and delete shards (whole or aside) that have no row."""
     present = {entry.name: entry.stat().st_size for entry in os.scandir(paths.shards)}
-    rows = {shard_name(index): (index, *rest) for index, rest in ledger.states().items()}
-    lost = [
+    done = {
+        shard_name(index) + (COMPRESSED_SUFFIX if stored == "compressed" else ""): (index, size, stored)
+        for index, (state, size, stored) in ledger.states().items()
+        if state == "done"
+    }
+    lost = {
         index
-        for name, (index, state, size, stored) in rows.items()
-        if state == "done" and stored == "plain" and present.get(name) != size
-    ]
+        for name, (index, size, stored) in done.items()
+        if name not in present or (stored == "plain" and present[name] != size)
+    }
     ledger.forget(lost)
     for name in present:
-        index, state, _, _ = rows.get(name, (-1, "", 0, ""))
-        stranger = name.startswith("hs_") and name.endswith(".safetensors") and (state != "done" or index in lost)
+        index, _, _ = done.get(name, (-1, 0, ""))
+        is_shard = name.startswith("hs_") and name.removesuffix(COMPRESSED_SUFFIX).endswith(".safetensors")
+        stranger = is_shard and (name not in done or index in lost)
         if stranger or name.startswith(ASIDE):
             (paths.shards / name).unlink(missing_ok=True)
 

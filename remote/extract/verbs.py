@@ -33,7 +33,7 @@ from remote.messages.extract import (
     ShardsRequest,
     ShardsResult,
 )
-from remote.paths import RunPaths
+from remote.paths import COMPRESSED_SUFFIX, RunPaths
 
 BATCH = 500
 """Rows an item: about 60 kB of JSON."""
@@ -191,11 +191,12 @@ def _batches(paths: RunPaths, request: ShardsRequest) -> Iterator[ShardBatch]:
 def _delete_shards(paths: RunPaths, indices: Iterable[int]) -> int:
     freed = 0
     for index in indices:
-        shard = paths.shard(index)
-        try:
-            size = shard.stat().st_size
-            shard.unlink()
-        except FileNotFoundError:
-            continue
-        freed += size
+        plain = paths.shard(index)
+        for shard in (plain, plain.with_name(plain.name + COMPRESSED_SUFFIX)):
+            try:
+                size = shard.stat().st_size
+                shard.unlink()
+            except FileNotFoundError:
+                continue
+            freed += size
     return freed

@@ -29,3 +29,21 @@ class UnpackResult(Message):
     plain_bytes: int
     failed: dict[str, str] = Field(default_factory=dict)
     """Containers that are damaged, by path, with the reason."""
+
+
+class CompressRequest(Message):
+    """Compress a run's finished shards where they lie."""
+
+    run: str
+    processes: int = 0
+    """0: half of the cores, since servers run beside it."""
+
+
+class CompressResult(Message):
+    """What became of them."""
+
+    compressed: int
+    plain_bytes: int
+    packed_bytes: int
+    failed: dict[int, str] = Field(default_factory=dict)
+    """Records whose shard stays plain, with the reason."""

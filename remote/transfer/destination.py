@@ -28,7 +28,7 @@ from remote.errors import HostError
 from remote.files import FILE_MODE, make_directory, write_whole, written_aside
 from remote.messages.extract import ShardRow
 from remote.messages.transfer import DeliveredRow, Store
-from remote.paths import shard_name
+from remote.paths import COMPRESSED_SUFFIX, shard_name
 from remote.transfer.landing import Landing
 from remote.transfer.ledger import DestinationLedger
 
@@ -80,7 +80,7 @@ class Destination:
 
     def final(self, index: int, stored: Store = "plain") -> Path:
         """Where a record is when it is whole and verified."""
-        return self.shards / (shard_name(index) + (".rz" if stored == "compressed" else ""))
+        return self.shards / (shard_name(index) + (COMPRESSED_SUFFIX if stored == "compressed" else ""))
 
     def part(self, index: int) -> Path:
         """Where a record is while it is under way."""

@@ -16,7 +16,7 @@ import xxhash
 
 from remote.files import FILE_MODE
 from remote.messages.extract import ShardRow
-from remote.paths import shard_name
+from remote.paths import COMPRESSED_SUFFIX, shard_name
 from remote.transfer.sender import BLOCK_BYTES, DIGEST_BYTES, block_digest
 
 _PIECE_BYTES = 1 << 20
@@ -53,7 +53,7 @@ class Landing:
     @property
     def name(self) -> str:
         """Its file's name on the source."""
-        return shard_name(self.row.index) + (".rz" if self.row.stored == "compressed" else "")
+        return shard_name(self.row.index) + (COMPRESSED_SUFFIX if self.row.stored == "compressed" else "")
 
     def left(self) -> int:
         """Bytes that an earlier pull left, worth comparing."""

@@ -14,6 +14,7 @@ VERBS: dict[str, str] = {
     "bench": "remote.bench.verb:bench",
     "canary": "remote.servers.canary:canary",
     "clean": "remote.servers.clean:clean",
+    "compress": "remote.codec.atrest:compress",
     "control": "remote.extract.verbs:control",
     "detach": "remote.attach.verbs:detach",
     "export": "remote.data.export.verb:export",

@@ -1,0 +1,72 @@
+"""A run's shards compressed in place: the ledger knows, the bytes are the same, and what is damaged stays as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import xxhash
+
+from remote.codec.atrest import compress
+from remote.codec.reader import CompressedShard
+from remote.context import Context
+from remote.extract.ledger import Ledger, Row
+from remote.extract.session import reconcile
+from remote.extract.verbs import freed
+from remote.messages.codec import CompressRequest
+from remote.messages.extract import IndicesRequest
+from remote.paths import RunPaths, Workdir
+from remote.report import Report
+from tests.remote.codec.test_container import shard
+
+
+def run_of(workdir: Path, records: int) -> tuple[Context, RunPaths, dict[int, bytes]]:
+    context = Context(Workdir(workdir), Report())
+    paths = context.workdir.run("trial")
+    paths.shards.mkdir(parents=True)
+    contents = {index: shard(paths.shard(index), 50 + index) for index in range(records)}
+    with Ledger(paths.ledger) as ledger:
+        ledger.record(
+            Row(index, "done", 1, 1, size_bytes=len(content), xxh3=xxhash.xxh3_128_hexdigest(content))
+            for index, content in contents.items()
+        )
+    return context, paths, contents
+
+
+def names(paths: RunPaths) -> list[str]:
+    return sorted(path.name for path in paths.shards.iterdir())
+
+
+def test_finished_shards_are_compressed_and_the_ledger_says_so(tmp_path: Path) -> None:
+    context, paths, contents = run_of(tmp_path, 3)
+    result = compress(CompressRequest(run="trial", processes=2), context)
+    assert (result.compressed, result.failed) == (3, {})
+    assert names(paths) == [f"hs_{index}.safetensors.rz" for index in range(3)]
+    with Ledger(paths.ledger) as ledger:
+        assert [row.stored for _, row in ledger.shards()] == ["compressed"] * 3
+        reconcile(ledger, paths)
+    assert len(names(paths)) == 3
+    for index, content in contents.items():
+        with CompressedShard(paths.shards / f"hs_{index}.safetensors.rz") as reader:
+            assert reader.readall() == content
+    assert compress(CompressRequest(run="trial"), context).compressed == 0
+
+
+def test_a_damaged_shard_stays_plain_and_is_reported(tmp_path: Path) -> None:
+    context, paths, _ = run_of(tmp_path, 2)
+    content = bytearray(paths.shard(0).read_bytes())
+    content[-1] ^= 1
+    paths.shard(0).write_bytes(content)
+    result = compress(CompressRequest(run="trial", processes=1), context)
+    assert list(result.failed) == [0]
+    assert names(paths) == ["hs_0.safetensors", "hs_1.safetensors.rz"]
+
+
+def test_a_compressed_shard_is_freed_like_a_plain_one_and_missed_when_it_is_gone(tmp_path: Path) -> None:
+    context, paths, _ = run_of(tmp_path, 2)
+    compress(CompressRequest(run="trial", processes=1), context)
+    assert freed(IndicesRequest(run="trial", indices=[0]), context).freed_bytes > 0
+    assert names(paths) == ["hs_1.safetensors.rz"]
+    (paths.shards / "hs_1.safetensors.rz").unlink()
+    with Ledger(paths.ledger) as ledger:
+        reconcile(ledger, paths)
+        assert [index for index, (state, _, _) in ledger.states().items() if state == "done"] == []
