@@ -57,7 +57,7 @@ def test_memory_is_read_by_nvml_and_by_nvidia_smi(
 def test_who_holds_the_gpu_is_named_by_its_device_node(holder: subprocess.Popen[str]) -> None:
     found = {entry.process.pid: entry for entry in find_obstacles(NEEDS, gpus(), everything=False)}
     assert holder.pid in found
-    assert found[holder.pid].holds == [gpus()[0].node]
+    assert found[holder.pid].row({}).holds == [gpus()[0].node]
 
 
 def test_force_gives_the_memory_back_before_it_says_done(holder: subprocess.Popen[str], tmp_path: Path) -> None:
