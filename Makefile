@@ -5,6 +5,7 @@
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && exit; done; echo python3)
 BIN := .venv/bin
+FAST := not ssh and not engine and not reader and not namespaces
 
 .DEFAULT_GOAL := help
 .PHONY: help system venv engine readers demo practice-up practice-down test test-fast lint clean
@@ -43,8 +44,8 @@ lint: venv ## ruff and mypy
 	$(BIN)/mypy
 
 test-fast: venv engine ## the tests that start no server and open no connection; under a minute
-	$(BIN)/python -m pytest -m "not ssh and not engine and not reader and not namespaces" tests/hosts tests/fleet
-	.engine/bin/python -m pytest -m "not ssh and not engine and not reader and not namespaces" tests/remote
+	$(BIN)/python -m pytest -n 2 -m "$(FAST)" tests/hosts tests/fleet
+	.engine/bin/python -m pytest -n 2 -m "$(FAST)" tests/remote
 
 test: lint readers ## lint, types and every test, with real sshd, rsync and SGLang
 	$(BIN)/python -m pytest tests/hosts tests/fleet

@@ -80,7 +80,7 @@ class Demo:
         try:
             done = subprocess.run(
                 command,
-                cwd=self.paths.root,
+                cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 timeout=STEP_SECONDS,
@@ -112,7 +112,14 @@ class Demo:
         """Open the middle record as a trainer does and return what speculators made of it."""
         script = Path(__file__).parent / "engine" / "open_record.py"
         index = json.loads((self.dataset / "manifest.json").read_text())["records"] // 2
-        command = [str(reader_python(READER)), "-W", "ignore", str(script), str(self.destination), str(index)]
+        command = [
+            str(reader_python(READER, self.paths.root)),
+            "-W",
+            "ignore",
+            str(script),
+            str(self.destination),
+            str(index),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         if done.returncode:
             said = (done.stderr.strip().splitlines() or ["no word"])[-1]
@@ -124,13 +131,13 @@ class Demo:
 
     def _short(self, path: Path) -> str:
         """As a person in the clone's root would type it."""
-        return str(path.relative_to(self.paths.root))
+        return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
-def main() -> int:
-    """Run the demo; exit 1 with one sentence where a step fails."""
+def main(root: Path = ROOT) -> int:
+    """Run the demo with `root`'s `.practice` and `.engine`; exit 1 with one sentence where a step fails."""
     console = Console(highlight=False)
-    paths = PracticePaths(ROOT)
+    paths = PracticePaths(root)
     try:
         demo = Demo(paths, f"{PREFIX}{datetime.now():%Y%m%d-%H%M%S}", console)
         _begin(paths, console)
@@ -162,4 +169,4 @@ def _begin(paths: PracticePaths, console: Console) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*map(Path, sys.argv[1:2])))

@@ -80,7 +80,7 @@ def _build(folder: Path, reader: Reader, engine_python: Path, borrowed: Path) ->
 def _site_packages(python: Path) -> Path:
     """Where that venv keeps its packages, without starting it."""
     (found,) = (python.parent.parent / "lib").glob("python3.*/site-packages")
-    return found
+    return found.resolve()
 
 
 def _digest(reader: Reader, borrowed: Path) -> str:
