@@ -35,6 +35,9 @@ def verdict(result: VerifyResult) -> str:
     if result.delivered:
         parts.append(f"{result.delivered:,} delivered and freed")
     found = ", ".join(parts) if parts else "all right"
+    if result.parity:
+        worst = max(max(one.errors) for one in result.parity)
+        found += f"; {len(result.parity)} compared with transformers, at most {worst:.1e} off"
     return f"{checked} checked in {duration(result.wall_seconds)}: {found}"
 
 

@@ -25,7 +25,7 @@ class VerifyRequest(Message):
     """A run in this host's working directory; its token ids come from its assignment."""
     model: str = ""
     """A model folder: also compare a sample with what transformers computes."""
-    parity_records: int = 2
+    parity_records: int = Field(default=4, ge=1)
     """Size of that sample."""
     threads: int | None = None
     """Default: one a core."""
