@@ -18,6 +18,7 @@ from hosts.console.live import live_lines
 from hosts.console.output import Output
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome
+from hosts.tasks.notifying import NOTIFY, Teller
 from hosts.tasks.session import JSON, TARGET, finish, roost_task, session
 from remote.messages.extract import RunStatus
 
@@ -28,6 +29,7 @@ _RUN = {"run": "name of the run (default: the one planned last)"}
     TARGET,
     JSON,
     _RUN,
+    NOTIFY,
     detach="return once every host has started",
     pause="take no further records until --resume",
     resume="go on after --pause",
@@ -44,6 +46,7 @@ def extract(
     resume: bool = False,
     stop: bool = False,
     then: str = "",
+    notify: bool = False,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
@@ -56,10 +59,11 @@ def extract(
         if len(wishes) > 1 or then not in ("", "stop"):
             raise UsageError("Give one of --pause, --resume and --stop; --then knows only 'stop'.")
         run = run or extraction.newest_run(fleet)
+        teller = Teller(fleet, output, f"run {run}", "finished", end_line, has_failed) if notify else None
         if wishes:
             finish(output.outcomes(extraction.steer(fleet, run, wishes[0]), end_line))
             return
-        finish(_extract(fleet, output, run, then_stop=True if then else None, detach=detach))
+        finish(_extract(fleet, output, run, then_stop=True if then else None, detach=detach, teller=teller))
 
 
 @roost_task(TARGET, JSON, run="name of the run (default: each host's newest)")
@@ -78,7 +82,9 @@ def status(
         finish(output.outcomes(outcomes))
 
 
-def _extract(fleet: Fleet, output: Output, run: str, *, then_stop: bool | None, detach: bool) -> int:
+def _extract(
+    fleet: Fleet, output: Output, run: str, *, then_stop: bool | None, detach: bool, teller: Teller | None
+) -> int:
     with live_lines(output) as lines:
         started = extraction.start(fleet, run, then_stop=then_stop, on_progress=lines)
     show_start(output, started)
@@ -88,4 +94,7 @@ def _extract(fleet: Fleet, output: Output, run: str, *, then_stop: bool | None, 
     with live_lines(output) as lines:
         ended = extraction.follow(fleet.narrowed(working), run, lambda host, told: lines(host, live_line(told)))
     failed = [Outcome[RunStatus](outcome.host, error=outcome.error) for outcome in started.outcomes if not outcome.ok]
+    if teller is not None:
+        for outcome in [*ended, *failed]:
+            teller(outcome)
     return output.outcomes([*ended, *failed], end_line, has_failed)

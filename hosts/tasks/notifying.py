@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from hosts.console.output import Output
+from hosts.errors import HostError
 from hosts.fleet import Fleet, Outcome
 from hosts.notify import NotifyError, check_notify, event_of, notify
 
@@ -22,6 +23,7 @@ class Teller:
         subject: str,
         done: Literal["ready", "finished"],
         line: Callable[[Any], str],
+        failed: Callable[[Any], bool] = lambda _: False,
     ) -> None:
         """Raises UsageError where a host has nobody to tell, before anything is done."""
         check_notify(fleet)
@@ -29,11 +31,15 @@ class Teller:
         self._subject = subject
         self._done = done
         self._line = line
+        self._failed = failed
 
     def __call__(self, outcome: Outcome[Any]) -> None:
         """Tell one outcome."""
-        message = "" if outcome.value is None else self._line(outcome.value)
+        error, message = outcome.error, ""
+        if outcome.value is not None:
+            message = self._line(outcome.value)
+            error = HostError(message) if self._failed(outcome.value) else None
         try:
-            notify(outcome.host, event_of(outcome.host, self._subject, outcome.error, self._done, message))
+            notify(outcome.host, event_of(outcome.host, self._subject, error, self._done, message))
         except NotifyError as error:
             self._output.note(f"{outcome.host.name}: {error}")
