@@ -14,7 +14,7 @@ from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, PlannedShare, load, make_plan, plan_path, save
 from hosts.transport.backend import Backend
 from remote.messages.dataset import Manifest
-from remote.messages.extract import Identity, RunRequest, RunStatus
+from remote.messages.extract import Identity, RunRequest, RunStatus, longest_record
 from remote.messages.plan import Prospect, ProspectRequest
 
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "half": "F16", "float32": "F32", "float": "F32"}
@@ -194,8 +194,8 @@ def _refuse_second(path: Path, anew: bool) -> None:
 
 
 def _refuse_long(lengths: array[int], hosts: list[Host], prospects: dict[str, Prospect]) -> None:
-    """One token of the context is the answer's."""
-    admitted = min(context_length(host, prospects[host.name]) for host in hosts) - 1
+    """Some tokens of the context are the answer's and the server's own."""
+    admitted = longest_record(min(context_length(host, prospects[host.name]) for host in hosts))
     long = [index for index, length in enumerate(lengths) if length > admitted]
     if long:
         raise UsageError(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from remote.errors import HostError, UsageError
 from remote.extract.epochs import DESCRIPTION, TOKENS, newest, newest_epoch, read_description
 from remote.files import ASIDE, DIRECTORY_MODE, fsync_directory, make_directory
-from remote.messages.extract import Assignment
+from remote.messages.extract import Assignment, longest_record
 from remote.paths import RunPaths, Workdir
 
 
@@ -45,14 +45,14 @@ class Work:
     def refusals(self) -> Iterator[tuple[int, str]]:
         """Positions of records that no server can take, each with the reason."""
         vocabulary, context = self.assignment.vocab_size, self.assignment.context_length
-        lengths = self.lengths()
-        for position in np.flatnonzero((lengths == 0) | (lengths >= context)).tolist():
-            long = f"It has {lengths[position]} tokens; a context of {context} admits {context - 1}."
+        lengths, longest = self.lengths(), longest_record(context)
+        for position in np.flatnonzero((lengths == 0) | (lengths > longest)).tolist():
+            long = f"It has {lengths[position]} tokens; a context of {context} admits {longest}."
             yield position, long if lengths[position] else "It has no tokens."
         strange = np.flatnonzero((self.token_ids < 0) | (self.token_ids >= vocabulary))
         owners = np.searchsorted(self.offset, strange, side="right") - 1
         for position, first in zip(*np.unique(owners, return_index=True), strict=True):
-            if lengths[position] >= context:
+            if lengths[position] > longest:
                 continue
             wrong = self.token_ids[strange[first]]
             yield int(position), f"Token id {wrong} lies outside the vocabulary of {vocabulary}."

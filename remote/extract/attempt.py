@@ -24,6 +24,7 @@ from remote.extract.client import Answer, AttemptError, ServerGoneError
 from remote.extract.commit import Committer
 from remote.extract.dump import Expected, expected_bytes
 from remote.extract.endpoint import Endpoint
+from remote.extract.join import join
 from remote.extract.ledger import Row
 from remote.extract.parity import Parity, is_sampled
 from remote.extract.store import Stored, store
@@ -92,7 +93,7 @@ class Harvest:
             flag=" ".join(self.band.observe(stored.mean_norm, stored.max_norm)),
             attempts=task.attempt,
         )
-        await self.committer.commit(row, found.parts)
+        await self.committer.commit(row, {*found.parts, found.whole})
         return row
 
     async def _prefill(self, rid: str, task: Task, endpoint: Endpoint, *, logprobs: bool) -> Answer:
@@ -138,12 +139,19 @@ class Harvest:
                         f"The shard of record {expected.index} could not be written: {error.strerror or error}.",
                         remedy="Mend the disk; then `inv extract` resumes.",
                     ) from error
-            while not self.has_room(expected_bytes(expected.identity, len(expected.tokens))):
-                if self.leaving():
-                    raise AttemptError("The disk was full when the run was stopped.")
-                await asyncio.sleep(DISK_POLL_SECONDS)
+            await self._await_room(expected_bytes(expected.identity, len(expected.tokens)))
+
+    async def _await_room(self, size: int) -> None:
+        while True:
+            if self.leaving():
+                raise AttemptError("The disk was full when the run was stopped.")
+            await asyncio.sleep(DISK_POLL_SECONDS)
+            if self.has_room(size):
+                return
 
 
 def _store_parts(found: Found, shard: Path, expected: Expected) -> Stored:
-    (dump,) = found.parts
+    dump = found.whole
+    if len(found.parts) > 1 and not dump.exists():
+        join(found.parts, dump)
     return store(dump, shard, expected)

@@ -27,6 +27,8 @@ class Found:
     """A record's dump as files: one, or one a pipeline stage in order of stages."""
 
     parts: tuple[Path, ...]
+    whole: Path
+    """The record's one dump: the only part itself, or where the parts are to be joined."""
 
 
 class Watch:
@@ -71,12 +73,13 @@ def _look(directory: Path, expected: dict[str, asyncio.Future[Found]]) -> None:
     for rid, future in list(expected.items()):
         if future.done():
             continue
-        if rid + WHOLE in names:
-            future.set_result(Found((directory / (rid + WHOLE),)))
+        whole = directory / (rid + WHOLE)
+        if whole.name in names:
+            future.set_result(Found((whole,), whole))
         elif rid + FAILED in names:
             _fail(future, CaptureError(_cause(directory / (rid + FAILED))))
         elif parts := stages(rid, names):
-            future.set_result(Found(tuple(directory / part for part in parts)))
+            future.set_result(Found(tuple(directory / part for part in parts), whole))
 
 
 def _fail(future: asyncio.Future[Found], error: Exception) -> None:

@@ -23,6 +23,7 @@ from aiohttp import web
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from remote.capture.request_id import RequestId
+from remote.messages.extract import longest_record
 from remote.messages.server import CaptureSpec, CaptureState, ProcessRef, ServerSpec, ServerState
 from remote.paths import Workdir
 from remote.servers import records
@@ -52,6 +53,8 @@ class Config:
     model: str = "standin"
     """A folder with a head: then input logprobs are those that the final slot gives under it."""
     high_water: int = 1 << 30
+    stages: int = 1
+    """2: the first slot comes from one pipeline stage, the others from the next."""
     delay: float = 0.0
     faults: dict[str, list[str]] = field(default_factory=dict)
 
@@ -64,8 +67,8 @@ def states_of(tokens: list[int], config: Config) -> np.ndarray:
     return values if config.dtype == "F32" else (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
-def dump_content(rid: str, tokens: list[int], config: Config, fault: str) -> bytes:
-    """A dump as capture writes it, or a wrong one."""
+def dump_content(rid: str, tokens: list[int], config: Config, fault: str, slots: slice | None = None) -> bytes:
+    """A dump as capture writes it, or a wrong one; with `slots`, the part of a pipeline stage that has these."""
     if fault == "rows":
         tokens = tokens[:-1]
     if fault == "tokens":
@@ -85,6 +88,10 @@ def dump_content(rid: str, tokens: list[int], config: Config, fault: str) -> byt
         norms = norms * 100
     if fault == "zeros":
         states[len(tokens) // 2, 1] = 0
+    boundaries = config.boundaries if fault != "boundaries" else [0, *config.boundaries[1:]]
+    about = {} if slots is None else {"record_boundaries": json.dumps(boundaries)}
+    if slots is not None:
+        states, norms, boundaries = states[:, slots], norms[:, slots], boundaries[slots]
     ids = np.array(tokens, "<i8")
     request = RequestId.parse(rid)
     assert request is not None
@@ -94,7 +101,7 @@ def dump_content(rid: str, tokens: list[int], config: Config, fault: str) -> byt
         "rows": str(len(tokens)),
         "token_digest": xxhash.xxh3_128_hexdigest(ids.data),
         "dtype": config.dtype,
-        "boundaries": json.dumps(config.boundaries if fault != "boundaries" else [0, *config.boundaries[1:]]),
+        "boundaries": json.dumps(boundaries),
         "convention": "boundary: state after k blocks",
         "final": config.final,
         "mean_norm": json.dumps(norms.mean(axis=0).tolist()),
@@ -102,6 +109,7 @@ def dump_content(rid: str, tokens: list[int], config: Config, fault: str) -> byt
         "finite": "false" if fault == "nonfinite" else "true",
         "sglang": config.sglang,
         "capture": config.capture,
+        **about,
     }
     header = {
         "__metadata__": metadata,
@@ -136,8 +144,8 @@ class StandIn:
         """`POST /generate`."""
         body = json.loads(await request.read())
         tokens, rid = body["input_ids"], body["rid"]
-        if len(tokens) >= self.config.context:
-            message = f"The input ({len(tokens)} tokens) is longer than the model's context length."
+        if len(tokens) > longest_record(self.config.context):
+            message = f"Input length ({len(tokens)} tokens) exceeds the maximum allowed length."
             return web.json_response({"error": {"message": message}}, status=400)
         parsed = RequestId.parse(rid)
         fault = self._fault(str(parsed.index)) if parsed else ""  # a canary's index is "None"
@@ -173,6 +181,11 @@ class StandIn:
             return
         if ".canary." in rid:
             _write(folder / f"{rid}.canary.safetensors", _canary_content(rid, tokens, self.config))
+        if self.config.stages == 2:
+            for stage, slots in enumerate((slice(0, 1), slice(1, None))):
+                content = dump_content(rid, tokens, self.config, fault, slots)
+                _write(folder / f"{rid}.stage{stage}of2.safetensors", content)
+            return
         content = dump_content(rid, tokens, self.config, fault)
         _write(folder / f"{rid}.safetensors", content[:-8] if fault == "short" else content)
 

@@ -29,7 +29,7 @@ from remote.extract.launch import run_here
 from remote.extract.ledger import Ledger
 from remote.extract.store import Stored, store
 from remote.extract.watch import Found, Watch
-from remote.messages.extract import Identity
+from remote.messages.extract import Identity, longest_record
 from remote.messages.server import CaptureSpec, ServeRequest, ServerSpec, ServerState, StopRequest
 from remote.parity.logprobs import ServerLogprobs
 from remote.paths import Workdir
@@ -159,14 +159,14 @@ def test_logprobs_come_one_a_row_each_about_the_token_that_follows_it(served: Se
     assert all(value <= 0 for value in found.logprobs)
 
 
-def test_a_record_as_long_as_the_context_is_refused_for_good(served: Served) -> None:
-    length = served.context_length
-    with pytest.raises(RefusedError, match=r"The server answered 400: .*longer than the model's context length"):
+def test_a_record_one_token_longer_than_the_context_admits_is_refused_for_good(served: Served) -> None:
+    length = longest_record(served.context_length) + 1
+    with pytest.raises(RefusedError, match=f"The server answered 400: .*{length} tokens"):
         ask(served, rid_of(length), served.tokens(length))
 
 
 def test_the_longest_that_the_context_admits_is_taken(served: Served, tmp_path: Path) -> None:
-    length = served.context_length - 1
+    length = longest_record(served.context_length)
     tokens, rid = served.tokens(length), rid_of(length)
     _, found = ask(served, rid, tokens)
     assert kept(served, found, rid, tokens, tmp_path / "hs_5.safetensors").size_bytes > 0

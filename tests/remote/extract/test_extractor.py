@@ -120,12 +120,12 @@ def test_records_re_queued_while_it_runs_are_done_again_before_it_ends(host: Hos
 def test_records_that_no_server_can_take_are_refused_before_anything_is_sent(host: Host) -> None:
     server = host.serve()
     lowest = int(tokens_of(3, 9).max())
-    host.assign([1, 4096, 0, 9], vocab_size=lowest)
+    host.assign([1, 4090, 0, 9], vocab_size=lowest)
     host.extract()
     assert host.states() == {0: "done", 1: "quarantined", 2: "quarantined", 3: "quarantined"}
     assert set(server.seen()) == {"0"}
     assert set(host.causes()) == {
-        "It has 4096 tokens; a context of 4096 admits 4095.",
+        "It has 4090 tokens; a context of 4096 admits 4089.",
         "It has no tokens.",
         f"Token id {lowest} lies outside the vocabulary of {lowest}.",
     }
