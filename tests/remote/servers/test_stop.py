@@ -19,6 +19,7 @@ from remote.paths import Workdir
 from remote.servers import ending
 from remote.servers.processes import find, members, reference, untouchable
 from remote.servers.stop import stop
+from remote.servers.stopping import describe_remaining
 from tests.remote.servers.states import server_of, supervisor_of
 
 Start = Callable[..., ServerState]
@@ -143,3 +144,24 @@ def test_a_zombie_counts_as_ended() -> None:
 
 def test_we_and_our_ancestors_are_untouchable() -> None:
     assert {1, os.getpid(), os.getppid()} <= untouchable()
+
+
+def test_a_process_in_an_uninterruptible_call_is_reported_with_what_that_means(tmp_path: Path) -> None:
+    """`posix_spawn` holds its caller in state D until the child's exec, and this child waits for a FIFO's writer."""
+    fifo = tmp_path / "nobody writes"
+    os.mkfifo(fifo)
+    code = (
+        "import os, sys\n"
+        "waiting = [(os.POSIX_SPAWN_OPEN, 3, sys.argv[1], os.O_RDONLY, 0)]\n"
+        "os.posix_spawn('/bin/true', ['true'], {}, file_actions=waiting)"
+    )
+    stuck = psutil.Popen([sys.executable, "-c", code, str(fifo)])
+    try:
+        assert ending.wait_until(lambda: stuck.status() == psutil.STATUS_DISK_SLEEP, 10)
+        said = describe_remaining(psutil.Process(stuck.pid))
+        assert f"pid {stuck.pid} (" in said
+        assert "state D" in said
+    finally:
+        for process in (*stuck.children(), stuck):
+            process.kill()
+        stuck.wait()
