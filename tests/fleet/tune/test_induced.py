@@ -1,0 +1,86 @@
+"""Screening with real ranks under settings that crash and hang: both are recorded, skipped, and leave nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hosts.inventory.model import Host, Mode
+from hosts.inventory.servers import server_specs
+from hosts.practice.paths import PracticePaths
+from hosts.transport.local import LocalBackend
+from hosts.tune.grid import collectives
+from hosts.tune.plan import Plan
+from hosts.tune.record import load
+from hosts.tune.screening import Screening
+
+pytestmark = pytest.mark.engine
+
+PLAN = Plan(mode="serve", goal="decode", confirm=1, deadline_seconds=30.0)
+HANGING = "ROOST_INDUCED=hang"
+
+
+def freeze_marked_ranks(stopped: threading.Event) -> None:
+    """SIGSTOP every rank that was started under the marked setting, as a driver that never answers would."""
+    while not stopped.wait(0.05):
+        for process in psutil.process_iter(["cmdline"]):
+            try:
+                if "remote.tune.rank" in (process.info["cmdline"] or []) and _is_marked(process):
+                    process.send_signal(signal.SIGSTOP)
+            except psutil.NoSuchProcess:
+                continue
+
+
+def _is_marked(process: psutil.Process) -> bool:
+    name, value = HANGING.split("=")
+    return process.environ().get(name) == value
+
+
+def ranks() -> list[int]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if "remote.tune.rank" in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return found
+
+
+def test_settings_that_crash_or_hang_are_recorded_and_the_others_are_ranked(
+    clone: Path, tiny_model_path: Path, tmp_path: Path
+) -> None:
+    host = Host(
+        name="here",
+        connection="local",
+        python=str(PracticePaths(clone).engine_python),
+        workdir=str(tmp_path / "work"),
+        model=str(tiny_model_path),
+        gpus=0,
+        tp=2,
+        modes={"serve": Mode()},
+        tune={"GLOO_SOCKET_IFNAME": ["lo", "nonsense0"], "ROOST_INDUCED": ["none", "hang"]},
+    )
+    record = load(tmp_path, host.name, "serve", "decode", {}, fresh=True)
+    spec = server_specs(host, "serve")[0]
+    stopped = threading.Event()
+    freezer = threading.Thread(target=freeze_marked_ranks, args=(stopped,))
+    freezer.start()
+    try:
+        screening = Screening(LocalBackend(host), tmp_path, PLAN, spec, record, lambda text: None)
+        best = screening.best(collectives(host, "serve"))
+    finally:
+        stopped.set()
+        freezer.join()
+    by_key = {key: entry.screened[0] for key, entry in record.entries.items()}
+    assert by_key["GLOO_SOCKET_IFNAME=nonsense0 ROOST_INDUCED=none"].status == "crashed"
+    assert "nonsense0" in by_key["GLOO_SOCKET_IFNAME=nonsense0 ROOST_INDUCED=none"].cause
+    assert by_key["GLOO_SOCKET_IFNAME=lo ROOST_INDUCED=hang"].status == "hung"
+    assert [setting.env for setting in best[1:]] == [{"GLOO_SOCKET_IFNAME": "lo", "ROOST_INDUCED": "none"}]
+    ends_at = time.monotonic() + 10
+    while ranks() and time.monotonic() < ends_at:
+        os.sched_yield()
+    assert ranks() == []
