@@ -107,20 +107,16 @@ RULES = (
             and (
                 it.all_to_all
                 or it.value("moe_dense_tp_size") == 1
+                or it.number("dwdp_size") > 1
                 or it.any_on("enable_attn_tp_input_scattered", "enable_layernorm_sp")
             )
         ),
         "between layers each rank holds only its share of a prompt's rows",
         _any(
-            "as many attention DP ranks as TP ranks, or none of --moe-a2a-backend, --moe-dense-tp-size=1, "
+            "as many attention DP ranks as TP ranks, or none of --moe-a2a-backend, --moe-dense-tp-size=1, --dwdp-size, "
             "--enable-attn-tp-input-scattered and --enable-layernorm-sp"
         ),
-        (
-            (
-                "--tp-size=2",
-                "--moe-a2a-backend=deepep",
-            ),
-        ),
+        (("--tp-size=2", "--moe-a2a-backend=deepep"),),
     ),
     Rule(
         "context-parallel",

@@ -85,7 +85,12 @@ def flags_row(version: str) -> tuple[str, str]:
         line = {"flags": ["--model-path=/models/any"], "capture": True}
         interpreter = Interpreter(ROOT, {"PYTHONPATH": folder, "SGLANG_USE_CPU_ENGINE": "1"})
         answer = interpreter.ask("tests.remote.attach.releases:parse_all", {"lines": [line], "tolerant": True})
-        return (version, " ".join(f"`{flag}`" for flag in answer["answers"][0]["added"]))
+        return flags_cells(version, answer["answers"][0]["added"])
+
+
+def flags_cells(version: str, added: list[str]) -> tuple[str, str]:
+    """One release's row."""
+    return (version, " ".join(f"`{flag}`" for flag in added))
 
 
 def table_row(cells: tuple[str, ...]) -> str:

@@ -14,6 +14,7 @@ from remote.attach.interpreter import Interpreter
 from remote.attach.refusals import RULES, Rule, refusals
 from remote.errors import UsageError
 from remote.messages.attach import CheckedFlags
+from tests.remote.attach.tables import PAGE, flags_cells, table_row
 from tests.remote.attach.wheels import VERSIONS, NoRegistry, unpack
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -72,6 +73,7 @@ def test_every_rule_is_provoked_alone_and_what_capture_adds_provokes_none(
     lines += [line("--disable-cuda-graph", "--disable-radix-cache")]
     clean, tensor_parallel, attention_dp, *provoked, legacy = parsed(version, lines)
 
+    assert table_row(flags_cells(version, clean["added"])) in PAGE.read_text()
     graph_flags = [flag for flag in clean["added"] if "graph" in flag]
     assert graph_flags == OLD_GRAPH_FLAGS.get(version, NEW_GRAPH_FLAGS)
     assert not {"--disable-radix-cache", "--disable-cuda-graph", *NEW_GRAPH_FLAGS} & set(legacy["added"])
