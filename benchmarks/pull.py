@@ -5,7 +5,7 @@ the slow link a userspace proxy (30 ms each way). Contenders, interleaved round 
 
 - ours: the streams, landing, hashing, repair, fsync and ledger of `inv pull`, once its command has started
 - rsync -aW, scp, ssh cat: OpenSSH's own, the same cipher (aes128-gcm); a connection a file for cat
-- fabric get: a connection for all files
+- fabric get: a connection for all files; once a row, it takes so long
 
 What was read is in the page cache (tmpfs by default), every contender's files are fsynced before the clock stops,
 and ours alone verifies them. CPU seconds are those of both ends, the sshd included. Rows behind the delay, and many
@@ -52,7 +52,7 @@ from tests.fleet.pull.link import Link
 MB = 1_000_000
 ROUND_TRIP_SECONDS = 0.060
 LOOPBACK = {"1 x 1 GiB": (1, 1 << 30), "8 x 135 MB": (8, 135 * MB), "2,000 x 512 KiB": (2000, 512 << 10)}
-DELAYED = {"1 x 256 MiB": (1, 256 << 20), "4 x 135 MB": (4, 135 * MB), "400 x 512 KiB": (400, 512 << 10)}
+DELAYED = {"1 x 256 MiB": (1, 256 << 20), "2 x 135 MB": (2, 135 * MB), "400 x 512 KiB": (400, 512 << 10)}
 FEWER = {("fabric", "2,000 x 512 KiB"): 200, ("scp", "400 x 512 KiB"): 100, ("fabric", "400 x 512 KiB"): 40}
 """Files that a slow contender gets of a row instead of all."""
 
@@ -204,9 +204,9 @@ def table(folder: Path, shapes: dict[str, tuple[int, int]], one_way_seconds: flo
             source = folder / "source"
             rows = rows_of(source, count, size)
             runs: dict[str, list[Measured]] = {name: [] for name in CONTENDERS}
-            for _ in range(rounds):
+            for turn in range(rounds):
                 for name, contend in CONTENDERS.items():
-                    if name == "ssh cat" and count > 100:
+                    if (name == "ssh cat" and count > 100) or (name == "fabric" and turn):
                         continue
                     fewer = rows[: FEWER.get((name, shape), count)]
                     files = [source / f"hs_{row.index}.safetensors" for row in fewer]

@@ -48,7 +48,7 @@ def compress(request: CompressRequest, context: Context) -> CompressResult:
 
 
 def compress_shard(paths: RunPaths, ledger: Ledger, row: ShardRow) -> int:
-    """Compress one finished shard; returns the container's bytes. Raises RecordError where the shard is not the row's."""
+    """Compress one finished shard; returns the container's bytes. Raises RecordError where its digest is wrong."""
     packed = _pack(paths.shard(row.index), row.xxh3)
     _settle(paths, ledger, row)
     return packed

@@ -45,6 +45,7 @@ class Landing:
         self._lock = threading.Lock()
         self._descriptor = -1
         self._writers = 0
+        self._told = False
         self._digest = xxhash.xxh3_128()
         self._frontier = 0
         self._ahead: dict[int, int] = {}
@@ -74,6 +75,7 @@ class Landing:
         """
         theirs = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
         self._digest.reset()
+        self._told = False
         self._frontier = 0
         self._ahead.clear()
         descriptor = os.open(self.part, os.O_RDWR)
@@ -121,7 +123,10 @@ class Landing:
                 self._frontier += len(piece)
 
     def end(self, begun: int, reached: int) -> bool:
-        """A stream has written [begun, reached); returns whether that made the record complete."""
+        """A stream has written [begun, reached); returns whether the record is complete and nobody writes any more.
+
+        True once: whoever gets it goes on with the record.
+        """
         with self._lock:
             if begun < reached and self._frontier <= begun:
                 self._ahead[begun] = reached
@@ -130,7 +135,9 @@ class Landing:
             if not self._writers:
                 os.close(self._descriptor)
                 self._descriptor = -1
-            return self._frontier == self.row.size_bytes
+            last = not self._writers and not self._told and self._frontier == self.row.size_bytes
+            self._told = self._told or last
+            return last
 
     def complete(self) -> bool:
         """Whether every byte has been hashed."""

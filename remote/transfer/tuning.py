@@ -18,8 +18,10 @@ CORES_PER_STREAM = 2
 FIRST_STREAMS = 2
 """On a LAN, where the cores are there: the second one works while the first waits for a disk."""
 MEASURE_SECONDS = 2.0
-GAIN = 1.15
-"""Another stream stays if throughput grew by this factor over what it was without it."""
+TRIAL_BYTES = 64 << 20
+"""Plain bytes that a pace with and without compression is taken over: several compressed answers of each stream."""
+GAIN = 0.15
+"""Another stream stays if throughput grew by this share, or by half of the stream's own share where that is less."""
 
 
 def streams_for(round_trip: float) -> int:
@@ -41,10 +43,10 @@ class Pace:
         self._since = time.monotonic()
         self._bytes = self._tally.plain_bytes
 
-    def measured(self) -> float | None:
+    def measured(self, least_bytes: int = 0) -> float | None:
         """The pace, or None while it is too early to say."""
         seconds = time.monotonic() - self._since
-        if seconds < MEASURE_SECONDS:
+        if seconds < MEASURE_SECONDS or self._tally.plain_bytes - self._bytes < least_bytes:
             return None
         pace = (self._tally.plain_bytes - self._bytes) / seconds
         self.restart()
@@ -64,7 +66,7 @@ class Climb:
         pace = None if self.settled else self._pace.measured()
         if pace is None:
             return 0
-        if self._best is not None and pace < self._best * GAIN:
+        if self._best is not None and pace < self._best * (1 + min(GAIN, 0.5 / max(1, active - 1))):
             self.settled = True
             return -1
         self._best = pace
@@ -84,7 +86,7 @@ class Trial:
 
     def judge(self) -> None:
         """Called now and then; does something about every two seconds until it is decided."""
-        pace = None if self._over else self._pace.measured()
+        pace = None if self._over else self._pace.measured(TRIAL_BYTES)
         if pace is None:
             return
         if self._plain is None:

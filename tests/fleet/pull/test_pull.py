@@ -13,6 +13,7 @@ from remote.codec.container import pack_file
 from remote.extract.ledger import Ledger
 from remote.messages.codec import UnpackRequest
 from remote.messages.transfer import DestinationManifest
+from remote.transfer import tuning
 from remote.transfer.hostpull import Limits
 from remote.transfer.ledger import DestinationLedger
 from tests.fleet.pull.conftest import MIB, Site
@@ -181,4 +182,16 @@ def test_records_kept_compressed_here_are_delivered_once_and_unpack_to_their_byt
     for fleet in site.fleet():
         result = unpack(fleet.local, UnpackRequest(paths=[str(folder)], remove=True))
     assert (result.unpacked, result.failed) == (2, {})
+    assert site.delivered() == site.records
+
+
+def test_compression_is_taken_up_where_the_wire_is_what_limits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "MEASURE_SECONDS", 0.4)
+    monkeypatch.setattr(tuning, "TRIAL_BYTES", 24 * MIB)
+    site.put("one", dict.fromkeys(range(8), state_shard(6000)))
+    (outcome, _) = site.pull(limits=Limits(streams=2, bytes_per_second=20e6, compress="auto")).outcomes
+    report = outcome.result.report
+    assert report is not None
+    assert report.compressed
+    assert report.tally.wire_bytes < 0.95 * report.tally.plain_bytes
     assert site.delivered() == site.records

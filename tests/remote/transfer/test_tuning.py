@@ -1,0 +1,85 @@
+"""The number of streams and compression follow what was measured; a clock stands in for the seconds."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from remote.transfer import rate, tuning
+from remote.transfer.lane import Packing, Tally
+from remote.transfer.tuning import MEASURE_SECONDS, MOST_STREAMS, Climb, Trial, streams_for
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(tuning, "time", clock)
+    monkeypatch.setattr(rate, "time", clock)
+    return clock
+
+
+def climbed(clock: Clock, pace_of: dict[int, float], start: int) -> int:
+    """Where the climb ends if so many streams bring so many bytes a second."""
+    tally = Tally()
+    climb, active = Climb(tally), start
+    while not climb.settled:
+        clock.now += MEASURE_SECONDS
+        tally.plain_bytes += int(MEASURE_SECONDS * pace_of[active])
+        active += climb.judge(active)
+    return active
+
+
+def test_streams_are_added_while_they_help(clock: Clock) -> None:
+    assert climbed(clock, {1: 100, 2: 198, 3: 290, 4: 300}, 1) == 3
+    assert climbed(clock, {1: 100, 2: 101}, 1) == 1
+    assert climbed(clock, {n: 30.0 * n for n in range(1, 12)}, 5) == MOST_STREAMS
+
+
+def test_nothing_is_judged_before_it_was_measured(clock: Clock) -> None:
+    climb = Climb(Tally())
+    clock.now += MEASURE_SECONDS / 2
+    assert climb.judge(1) == 0
+    assert not climb.settled
+
+
+def test_a_long_round_trip_begins_with_more_streams() -> None:
+    assert streams_for(0.0005) <= 2
+    assert 4 <= streams_for(0.060) <= 8
+    assert streams_for(3.0) == MOST_STREAMS
+
+
+@pytest.mark.parametrize(("packed_pace", "kept"), [(140e6, True), (90e6, False)])
+def test_compression_stays_only_where_more_plain_bytes_arrive(clock: Clock, packed_pace: float, kept: bool) -> None:
+    tally, packing = Tally(), Packing("payload")
+    trial = Trial(tally, packing)
+    for _ in range(5):
+        clock.now += MEASURE_SECONDS
+        tally.plain_bytes += int(MEASURE_SECONDS * (packed_pace if packing.active else 100e6))
+        trial.judge()
+    assert packing.active is kept
+
+
+def test_a_rate_limit_makes_streams_wait_for_their_bytes(clock: Clock) -> None:
+    waited = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            clock.now += timeout or 0.0
+            return False
+
+    limit = rate.RateLimit(1_000_000)
+    clock.now += 60
+    for _ in range(10):
+        limit.spend(500_000, Stop())
+    assert sum(waited) == pytest.approx(5.0 - 0.25)
