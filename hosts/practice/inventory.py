@@ -61,6 +61,8 @@ def _inventory(paths: PracticePaths, hosts: list[HostFacts], model: Path) -> dic
             "pinned_memory": "64MiB",
             "min_free": "1GiB",
             "parity_rate": 0.05,
+            # Two busy cores for the whole fleet; an idle machine does several times that.
+            "tokens_per_second": 300,
             "ready_timeout": 300,
             # All hosts share this machine: more threads than cores spin for one another in every small matrix.
             "env": {**ENVIRONMENT, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(hosts)))},
