@@ -32,6 +32,7 @@ from remote.messages.extract import (
     ShardsRequest,
     ShardsResult,
 )
+from remote.transfer.ledger import DestinationLedger
 
 START_DEADLINE_SECONDS = 300.0
 FENCE_DEADLINE_SECONDS = 15.0
@@ -58,6 +59,15 @@ def newest_run(fleet: Fleet) -> str:
     if not plans:
         raise UsageError(f"No run is planned in {root}.", remedy="Make a plan with inv plan.")
     return plans[-1].parent.name
+
+
+def delivered_to(destination: Path) -> Ranges:
+    """The records that a folder's own ledger says were delivered; raises UsageError where it has none."""
+    path = destination.expanduser() / "roost" / "ledger.sqlite"
+    if not path.exists():
+        raise UsageError(f"{destination} is not where a run was pulled to: there is no {path}.")
+    with DestinationLedger(path) as ledger:
+        return ranges.from_indices(ledger.indices())
 
 
 def start(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from invoke.context import Context
 
 from hosts.commands import extract as extraction
@@ -34,6 +36,7 @@ _RUN = {"run": "name of the run (default: the one planned last)"}
     pause="take no further records until --resume",
     resume="go on after --pause",
     stop="finish what is in flight and end; a later inv extract resumes",
+    to="folder that the run is pulled to: what it has of a lost host's share is not done again",
     then="'stop': end the servers when a host's share is complete",
 )
 def extract(
@@ -45,6 +48,7 @@ def extract(
     pause: bool = False,
     resume: bool = False,
     stop: bool = False,
+    to: str = "",
     then: str = "",
     notify: bool = False,
     inventory: str | None = None,
@@ -63,7 +67,15 @@ def extract(
         if wishes:
             finish(output.outcomes(extraction.steer(fleet, run, wishes[0]), end_line))
             return
-        finish(_extract(fleet, output, run, then_stop=True if then else None, detach=detach, teller=teller))
+        with live_lines(output) as lines:
+            delivered = extraction.delivered_to(Path(to)) if to else []
+            then_stop = True if then else None
+            started = extraction.start(fleet, run, then_stop=then_stop, delivered=delivered, on_progress=lines)
+        show_start(output, started)
+        if detach or not any(outcome.ok for outcome in started.outcomes):
+            finish(output.outcomes(started.outcomes, start_line))
+        else:
+            finish(_follow(fleet, output, run, started, teller))
 
 
 @roost_task(TARGET, JSON, run="name of the run (default: each host's newest)")
@@ -82,15 +94,8 @@ def status(
         finish(output.outcomes(outcomes))
 
 
-def _extract(
-    fleet: Fleet, output: Output, run: str, *, then_stop: bool | None, detach: bool, teller: Teller | None
-) -> int:
-    with live_lines(output) as lines:
-        started = extraction.start(fleet, run, then_stop=then_stop, on_progress=lines)
-    show_start(output, started)
+def _follow(fleet: Fleet, output: Output, run: str, started: extraction.Started, teller: Teller | None) -> int:
     working = [outcome.host for outcome in started.outcomes if outcome.ok]
-    if detach or not working:
-        return output.outcomes(started.outcomes, start_line)
     with live_lines(output) as lines:
         ended = extraction.follow(fleet.narrowed(working), run, lambda host, told: lines(host, live_line(told)))
     failed = [Outcome[RunStatus](outcome.host, error=outcome.error) for outcome in started.outcomes if not outcome.ok]

@@ -11,6 +11,8 @@ from hosts.inventory.model import Host
 from hosts.plan import ranges
 from hosts.plan.plan import load, plan_path
 from remote.messages.extract import RunStatus, ShardBatch, ShardsRequest, ShardsResult
+from remote.messages.transfer import DeliveredRow
+from remote.transfer.ledger import DestinationLedger
 from tests.fleet.extraction.conftest import LENGTHS, RUN, Site
 from tests.remote.extract.standin_process import until
 
@@ -64,11 +66,19 @@ def test_what_the_destination_has_is_not_given_to_anyone_again(site: Site) -> No
     share = load(plan_path(site.root, RUN)).share("b")
     assert share is not None
     delivered = [(share.ranges[0][0], share.ranges[0][0] + 5)]
+    with DestinationLedger(site.root / "there" / "roost" / "ledger.sqlite") as ledger:
+        ledger.record(delivery(index) for index in ranges.indices(delivered))
+    assert extraction.delivered_to(site.root / "there") == delivered
     extraction.start(site.fleet("a"), RUN, delivered=delivered)
     extraction.follow(site.fleet("a"), RUN, lambda *_: None)
     assert set(server.seen()) == {str(index) for index in range(len(LENGTHS))} - {
         str(index) for index in ranges.indices(delivered)
     }
+
+
+def delivery(index: int) -> DeliveredRow:
+    where = {"host": "b", "epoch": 1, "disk_bytes": 1, "delivered_at": 0.0}
+    return DeliveredRow.model_validate({"index": index, "rows": 8, "size_bytes": 1, "xxh3": "0" * 32, **where})
 
 
 def test_one_host_without_a_server_does_not_hold_up_the_other(site: Site) -> None:
