@@ -1,0 +1,53 @@
+"""The last norm and the head come out of any checkpoint, sharded, tied or wrapped, without the rest of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from remote.errors import HostError
+from remote.parity.head import load_head
+
+NORM, HEAD, EMBEDDING = torch.rand(4), torch.rand(9, 4), torch.rand(9, 4)
+
+
+def write(folder: Path, config: dict[str, object], files: dict[str, dict[str, torch.Tensor]], index: bool) -> Path:
+    (folder / "config.json").write_text(json.dumps(config))
+    for name, tensors in files.items():
+        save_file(tensors, folder / name)
+    if index:
+        weights = {tensor: name for name, tensors in files.items() for tensor in tensors}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
+    return folder
+
+
+def test_a_sharded_checkpoint_is_read_by_its_index(tmp_path: Path) -> None:
+    files = {"a.safetensors": {"lm_head.weight": HEAD}, "b.safetensors": {"model.norm.weight": NORM}}
+    head = load_head(write(tmp_path, {"rms_norm_eps": 1e-5}, files, index=True))
+    assert torch.equal(head.lm_head, HEAD)
+    assert torch.equal(head.norm_weight, NORM)
+    assert head.eps == 1e-5
+
+
+def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
+    files = {"model.safetensors": {"model.embed_tokens.weight": EMBEDDING, "model.norm.weight": NORM}}
+    head = load_head(write(tmp_path, {"tie_word_embeddings": True}, files, index=False))
+    assert torch.equal(head.lm_head, EMBEDDING)
+
+
+def test_a_wrapped_language_model_is_found_by_the_end_of_its_names(tmp_path: Path) -> None:
+    tensors = {"language_model.lm_head.weight": HEAD, "language_model.model.norm.weight": NORM}
+    tensors["language_model.model.layers.7.shared_head.model.norm.weight"] = torch.zeros(4)
+    head = load_head(write(tmp_path, {"text_config": {"rms_norm_eps": 1e-5}}, {"m.safetensors": tensors}, index=False))
+    assert torch.equal(head.norm_weight, NORM)
+    assert head.eps == 1e-5
+
+
+def test_a_checkpoint_without_a_head_is_named(tmp_path: Path) -> None:
+    folder = write(tmp_path, {}, {"m.safetensors": {"model.norm.weight": NORM}}, index=False)
+    with pytest.raises(HostError, match=r"has no tensor lm_head\.weight"):
+        load_head(folder)
