@@ -20,7 +20,8 @@ def server_line(result: ServeResult) -> str:
 
 def _state(state: ServerState) -> str:
     took = f" after {duration(state.ready_at - state.started_at)}" if state.ready_at else ""
-    capture = f", capture of {state.capture.boundaries}" if state.capture else ""
+    proof = f": {state.canary}" if state.canary else ""
+    capture = f", capture of {state.capture.boundaries}{proof}" if state.capture else ""
     return f"{state.name} {state.status} on port {state.port}{took} (SGLang {state.sglang}{capture})"
 
 
