@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from remote.capture.admission import Admission
 from remote.capture.batch import supply_request_ids
 from remote.capture.engine import Capture
 from remote.capture.environment import Settings, settings
@@ -36,19 +37,16 @@ def attach_to_model(model: torch.nn.Module) -> Capture | None:
     ranks = find_ranks(model)
     place = find_place(wanted.layers, model, family, ranks)
     version = _sglang_version()
-    capture = Capture(
-        wanted,
-        place,
-        sglang=version,
-        pinned=torch.cuda.is_available(),
-        every_rank_reads=ranks.attention_dp_size > 1,
-    )
+    admission = None
+    if place.writes:
+        _claim(wanted)
+        admission = Admission(wanted, place, sglang=version, pinned=torch.cuda.is_available())
+    capture = Capture(place, wanted.final, admission, every_rank_reads=ranks.attention_dp_size > 1)
     _hook(model, family, capture)
     if ranks.attention_tp_rank == 0:
         _hook_canary(model, family, ranks, wanted)
-    if place.writes:
-        _claim(wanted)
-        keep_status(capture, wanted, sglang=version)
+    if admission is not None:
+        keep_status(capture, admission, wanted, sglang=version)
     logger.info("Roost captures boundaries %s of %s into %s", place.local, type(model).__name__, wanted.dump_dir)
     return capture
 

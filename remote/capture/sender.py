@@ -1,7 +1,8 @@
 """From the gathered rows on the device to the writers' queue, without making the forward pass wait. Inside SGLang.
 
-The copies run on a stream of their own behind one event a forward pass. The gathered buffer is the allocator's again
-only after that stream is through with it (`record_stream`). On a CPU the same steps are plain copies.
+Runs on a thread and a stream of its own; one event a forward pass tells the writers that the bytes are there. The
+gathered buffer is the allocator's again only after that stream is through with it (`record_stream`). On a CPU the
+same steps are plain copies.
 """
 
 from __future__ import annotations
@@ -29,27 +30,32 @@ class Sender:
         self._tokens = torch.empty(0)
         self._norms = torch.empty(0)
 
-    def begin(self, gather: Gather, tokens: torch.Tensor) -> None:
-        """Start with a pass: measure its norms and bring norms and token ids (device, int [>= rows]) over."""
-        buffer = gather.buffer
-        assert buffer is not None
-        if buffer.is_cuda:
-            self._stream = self._stream or torch.cuda.Stream(buffer.device)
-            self._stream.wait_stream(torch.cuda.current_stream(buffer.device))
-            for tensor in (buffer, tokens):
+    def begin(self, gather: Gather) -> torch.Tensor:
+        """Start with a closed pass: measure every row's norm, and bring norms and token ids over.
+
+        A norm is float32 and not finite where a value of its row is not. Returns the states [rows, slots, hidden].
+        """
+        states, tokens = gather.states, gather.tokens
+        assert states is not None
+        assert tokens is not None
+        if gather.ready is not None:
+            self._stream = self._stream or torch.cuda.Stream(states.device)
+            self._stream.wait_event(gather.ready)
+            for tensor in (states, tokens):
                 tensor.record_stream(self._stream)
         with self._on_stream():
-            self._norms = self._to_host(gather.norms())
-            self._tokens = self._to_host(tokens[: gather.rows].to(torch.int64))
+            self._norms = _to_host(torch.linalg.vector_norm(states, dim=-1, dtype=torch.float32))
+            self._tokens = _to_host(tokens)
+        return states
 
-    def send(self, buffer: torch.Tensor, record: Record, segment: Segment) -> None:
-        """Copy one segment's rows of `buffer` [rows, slots, hidden]; waits only where the whole ring is in use."""
+    def send(self, states: torch.Tensor, record: Record, segment: Segment) -> None:
+        """Copy one segment's rows of `states` [rows, slots, hidden]; waits only where the whole ring is in use."""
         most = self._ring.slab_bytes // record.layout.row_bytes
         starts = range(0, segment.rows, most)
         record.expect(len(starts))
         for number, start in enumerate(starts):
             try:
-                self._copy(buffer, record, segment, start, min(most, segment.rows - start))
+                self._copy(states, record, segment, start, min(most, segment.rows - start))
             except (RuntimeError, MemoryError) as error:
                 record.fail(f"The rows could not be copied from the device: {error}.")
                 record.lose(len(starts) - number)
@@ -65,7 +71,7 @@ class Sender:
             self._writers.put(Piece(record, first, slab, size, self._tokens[rows], self._norms[rows], event))
         self._pending.clear()
 
-    def _copy(self, buffer: torch.Tensor, record: Record, segment: Segment, start: int, count: int) -> None:
+    def _copy(self, states: torch.Tensor, record: Record, segment: Segment, start: int, count: int) -> None:
         slab = self._ring.take()
         if slab is None:
             self.flush()
@@ -74,17 +80,18 @@ class Sender:
         size = count * record.layout.row_bytes
         try:
             with self._on_stream():
-                slab[:size].view(buffer.dtype).view(count, *buffer.shape[1:]).copy_(buffer[rows], non_blocking=True)
+                slab[:size].view(states.dtype).view(count, *states.shape[1:]).copy_(states[rows], non_blocking=True)
         except RuntimeError:
             self._ring.give(slab)
             raise
         self._pending.append((record, segment.first + start, slab, size, rows))
 
-    def _to_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_cuda:
-            return tensor.clone()
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        return host.copy_(tensor, non_blocking=True)
-
     def _on_stream(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext()
+
+
+def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_cuda:
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)

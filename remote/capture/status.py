@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from remote.capture import VERSION
+from remote.capture.admission import Admission
 from remote.capture.engine import Capture
 from remote.capture.environment import Settings
 from remote.files import write_whole
@@ -18,14 +19,14 @@ logger = logging.getLogger(__name__)
 _BEAT_SECONDS = 1.0
 
 
-def keep_status(capture: Capture, settings: Settings, *, sglang: str) -> None:
+def keep_status(capture: Capture, admission: Admission, settings: Settings, *, sglang: str) -> None:
     """Start the thread that writes the status where it changed, and gives up records that stopped coming."""
 
     def run() -> None:
         never, last = threading.Event(), None
         while True:
-            capture.expire()
-            status = _status(capture, settings, sglang)
+            admission.expire()
+            status = _status(capture, admission, settings, sglang)
             if status != last:
                 _write(settings.dump_dir, status)
                 last = status
@@ -34,8 +35,8 @@ def keep_status(capture: Capture, settings: Settings, *, sglang: str) -> None:
     threading.Thread(target=run, name="roost-capture-status", daemon=True).start()
 
 
-def _status(capture: Capture, settings: Settings, sglang: str) -> CaptureStatus:
-    totals, space, ring = capture.totals, capture.space.waits, capture.ring.waits
+def _status(capture: Capture, admission: Admission, settings: Settings, sglang: str) -> CaptureStatus:
+    totals, forward, space, ring = admission.totals, admission.waits, admission.space.waits, admission.ring.waits
     return CaptureStatus(
         pid=os.getpid(),
         version=VERSION,
@@ -48,13 +49,15 @@ def _status(capture: Capture, settings: Settings, sglang: str) -> CaptureStatus:
         records=totals.records,
         failed=totals.failed,
         rows=totals.rows,
-        bytes_written=capture.writers.bytes_written,
-        in_flight=capture.in_flight,
+        bytes_written=admission.writers.bytes_written,
+        in_flight=admission.in_flight,
+        forward_waits=forward.times,
+        forward_wait_seconds=forward.seconds,
         directory_waits=space.times,
         directory_wait_seconds=space.seconds,
         ring_waits=ring.times,
         ring_wait_seconds=ring.seconds,
-        capture_seconds=totals.seconds,
+        capture_seconds=capture.seconds,
         last_cause=totals.last_cause,
     )
 

@@ -29,11 +29,14 @@ class CaptureStatus(Message):
     bytes_written: int = 0
     in_flight: int = 0
     """Records begun and not yet ended."""
+    forward_waits: int = 0
+    """Times that the forward pass waited because what lies behind it was full: the back-pressure."""
+    forward_wait_seconds: float = 0.0
     directory_waits: int = 0
-    """Times that the forward pass waited because the dump directory was at its high-water mark."""
+    """Times that rows waited on the device because the dump directory was at its high-water mark."""
     directory_wait_seconds: float = 0.0
     ring_waits: int = 0
-    """Times that it waited because all staging memory was still being written out."""
+    """Times that they waited because all staging memory was still being written out."""
     ring_wait_seconds: float = 0.0
     capture_seconds: float = 0.0
     """Of the forward thread's own time, waits included."""

@@ -89,7 +89,8 @@ class CanaryHook:
             raise RuntimeError(f"the norms at boundaries {missing} were not called")
         joined = self._joined.setdefault(str(request), _Joined())
         joined.chunks.append(torch.stack([self._seen[k][rows].cpu() for k in sorted(self._norms)]))
-        joined.tokens.append(tokens[rows].cpu().to(torch.int64))
+        # SGLang uses the batch's own tensor again.
+        joined.tokens.append(tokens[rows].to(device="cpu", dtype=torch.int64, copy=True))
         if self._normed is not None:
             joined.normed.append(self._normed[rows].cpu())
         joined.rows += rows.stop - rows.start

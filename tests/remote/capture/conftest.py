@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from hosts.practice.paths import PracticePaths
 from hosts.practice.serving import CpuServer
 from remote.attach.ways import environment as attach_environment
 from remote.capture.environment import environment
@@ -50,13 +53,21 @@ class CapturingServer:
     def capture(self, prompts: Sequence[Sequence[int]], nonce: str, **options: Any) -> list[Path]:
         """Send all prompts at once; the outcomes' files in the prompts' order, whole or `.error.json`."""
         rids = [RequestId(nonce, index, 0, len(prompt)) for index, prompt in enumerate(prompts)]
-        with ThreadPoolExecutor(len(prompts)) as pool:
-            list(
-                pool.map(lambda pair: self.generate(pair[0], str(pair[1]), **options), zip(prompts, rids, strict=True))
-            )
+        self.send(prompts, rids, **options)
         return [self.outcome(rid) for rid in rids]
 
+    def send(self, prompts: Sequence[Sequence[int]], rids: Sequence[RequestId], **options: Any) -> None:
+        """All at once; returns when all are answered."""
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            sent = [
+                pool.submit(self.generate, prompt, str(rid), **options)
+                for prompt, rid in zip(prompts, rids, strict=True)
+            ]
+            for answer in sent:
+                answer.result()
+
     def outcome(self, rid: RequestId) -> Path:
+        """The record's dump, or what says why there is none."""
         names = [self.dumps / f"{rid}.safetensors", self.dumps / f"{rid}.error.json"]
         return self.await_one(names)
 
@@ -74,76 +85,32 @@ class CapturingServer:
 
 
 @pytest.fixture(scope="session")
-def capturing(
-    cpu_server: Callable[..., CpuServer], tiny_model_of: Callable[..., Path], clone: Path
-) -> Iterator[Callable[..., CapturingServer]]:
-    """`capturing(family, flags, layers=[…])` is a running server; one asked for before is given again."""
-    directories: dict[str, Path] = {}
+def capturing(tiny_model_of: Callable[..., Path], clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """`with capturing(family, flags, layers=[…]) as server:`; server and dump directory end with it."""
 
+    @contextmanager
     def serve(
         family: str = "deepseek_v3",
         flags: Sequence[str] = (),
         *,
         layers: Sequence[int] = (0, 2, 3, 5),
         env: dict[str, str] | None = None,
+        radix: bool = False,
         **spec: Any,
-    ) -> CapturingServer:
-        key = repr((family, tuple(flags), tuple(layers), env, sorted(spec.items())))
-        if key not in directories:
-            directories[key] = Path(f"/dev/shm/roost-test-{os.getpid()}-{len(directories)}")
-        dumps = directories[key]
+    ) -> Iterator[CapturingServer]:
+        dumps = Path("/dev/shm") / f"roost-test-{os.getpid()}-{secrets.token_hex(4)}"
         wanted = CaptureSpec(layers=list(layers), dump_dir=str(dumps), pinned_bytes=64 << 20, **spec)
         variables = {**attach_environment("plugin", clone), **environment(wanted), **(env or {})}
-        flags = ("--disable-radix-cache", *flags)
-        return CapturingServer(cpu_server(model=tiny_model_of(family), flags=flags, env=variables), dumps)
+        flags = (*(() if radix else ("--disable-radix-cache",)), *flags)
+        log = tmp_path_factory.mktemp("capture") / "server.log"
+        python = PracticePaths(clone).engine_python
+        try:
+            with CpuServer(python, tiny_model_of(family), log, flags=flags, env=variables) as server:
+                yield CapturingServer(server, dumps)
+        finally:
+            shutil.rmtree(dumps, ignore_errors=True)
 
-    yield serve
-    for directory in directories.values():
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-class Reference:
-    """The same model in transformers: every boundary of a prompt, in float32."""
-
-    def __init__(self, model: Path) -> None:
-        from transformers import AutoModelForCausalLM
-
-        self.model = AutoModelForCausalLM.from_pretrained(
-            model, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
-        self._last: list[torch.Tensor] = []
-        self.model.model.layers[-1].register_forward_hook(self._keep)
-
-    def _keep(self, module: torch.nn.Module, arguments: Any, output: Any) -> None:
-        self._last = [output[0] if isinstance(output, tuple) else output]
-
-    @torch.no_grad()
-    def boundaries(self, tokens: Sequence[int]) -> torch.Tensor:
-        """[n + 1, rows, hidden]; the last one before the final norm."""
-        output = self.model(torch.tensor([list(tokens)]), output_hidden_states=True)
-        states = [state[0] for state in output.hidden_states[:-1]] + [
-            self._last[0].reshape(-1, output.hidden_states[0].shape[-1])
-        ]
-        return torch.stack(states)
-
-    @torch.no_grad()
-    def normed(self, tokens: Sequence[int]) -> torch.Tensor:
-        """The final state after the last norm, [rows, hidden]."""
-        output = self.model(torch.tensor([list(tokens)]), output_hidden_states=True)
-        normed: torch.Tensor = output.hidden_states[-1][0]
-        return normed
-
-
-@pytest.fixture(scope="session")
-def reference_of(tiny_model_of: Callable[..., Path]) -> Callable[[str], Reference]:
-    made: dict[str, Reference] = {}
-
-    def of(family: str = "deepseek_v3") -> Reference:
-        if family not in made:
-            made[family] = Reference(tiny_model_of(family))
-        return made[family]
-
-    return of
+    return serve
 
 
 @dataclass
@@ -173,7 +140,7 @@ def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 @pytest.fixture(scope="session")
-def assert_right(reference_of: Callable[[str], Reference], read_dump: Callable[[Path], Dump]) -> Callable[..., float]:
+def assert_right(reference_of: Callable[[str], Any], read_dump: Callable[[Path], Dump]) -> Callable[..., float]:
     """`assert_right(path, prompt, layers, family)`: each slot equals its boundary; returns the largest error."""
 
     def check(path: Path, prompt: Sequence[int], layers: Sequence[int], family: str = "deepseek_v3") -> float:

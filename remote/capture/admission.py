@@ -1,0 +1,203 @@
+"""After a forward pass: which records its rows are, is there room for them, and off they go. Inside SGLang.
+
+Runs on a thread of its own, so that files, locks and a full dump directory cost the forward thread nothing. What it
+has not got to yet lies on the device; the queue is short, and where it is full the forward pass waits: that is
+the back-pressure, and it is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from remote.capture import VERSION
+from remote.capture.batch import Segment
+from remote.capture.environment import Settings
+from remote.capture.gather import Gather
+from remote.capture.layout import Layout
+from remote.capture.place import Place
+from remote.capture.record import Record, write_cause
+from remote.capture.request_id import RequestId
+from remote.capture.ring import Ring, Waits
+from remote.capture.sender import Sender
+from remote.capture.space import Space, Unfinished
+from remote.capture.writers import Writers
+from remote.errors import RecordError
+
+logger = logging.getLogger(__name__)
+
+STALE_SECONDS = 60.0
+"""A record whose next rows have not come for so long is given up: its request was aborted, or its id says too many."""
+_PASSES = 2
+"""Gathered forward passes that may wait on the device."""
+_REMEMBERED = 65_536
+_DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+
+
+@dataclass
+class Totals:
+    """What has become of the records so far."""
+
+    records: int = 0
+    failed: int = 0
+    rows: int = 0
+    last_cause: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Admission:
+    """Takes closed gathers in order. `put` is the forward thread's, everything else its own thread's."""
+
+    def __init__(self, settings: Settings, place: Place, *, sglang: str, pinned: bool) -> None:
+        self.totals = Totals()
+        self.waits = Waits()
+        """Of the forward thread, for a place in the queue."""
+        self.ring = Ring(settings.pinned_bytes, pinned)
+        self.space = Space(settings.dump_dir, settings.high_water_bytes, place.writers)
+        self.writers = Writers(self.ring, settings.writers)
+        self._directory = settings.dump_dir
+        self._suffix = place.suffix
+        self._sender = Sender(self.ring, self.writers)
+        self._records: dict[str, Record] = {}
+        self._over: OrderedDict[str, None] = OrderedDict()
+        self._busy = False
+        self._idle_since = time.monotonic()
+        """Rows held back by a full directory are no reason to give a record up: the clock starts after that."""
+        self._queue: queue.Queue[Gather] = queue.Queue(_PASSES)
+        self._about = {
+            "boundaries": json.dumps(list(place.local)),
+            "record_boundaries": json.dumps(list(place.boundaries)),
+            "final": settings.final,
+            "sglang": sglang,
+            "capture": VERSION,
+        }
+        threading.Thread(target=self._run, name="roost-capture-admission", daemon=True).start()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._records)
+
+    def put(self, gather: Gather) -> None:
+        """Hand a closed gather over; waits while the queue is full."""
+        if not self._queue.full():
+            self._queue.put(gather)
+            return
+        since = time.monotonic()
+        self._queue.put(gather)
+        self.waits.add(since)
+
+    def expire(self) -> None:
+        """Give up records whose rows stopped coming; any thread may call it, now and then."""
+        if self._busy:
+            return
+        now = time.monotonic()
+        for record in list(self._records.values()):
+            if not record.complete and now - max(record.touched_at, self._idle_since) > STALE_SECONDS:
+                wanted = record.request.rows
+                record.fail(f"{record.admitted} of {wanted} rows came, and no more for {STALE_SECONDS:.0f} s.")
+                record.end_if_failed()
+
+    @torch.inference_mode()
+    def _run(self) -> None:
+        while True:
+            gather = self._queue.get()
+            self._busy = True
+            try:
+                self._take(gather)
+            except Exception as error:
+                logger.exception("Roost's capture could not take a forward pass's rows")
+                self._give_up(gather.segments, f"Capture failed: {type(error).__name__}: {error}.")
+            del gather  # its memory on the device
+            self._idle_since = time.monotonic()
+            self._busy = not self._queue.empty()
+
+    def _take(self, gather: Gather) -> None:
+        if gather.cause:
+            self._give_up(gather.segments, gather.cause)
+            return
+        states = self._sender.begin(gather)
+        try:
+            for segment in gather.segments:
+                record = self._admit(segment, states)
+                if record is not None:
+                    self._sender.send(states, record, segment)
+        finally:
+            self._sender.flush()
+
+    def _admit(self, segment: Segment, states: torch.Tensor) -> Record | None:
+        """The segment's record, with room for it in the dump directory; None where it is over already or refused."""
+        rid = str(segment.request)
+        if rid in self._over:
+            return None
+        record = self._records.get(rid)
+        begun = record is not None
+        if record is None:
+            record = self._begin(segment.request, states)
+        try:
+            record.admit(segment.first, segment.rows)
+            if not begun:
+                # What was copied so far must not wait behind this record: its being written is what makes room.
+                self._sender.flush()
+                self.space.reserve(record.path.name, record.layout.size, self._unfinished)
+        except RecordError as error:
+            record.fail(str(error))
+            record.end_if_failed()
+            return None
+        return record
+
+    def _begin(self, request: RequestId, states: torch.Tensor) -> Record:
+        dtype = _DTYPES.get(states.dtype)
+        if dtype is None:
+            raise RecordError(f"States of dtype {states.dtype} have no place in a shard.")
+        layout = Layout(request.rows, states.shape[1], states.shape[2], dtype)
+        if layout.row_bytes > self.ring.slab_bytes:
+            raise RecordError(f"A row takes {layout.row_bytes} bytes, and pinned memory holds {self.ring.slab_bytes}.")
+        path = self._directory / f"{request}{self._suffix}.safetensors"
+        record = Record(request, path, layout, self._about, self._ended)
+        self._records[str(request)] = record
+        return record
+
+    def _unfinished(self) -> Unfinished:
+        live = list(self._records.values())
+        waiting = {record.path.name for record in live if not record.complete and not record.cause}
+        return Unfinished({record.path.name for record in live}, waiting)
+
+    def _give_up(self, segments: Sequence[Segment], cause: str) -> None:
+        for segment in segments:
+            rid = str(segment.request)
+            record = self._records.get(rid)
+            if record is not None:
+                record.fail(cause)
+                record.end_if_failed()
+            elif rid not in self._over:
+                write_cause(self._directory, segment.request, cause)
+                with self.totals.lock:
+                    self._remember(rid)
+                    self.totals.failed += 1
+                    self.totals.last_cause = cause
+
+    def _ended(self, record: Record) -> None:
+        rid = str(record.request)
+        with self.totals.lock:
+            self._records.pop(rid, None)
+            self._remember(rid)
+            if record.cause:
+                self.totals.failed += 1
+                self.totals.last_cause = record.cause
+            else:
+                self.totals.records += 1
+                self.totals.rows += record.request.rows
+
+    def _remember(self, rid: str) -> None:
+        """A finished request may come again (SGLang recomputes one that it had to retract): its dump stays as it is."""
+        self._over[rid] = None
+        while len(self._over) > _REMEMBERED:
+            self._over.popitem(last=False)
