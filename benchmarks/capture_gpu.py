@@ -123,7 +123,7 @@ def parity(root: Path, out: Path) -> dict[str, Any]:
     model = write_config(root / "models" / "tiny", TINY)
     write_weights(model, TINY, "cuda")
     spec = CaptureSpec(layers=[0, 1, 2, 3, 4, 5], dump_dir="/dev/shm/roost-tiny", high_water_bytes=8 << 30)
-    flags = "--mem-fraction-static 0.08 --max-total-tokens 65536 --context-length 8192 --chunked-prefill-size 1024"
+    flags = "--mem-fraction-static 0.40 --max-total-tokens 65536 --context-length 8192 --chunked-prefill-size 1024"
     server = GpuServer(root, model, 30011, fresh(spec), out / "tiny.log", flags.split())
     try:
         server.wait(240)
