@@ -41,6 +41,20 @@ def check_together(specs: list[ServerSpec]) -> None:
             )
 
 
+def check_neighbours(specs: list[ServerSpec], running: list[ServerState]) -> None:
+    """Servers of this workdir that go on must not have a GPU or dump directory of `specs`; raises HostError."""
+    for spec in specs:
+        for state in running:
+            shared = [f"GPU {gpu}" for gpu in spec.gpus if gpu in state.spec.gpus]
+            if spec.capture and state.capture and spec.capture.dump_dir == state.capture.dump_dir:
+                shared.append(f"the dump directory {state.capture.dump_dir}")
+            if shared:
+                raise HostError(
+                    f"Server {spec.name!r} wants {shared[0]}, which server {state.name!r} has here and now.",
+                    remedy=f"Stop it (`inv stop --server {state.name}`), or give them different ones.",
+                )
+
+
 def check_host(
     spec: ServerSpec, earlier: ServerState | None, paths: ServerPaths, freed_ports: Collection[int] = ()
 ) -> None:

@@ -21,7 +21,7 @@ from remote.servers.awaiting import await_ready
 from remote.servers.command import Launch, plan_launch
 from remote.servers.detach import start_supervisor
 from remote.servers.ending import KILL_SECONDS, wait_until
-from remote.servers.preflight import check_host, check_together
+from remote.servers.preflight import check_host, check_neighbours, check_together
 from remote.servers.processes import MARK, find
 from remote.servers.redact import redacted, redacted_spec
 from remote.servers.stopping import stop_server
@@ -84,10 +84,18 @@ def _settle(request: ServeRequest, context: Context) -> list[Order]:
                 f"(mode {order.earlier.mode}, port {order.earlier.port}).",
                 remedy="Use `inv restart`, or `inv stop` first.",
             )
+    check_neighbours([order.launch.spec for order in going], _neighbours(request, context))
     freed = {order.earlier.port for order in going if order.earlier is not None}
     for order in going:
         check_host(order.launch.spec, order.earlier, context.workdir.server(order.name), freed)
     return orders
+
+
+def _neighbours(request: ServeRequest, context: Context) -> list[ServerState]:
+    """Running servers of this workdir that the request does not speak of."""
+    ordered = {spec.name for spec in request.servers}
+    found = [_running(context, name) for name in records.names(context.workdir) if name not in ordered]
+    return [state for state in found if state is not None]
 
 
 def _running(context: Context, name: str) -> ServerState | None:

@@ -13,7 +13,7 @@ import pytest
 
 from remote.context import Context
 from remote.errors import HostError, UsageError
-from remote.messages.server import CaptureSpec, ServerSpec, ServerState
+from remote.messages.server import CaptureSpec, CaptureState, ServerSpec, ServerState
 from remote.servers import ending, preflight
 from remote.servers.gpu import Gpu
 from remote.servers.processes import find
@@ -50,6 +50,19 @@ def test_servers_of_one_box_do_not_share_a_dump_directory() -> None:
     capture = CaptureSpec(layers=[1], dump_dir="/dev/shm/x")
     with pytest.raises(UsageError, match="both have the dump directory"):
         preflight.check_together([spec(name=name, port=port, capture=capture) for port, name in enumerate("ab")])
+
+
+def test_a_server_that_goes_on_keeps_its_gpus_and_dump_directory(prepare: Start) -> None:
+    capture = CaptureSpec(layers=[1], dump_dir="/dev/shm/x")
+    running = prepare(gpus=[2, 3], name="other")
+    with pytest.raises(HostError, match="wants GPU 3, which server 'other' has"):
+        preflight.check_neighbours([spec(gpus=[3])], [running])
+    held = CaptureState(
+        attach="plugin", payload="p", version="1", boundaries=[1, 2], final="pre", dump_dir="/dev/shm/x"
+    )
+    with pytest.raises(HostError, match="wants the dump directory /dev/shm/x"):
+        preflight.check_neighbours([spec(capture=capture)], [running.model_copy(update={"capture": held})])
+    preflight.check_neighbours([spec(gpus=[4], capture=capture)], [running])
 
 
 def test_a_taken_port_names_who_listens(context: Context, free_port: int) -> None:
