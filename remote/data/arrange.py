@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby, pairwise
 from pathlib import Path
 
@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from remote.data.chunk import BYTES_PER_TOKEN, SpooledChunk, read_index
+from remote.data.chunk import BYTES_PER_TOKEN, METHODS, SpooledChunk, read_index
 from remote.data.dataset import SCHEMA, batch_of, shard_filename
 from remote.data.sources import Chunk
 from remote.files import written_aside
+from remote.messages.dataset import MaskMethod
 
 SHARD_TOKENS = 32 << 20
 """Tokens an Arrow file: 160 MB, well below the 2^31 elements that one Arrow list column can hold."""
@@ -43,17 +44,19 @@ class Catalogue:
     """int64 [N, 2]: source, number."""
     digest: np.ndarray
     """uint64 [N, 2]."""
+    method: np.ndarray
+    """uint8: place in METHODS."""
+    truncated: np.ndarray
+    """bool."""
 
     def take(self, places: np.ndarray) -> Catalogue:
         """Return the entries at `places`, in that order."""
-        return Catalogue(
-            self.chunk[places],
-            self.offset[places],
-            self.length[places],
-            self.loss[places],
-            self.origin[places],
-            self.digest[places],
-        )
+        return Catalogue(**{column.name: getattr(self, column.name)[places] for column in fields(self)})
+
+    def methods(self) -> dict[MaskMethod, int]:
+        """Records by what made their mask."""
+        counts = np.bincount(self.method, minlength=len(METHODS)).tolist()
+        return {method: count for method, count in zip(METHODS, counts, strict=True) if count}
 
     def content_digest(self) -> str:
         """xxh3-128 over the records' digests in order."""
@@ -74,6 +77,8 @@ def catalogue(chunks: list[Chunk], spooled: list[SpooledChunk]) -> Catalogue:
         loss=_joined([chunk.loss for chunk in spooled], np.int32),
         origin=np.stack([sources, numbers], axis=1),
         digest=np.concatenate(digests) if digests else np.zeros((0, 2), np.uint64),
+        method=_joined([chunk.method for chunk in spooled], np.uint8),
+        truncated=_joined([chunk.truncated for chunk in spooled], bool),
     )
 
 

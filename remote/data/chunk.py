@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -27,6 +27,7 @@ from remote.errors import RecordError
 from remote.files import written_aside
 from remote.messages.dataset import MaskMethod
 
+METHODS: tuple[MaskMethod, ...] = ("generation", "marker", "given")
 BYTES_PER_TOKEN = 5
 _EXAMPLES = 3
 
@@ -52,8 +53,6 @@ class Tally:
     dropped: dict[str, int] = field(default_factory=dict)
     tokens_dropped: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
-    methods: dict[MaskMethod, int] = field(default_factory=dict)
-    truncated: int = 0
     bad: list[str] = field(default_factory=list)
     """`FILE:NUMBER: cause` of records that cannot be used, the first few."""
 
@@ -70,14 +69,12 @@ class Tally:
         for mine, theirs in (
             (self.dropped, other.dropped),
             (self.tokens_dropped, other.tokens_dropped),
-            (self.methods, other.methods),
         ):
             for key, count in theirs.items():
-                mine[key] = mine.get(key, 0) + count  # type: ignore[index, call-overload]
+                mine[key] = mine.get(key, 0) + count
         for reason, examples in other.examples.items():
             known = self.examples.setdefault(reason, [])
             known += examples[: _EXAMPLES - len(known)]
-        self.truncated += other.truncated
         self.bad += other.bad
 
 
@@ -93,6 +90,10 @@ class SpooledChunk:
     """int32 [N], tokens with mask 1."""
     digest: np.ndarray
     """uint64 [N, 2]: xxh3-128 of ids and mask, high half first."""
+    method: np.ndarray
+    """uint8 [N]: place in METHODS of what made the mask."""
+    truncated: np.ndarray
+    """bool [N]."""
     tally: Tally
 
 
@@ -136,22 +137,24 @@ class ChunkWorker:
         if target.with_suffix(".npz").exists():
             return
         tally = Tally()
-        rows: list[tuple[int, int, int, int]] = []
+        rows: list[_Row] = []
         with written_aside(target.with_suffix(".records")) as aside, aside.open("wb") as out:
-            for number, ids, mask in self._records(chunk, tally):
+            for number, ids, mask, method, truncated in self._records(chunk, tally):
                 content = ids.tobytes() + mask.tobytes()
                 out.write(content)
-                rows.append((number, len(ids), int(mask.sum()), xxhash.xxh3_128_intdigest(content)))
+                digest = xxhash.xxh3_128_intdigest(content)
+                rows.append(_Row(number, len(ids), int(mask.sum()), digest, METHODS.index(method), truncated))
         _write_index(target.with_suffix(".npz"), rows, tally)
 
-    def _records(self, chunk: Chunk, tally: Tally) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    def _records(self, chunk: Chunk, tally: Tally) -> Iterator[tuple[int, np.ndarray, np.ndarray, MaskMethod, bool]]:
         for number, raw in read(chunk):
             name = f"{chunk.name}:{number}"
             try:
                 if isinstance(raw, RecordError):
                     raise raw
                 ids, mask, method = self.tokenize(raw)
-                ids, mask = self._within_limits(ids, mask, tally)
+                length = len(ids)
+                ids, mask = self._within_limits(ids, mask)
             except RecordError as error:
                 tally.drop(error.message, name)
                 if len(tally.bad) < _EXAMPLES:
@@ -160,8 +163,7 @@ class ChunkWorker:
             except DroppedRecord as dropped:
                 tally.drop(dropped.reason, name, dropped.tokens)
                 continue
-            tally.methods[method] = tally.methods.get(method, 0) + 1
-            yield number, ids, mask
+            yield number, ids, mask, method, len(ids) < length
 
     def tokenize(self, raw: Any) -> tuple[np.ndarray, np.ndarray, MaskMethod]:
         """Return ids int32 [L], mask int8 [L] and the mask's method; raise RecordError."""
@@ -179,7 +181,7 @@ class ChunkWorker:
         ids, mask = self.tokenizer.encode(text, spans)
         return ids, mask, method
 
-    def _within_limits(self, ids: np.ndarray, mask: np.ndarray, tally: Tally) -> tuple[np.ndarray, np.ndarray]:
+    def _within_limits(self, ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         recipe = self.recipe
         if len(ids) < recipe.min_len:
             raise DroppedRecord(f"shorter than {recipe.min_len} tokens", len(ids))
@@ -189,7 +191,6 @@ class ChunkWorker:
             raise DroppedRecord(f"longer than {recipe.max_len} tokens", len(ids))
         if not mask[: recipe.max_len].any():
             raise DroppedRecord(f"no assistant token in its first {recipe.max_len} tokens", len(ids))
-        tally.truncated += 1
         return ids[: recipe.max_len], mask[: recipe.max_len]
 
 
@@ -205,15 +206,26 @@ def _check(ids: list[int], mask: list[int], vocab_size: int) -> None:
         raise RecordError("its loss mask is all 1: nothing in it was asked of the assistant")
 
 
-def _write_index(path: Path, rows: list[tuple[int, int, int, int]], tally: Tally) -> None:
-    digests = [(digest >> 64, digest & (1 << 64) - 1) for *_, digest in rows]
+class _Row(NamedTuple):
+    number: int
+    length: int
+    loss: int
+    digest: int
+    method: int
+    truncated: bool
+
+
+def _write_index(path: Path, rows: list[_Row], tally: Tally) -> None:
+    digests = [(row.digest >> 64, row.digest & (1 << 64) - 1) for row in rows]
     content = io.BytesIO()
     np.savez(
         content,
-        number=np.array([row[0] for row in rows], np.int64),
-        length=np.array([row[1] for row in rows], np.int32),
-        loss=np.array([row[2] for row in rows], np.int32),
+        number=np.array([row.number for row in rows], np.int64),
+        length=np.array([row.length for row in rows], np.int32),
+        loss=np.array([row.loss for row in rows], np.int32),
         digest=np.array(digests, np.uint64).reshape(-1, 2),
+        method=np.array([row.method for row in rows], np.uint8),
+        truncated=np.array([row.truncated for row in rows], bool),
         tally=np.frombuffer(json.dumps(asdict(tally)).encode(), np.uint8),
     )
     with written_aside(path) as aside:
@@ -224,4 +236,5 @@ def read_index(path: Path) -> SpooledChunk:
     """Read back what `ChunkWorker.spool` wrote last."""
     with np.load(path) as arrays:
         tally = Tally(**json.loads(arrays["tally"].tobytes()))
-        return SpooledChunk(arrays["number"], arrays["length"], arrays["loss"], arrays["digest"], tally)
+        columns = ("number", "length", "loss", "digest", "method", "truncated")
+        return SpooledChunk(tally=tally, **{name: arrays[name] for name in columns})

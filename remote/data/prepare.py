@@ -1,8 +1,8 @@
 """Verb `prepare`: any pile of conversations to a dataset with global indices.
 
 Runs on `local` or on a host. Writes `out`, and beside it, until the end, `.NAME.preparing`: the spool, from which
-an interrupted run goes on where it stopped if it is asked for the same again. Three passes, each on all cores:
-scan the sources (digests, chunks), tokenize the chunks into the spool, write the Arrow files in shuffled order.
+an interrupted run goes on where it stopped if it is asked for the same again. Three passes: scan the sources
+(digests, chunks); on all cores, tokenize the chunks into the spool; on all cores, write the Arrow files in order.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import xxhash
 
 from remote.context import Context
 from remote.data import arrange, dataset
+from remote.data.account import count_copies, drop_table, histogram, why_empty
 from remote.data.chunk import Recipe, SpooledChunk, Tally, spool_chunk
 from remote.data.sources import Chunk, expand, scan
 from remote.data.template import ChatTemplate, asks_for_the_date
@@ -29,9 +30,10 @@ from remote.data.tokenizer import ModelTokenizer, TokenizerSpec, load
 from remote.data.workers import cores, in_order
 from remote.errors import HostError, RecordError, UsageError
 from remote.files import fsync_directory, make_directory, write_whole
-from remote.messages.dataset import Drop, Manifest, PrepareRequest, PrepareResult, Source
+from remote.messages.dataset import Manifest, PrepareRequest, PrepareResult, Source
 
-_DUPLICATE = "an exact copy of an earlier record"
+MARKER = ".prepared"
+"""Says what a dataset, or the work towards one, was made from."""
 _PRELOAD = ["remote.data.chunk", "remote.data.arrange", "transformers.models.auto.tokenization_auto"]
 
 
@@ -79,7 +81,9 @@ class _Job:
         identity = self._identity(sources, tokenizer)
         if self.out.exists():
             return *self._found_again(identity), True
-        self._go_on_or_start_over(identity, keep=[Path(chunk.path) for chunk in chunks])
+        self._keep_what_fits(
+            identity, self._spool_identity(sources, tokenizer), keep=[Path(part.path) for part in chunks]
+        )
         spooled = self._tokenize(chunks, recipe)
         manifest, records = self._arrange(chunks, spooled, sources, tokenizer)
         self._write(records, manifest)
@@ -105,15 +109,18 @@ class _Job:
 
     def _identity(self, sources: list[Source], tokenizer: ModelTokenizer) -> str:
         """Digest of all that decides the dataset; a folder made of something else is never taken for it."""
-        decided = self.request.model_dump(exclude={"inputs", "out", "tokenizer", "processes", "trust_remote_code"})
-        template = xxhash.xxh3_128_hexdigest(str(tokenizer.hf.chat_template).encode())
-        parts = [str(decided), self.date(tokenizer), tokenizer.digest(), template]
-        parts += [source.xxh3 for source in sources]
-        return xxhash.xxh3_128_hexdigest("\n".join(parts).encode())
+        request = self.request
+        return self._spool_identity(sources, tokenizer) + f"-{request.seed}-{request.bad}"
+
+    def _spool_identity(self, sources: list[Source], tokenizer: ModelTokenizer) -> str:
+        """Digest of what decides the records' tokens."""
+        recipe = self._recipe(tokenizer)
+        decided = (recipe.template_options, recipe.date, recipe.max_len, recipe.truncate, recipe.min_len)
+        parts = [repr(decided), str(recipe.vocab_size), tokenizer.digest(), str(tokenizer.hf.chat_template)]
+        return xxhash.xxh3_128_hexdigest("\n".join([*parts, *(source.xxh3 for source in sources)]).encode())
 
     def _found_again(self, identity: str) -> tuple[Manifest, np.ndarray]:
-        marker = self.out / ".prepared"
-        if not marker.is_file() or marker.read_text() != identity:
+        if not _says(self.out / MARKER, identity):
             raise UsageError(
                 f"{self.out} exists and was not made from these sources with these options.",
                 remedy="Choose another --out, or remove it.",
@@ -121,15 +128,20 @@ class _Job:
         found = dataset.DatasetFolder.open(self.out)
         return found.manifest, found.lengths
 
-    def _go_on_or_start_over(self, identity: str, keep: list[Path]) -> None:
-        marker = self.work / ".prepared"
-        if marker.is_file() and marker.read_text() == identity:
+    def _keep_what_fits(self, identity: str, spool_identity: str, keep: list[Path]) -> None:
+        """Throw away an earlier run's spool, or only its Arrow files, where they were made for something else."""
+        whole, spooled = self.work / MARKER, self.spool / MARKER
+        if _says(spooled, spool_identity):
             self.context.report.progress("going on where an earlier run stopped")
-            return
-        for item in [*self.spool.iterdir(), *self.work.glob("*.arrow")]:
-            if item not in keep:
+        else:
+            for item in self.spool.iterdir():
+                if item not in keep:
+                    item.unlink()
+            write_whole(spooled, spool_identity.encode())
+        if not _says(whole, identity):
+            for item in self.work.glob("*.arrow"):
                 item.unlink()
-        write_whole(marker, identity.encode())
+            write_whole(whole, identity.encode())
 
     def _tokenize(self, chunks: list[Chunk], recipe: Recipe) -> list[SpooledChunk]:
         """Spool every chunk; raise RecordError at the first one with a record that cannot be used."""
@@ -164,11 +176,11 @@ class _Job:
         for chunk in spooled:
             tally.add(chunk.tally)
         kept = arrange.first_of_each(everything)
-        _count_copies(tally, everything, kept, sources)
+        count_copies(tally, everything, kept, sources)
         records = everything.take(kept)
         records = records.take(arrange.shuffled(records, self.request.seed))
         if not len(records.length):
-            raise UsageError("No record is left: the dataset would be empty.", remedy=_why_empty(tally))
+            raise UsageError("No record is left: the dataset would be empty.", remedy=why_empty(tally))
         return self._manifest(records, tally, sources, tokenizer), records
 
     def _manifest(
@@ -183,14 +195,14 @@ class _Job:
             loss_tokens=int(records.loss.sum(dtype=np.int64)),
             max_tokens=int(records.length.max()),
             sources=sources,
-            drops=_drops(tally),
-            truncated=tally.truncated,
+            drops=drop_table(tally),
+            truncated=int(records.truncated.sum()),
             tokenizer=tokenizer.digest(),
             tokenizer_path=tokenizer.path,
             template=template,
             template_options=request.template_options,
             date=self.date(tokenizer),
-            mask=tally.methods,
+            mask=records.methods(),
             seed=request.seed,
             max_len=request.max_len,
             vocab_size=tokenizer.vocab_size(),
@@ -209,6 +221,10 @@ class _Job:
         fsync_directory(self.out.parent)
 
 
+def _says(marker: Path, identity: str) -> bool:
+    return marker.is_file() and marker.read_text() == identity
+
+
 @contextmanager
 def _alone(work: Path, out: Path) -> Iterator[None]:
     """Hold the work folder's lock: two preparations of one dataset would spoil each other's spool."""
@@ -221,34 +237,5 @@ def _alone(work: Path, out: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if work.exists() and (out.exists() or not (work / ".prepared").exists()):
+            if work.exists() and (out.exists() or not (work / MARKER).exists()):
                 shutil.rmtree(work)
-
-
-def _count_copies(tally: Tally, everything: arrange.Catalogue, kept: np.ndarray, sources: list[Source]) -> None:
-    copies = np.setdiff1d(np.arange(len(everything.length)), kept, assume_unique=True)
-    for place in copies.tolist():
-        source, number = everything.origin[place].tolist()
-        name = f"{Path(sources[source].path).name}:{number}"
-        tally.drop(_DUPLICATE, name, int(everything.length[place]))
-
-
-def _drops(tally: Tally) -> list[Drop]:
-    return [
-        Drop(reason=reason, records=count, tokens=tally.tokens_dropped[reason], examples=tally.examples[reason])
-        for reason, count in sorted(tally.dropped.items(), key=lambda item: -item[1])
-    ]
-
-
-def _why_empty(tally: Tally) -> str:
-    reasons = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items())
-    return f"Left out: {reasons}." if reasons else "The inputs hold no records."
-
-
-def histogram(lengths: np.ndarray, bins: int = 16) -> list[tuple[int, int, int]]:
-    """Return (from, to, records) over powers of two between the shortest and the longest record."""
-    low = max(int(lengths.min()), 1).bit_length() - 1
-    high = int(lengths.max()).bit_length()
-    edges = [1 << power for power in range(low, high + 1)][-(bins + 1) :]
-    counts, _ = np.histogram(lengths, bins=np.array([*edges[:-1], edges[-1]]))
-    return [(edges[place], edges[place + 1], int(count)) for place, count in enumerate(counts)]

@@ -86,9 +86,9 @@ def scan(number: int, path: Path, spool: Path) -> tuple[Source, list[Chunk]]:
 
 def _scan_text(number: int, path: Path, form: SourceForm, spool: Path) -> tuple[Source, list[Chunk]]:
     if form == "json" and _begins_with_bracket(path):
-        lines = spool / f"source-{number}.jsonl"
-        _array_to_lines(path, lines)
         digest = file_digest(path)
+        lines = spool / f"source-{digest}.jsonl"
+        _array_to_lines(path, lines)
         _, chunks, records = _cut_lines(number, path.name, lines)
     else:
         digest, chunks, records = _cut_lines(number, path.name, path)

@@ -207,6 +207,32 @@ def test_a_template_that_writes_the_date_is_told_one(
         prepare(request.model_copy(update={"date": "2024-07-27"}), context)
 
 
+def test_a_refused_run_keeps_its_spool_for_the_next_with_other_words(
+    tmp_path: Path, tokenizer: str, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remote.data.sources.CHUNK_BYTES", 400)
+    records: list[object] = [*conversations(30), {"text": "?"}]
+    source = write_jsonl(tmp_path / "s.jsonl", records)
+    request = PrepareRequest(inputs=[str(source)], out=str(tmp_path / "o"), tokenizer=tokenizer, processes=1)
+    with pytest.raises(RecordError, match=r"s\.jsonl:31"):
+        prepare(request, context)
+    monkeypatch.setattr(ChunkWorker, "_records", None)
+    manifest = prepare(request.model_copy(update={"bad": "drop", "seed": 3}), context).manifest
+    assert (manifest.records, manifest.seed, manifest.mask) == (30, 3, {"generation": 30})
+
+
+def test_a_json_array_that_changed_between_two_tries_is_read_anew(
+    tmp_path: Path, tokenizer: str, context: Context
+) -> None:
+    source = tmp_path / "s.json"
+    source.write_text(json.dumps([chat("hi", "hello"), {"text": "?"}]))
+    request = PrepareRequest(inputs=[str(source)], out=str(tmp_path / "o"), tokenizer=tokenizer)
+    with pytest.raises(RecordError, match=r"s\.json:2"):
+        prepare(request, context)
+    source.write_text(json.dumps([chat("hi", "hello"), chat("mended", "yes")]))
+    assert prepare(request, context).manifest.records == 2
+
+
 def test_nothing_left_is_said_with_the_reasons(tmp_path: Path, tokenizer: str, context: Context) -> None:
     source = write_jsonl(tmp_path / "s.jsonl", [chat("hi", "x" * 100)])
     request = PrepareRequest(inputs=[str(source)], out=str(tmp_path / "o"), tokenizer=tokenizer, max_len=5)

@@ -1,0 +1,45 @@
+"""Every record accounted for: what was left out and why, and how long the others are. Pure; called by `prepare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from remote.data.arrange import Catalogue
+from remote.data.chunk import Tally
+from remote.messages.dataset import Drop, Source
+
+DUPLICATE = "an exact copy of an earlier record"
+
+
+def count_copies(tally: Tally, everything: Catalogue, kept: np.ndarray, sources: list[Source]) -> None:
+    """Count what dedup left out; `kept` are the places of the records that stay."""
+    copies = np.setdiff1d(np.arange(len(everything.length)), kept, assume_unique=True)
+    for place in copies.tolist():
+        source, number = everything.origin[place].tolist()
+        name = f"{Path(sources[source].path).name}:{number}"
+        tally.drop(DUPLICATE, name, int(everything.length[place]))
+
+
+def drop_table(tally: Tally) -> list[Drop]:
+    """Return the reasons with their counts, the most frequent first."""
+    return [
+        Drop(reason=reason, records=count, tokens=tally.tokens_dropped[reason], examples=tally.examples[reason])
+        for reason, count in sorted(tally.dropped.items(), key=lambda item: -item[1])
+    ]
+
+
+def why_empty(tally: Tally) -> str:
+    """One sentence on where all the records went."""
+    reasons = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items())
+    return f"Left out: {reasons}." if reasons else "The inputs hold no records."
+
+
+def histogram(lengths: np.ndarray, bins: int = 16) -> list[tuple[int, int, int]]:
+    """Return (from, to, records) over powers of two between the shortest and the longest record."""
+    low = max(int(lengths.min()), 1).bit_length() - 1
+    high = int(lengths.max()).bit_length()
+    edges = [1 << power for power in range(low, high + 1)][-(bins + 1) :]
+    counts, _ = np.histogram(lengths, bins=np.array([*edges[:-1], edges[-1]]))
+    return [(edges[place], edges[place + 1], int(count)) for place, count in enumerate(counts)]
