@@ -15,6 +15,11 @@ COLOURS = ("36", "33", "32", "35", "34", "31")
 """SGR codes, one a host in turn."""
 
 
+def shown(line: str) -> str:
+    """A line as a terminal would leave it standing: the last state of a progress bar, escapes made visible."""
+    return printable(line.rstrip("\r").rpartition("\r")[2])
+
+
 class LogPrinter:
     """Writes straight to the stream: 100,000 lines are markup's undoing."""
 
@@ -32,7 +37,7 @@ class LogPrinter:
             self._stream.writelines(self._documents(host, item))
         elif isinstance(item, LogLines):
             prefix = self._prefix(host, item.source)
-            self._stream.writelines(f"{prefix}{printable(line)}\n" for line in item.lines)
+            self._stream.writelines(f"{prefix}{shown(line)}\n" for line in item.lines)
         else:
             self._stream.write(f"{self._prefix(host, item.source)}{self._dim(f'-- {printable(item.text)}')}\n")
         self._stream.flush()

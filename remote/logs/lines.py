@@ -10,7 +10,8 @@ from pathlib import Path
 
 import xxhash
 
-CHUNK_BYTES = 256 << 10
+CHUNK_BYTES = 64 << 10
+"""Also about the size of what a cut connection has to send again."""
 MAX_LINE_BYTES = 64 << 10
 """A longer line is cut here; what was left out is counted at its end."""
 HEAD_BYTES = 256
