@@ -33,7 +33,7 @@ from remote.capture.request_id import RequestId
 from remote.messages.capture import CaptureStatus
 from remote.messages.server import CaptureSpec
 from remote.parity.canary import check_canary
-from remote.parity.head import load_head
+from remote.parity.head import Head, load_head
 from remote.parity.logprobs import ServerLogprobs, check_logprobs
 
 LAYERS = [2, 4, 7]
@@ -61,15 +61,16 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--root", type=Path, required=True)
     options.add_argument("--out", type=Path, required=True)
+    options.add_argument("--tp", type=int, default=1, help="ranks of tensor parallelism, over NCCL above 1")
     options.add_argument("--rounds", type=int, default=8)
     options.add_argument("--rival-rounds", type=int, default=3)
     options.add_argument("--sustained-gb", type=float, default=34.0)
     given = options.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    result: dict[str, Any] = {"machine": machine(), "date": datetime.date.today().isoformat()}
-    mid = start_mid(given.root, given.out)
+    result: dict[str, Any] = {"machine": machine(), "tp": given.tp, "date": datetime.date.today().isoformat()}
+    mid = start_mid(given.root, given.out, given.tp)
     try:
-        result |= parity_or_cause(given.root, given.out)
+        result |= parity_or_cause(given.root, given.out, given.tp)
         mid.wait(240)
         with Drain(mid.dumps, given.out) as drain:
             result["timings"] = [asdict(row) | {"median": row.median} for row in timings(mid, drain, given)]
@@ -95,13 +96,17 @@ def machine() -> dict[str, str]:
     }
 
 
-def start_mid(root: Path, out: Path) -> GpuServer:
+def start_mid(root: Path, out: Path, tp: int) -> GpuServer:
     model = write_config(root / "models" / "mid", MID)
     spec = CaptureSpec(layers=LAYERS, dump_dir="/dev/shm/roost-mid", high_water_bytes=16 << 30)
     flags = "--load-format dummy --mem-fraction-static 0.55 --max-total-tokens 140000 --context-length 8192"
-    return GpuServer(
-        root, model, 30012, fresh(spec), out / "mid.log", [*flags.split(), "--enable-return-hidden-states"]
-    )
+    flags += f" --enable-return-hidden-states {ranks(tp)}"
+    return GpuServer(root, model, 30012, fresh(spec), out / "mid.log", flags.split())
+
+
+def ranks(tp: int) -> str:
+    """Custom all-reduce needs peer memory that a virtual machine may not have; NCCL does without."""
+    return f"--tp-size {tp} --disable-custom-all-reduce" if tp > 1 else ""
 
 
 def fresh(spec: CaptureSpec) -> CaptureSpec:
@@ -109,21 +114,22 @@ def fresh(spec: CaptureSpec) -> CaptureSpec:
     return spec
 
 
-def parity_or_cause(root: Path, out: Path) -> dict[str, Any]:
+def parity_or_cause(root: Path, out: Path, tp: int) -> dict[str, Any]:
     """The timings are worth having even where the small model's server does not come up."""
     try:
-        return {"parity": parity(root, out)}
-    except (RuntimeError, TimeoutError, OSError) as error:
+        return {"parity": parity(root, out, tp)}
+    except (RuntimeError, ValueError, OSError) as error:
         print(f"parity: {type(error).__name__}: {error}", flush=True)
         return {"parity_failed": f"{type(error).__name__}: {error}"}
 
 
-def parity(root: Path, out: Path) -> dict[str, Any]:
+def parity(root: Path, out: Path, tp: int) -> dict[str, Any]:
     """Canary and logprobs on a model with weights, chunked and batched."""
     model = write_config(root / "models" / "tiny", TINY)
     write_weights(model, TINY, "cuda")
     spec = CaptureSpec(layers=[0, 1, 2, 3, 4, 5], dump_dir="/dev/shm/roost-tiny", high_water_bytes=8 << 30)
     flags = "--mem-fraction-static 0.40 --max-total-tokens 65536 --context-length 8192 --chunked-prefill-size 1024"
+    flags += f" {ranks(tp)}"
     server = GpuServer(root, model, 30011, fresh(spec), out / "tiny.log", flags.split())
     try:
         server.wait(240)
@@ -152,17 +158,27 @@ def logprobs(server: GpuServer, model: Path) -> list[dict[str, Any]]:
     body = {"input_ids": prompts, "rid": [str(rid) for rid in rids]}
     asked = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
     answers = server.generate({**body, **asked})
-    rows = []
-    for rid, tokens, answer in zip(rids, prompts, answers, strict=True):
-        with safe_open(await_file(server.dumps / f"{rid}.safetensors"), framework="pt") as file:
-            states, ids = file.get_tensor("hidden_states"), file.get_tensor("token_ids").tolist()
-        said = ServerLogprobs.of_answer(answer["meta_info"])
-        found = check_logprobs(states[:, -1], tokens, said, head.norm_weight, head.eps, head.lm_head, head.dtype)
-        shifted = check_logprobs(
-            states[:, -1].roll(1, 0), tokens, said, head.norm_weight, head.eps, head.lm_head, head.dtype
-        )
-        rows.append({**found.row(), "passed": found.passed, "tokens_equal": ids == tokens, "shifted": shifted.row()})
-    return rows
+    return [
+        compare(server, head, rid, tokens, answer["meta_info"])
+        for rid, tokens, answer in zip(rids, prompts, answers, strict=True)
+    ]
+
+
+def compare(server: GpuServer, head: Head, rid: RequestId, tokens: list[int], meta: dict[str, Any]) -> dict[str, Any]:
+    """One record's rows against the server's answer, as they are and shifted by one."""
+    with safe_open(await_file(server.dumps / f"{rid}.safetensors"), framework="pt") as file:
+        states, ids = file.get_tensor("hidden_states")[:, -1], file.get_tensor("token_ids").tolist()
+    row: dict[str, Any] = {"rows": len(tokens), "tokens_equal": ids == tokens, "passed": False}
+    said = ServerLogprobs.of_answer(meta)
+    try:
+        found = check_logprobs(states, tokens, said, head.norm_weight, head.eps, head.lm_head, head.dtype)
+        shifted = check_logprobs(states.roll(1, 0), tokens, said, head.norm_weight, head.eps, head.lm_head, head.dtype)
+    except ValueError as error:
+        differs = [
+            place for place, pair in enumerate(zip(said.next_ids, tokens[1:], strict=False)) if pair[0] != pair[1]
+        ]
+        return row | {"answer": str(error), "logprobs": len(said.logprobs), "differs_at": differs[:5]}
+    return {**row, **found.row(), "passed": found.passed, "shifted": shifted.row()}
 
 
 def timings(server: GpuServer, drain: Drain, given: argparse.Namespace) -> list[Timing]:
@@ -329,7 +345,8 @@ def status(dumps: Path) -> CaptureStatus:
 
 
 def save(out: Path, result: dict[str, Any]) -> None:
-    stem = f"capture_gpu-{result['date']}"
+    tp = f"-tp{result['tp']}" if result["tp"] > 1 else ""
+    stem = f"capture_gpu{tp}-{result['date']}"
     (out / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n")
     (out / f"{stem}.md").write_text(report(result))
 
@@ -337,7 +354,11 @@ def save(out: Path, result: dict[str, Any]) -> None:
 def report(result: dict[str, Any]) -> str:
     """The result as Markdown."""
     lines = ["# What capture costs on a GPU", ""]
-    lines += [", ".join(f"{key} {value}" for key, value in result["machine"].items()) + f"; {result['date']}.", ""]
+    lines += [
+        ", ".join(f"{key} {value}" for key, value in result["machine"].items())
+        + f"; TP {result['tp']}; {result['date']}.",
+        "",
+    ]
     if "timings" in result:
         lines += [f"Eight true-width DeepSeek-V3 layers, boundaries {LAYERS} and 8: {ROW_BYTES:,} B a token.", ""]
         lines += [
@@ -365,12 +386,13 @@ def report(result: dict[str, Any]) -> str:
         ]
     if "parity" in result:
         errors = [slot["error"] for row in result["parity"]["canary"] for slot in row["slots"]]
-        excess = [row["excess"] for row in result["parity"]["logprobs"]]
-        top1 = [row["top1"] for row in result["parity"]["logprobs"]]
+        answered = [row for row in result["parity"]["logprobs"] if "excess" in row]
+        excess = [row["excess"] for row in answered] or [float("nan")]
+        top1 = [row["top1"] for row in answered] or [float("nan")]
         lines += [
             "",
             f"Parity in bf16: canary at all boundaries within {max(errors):.1e}; logprobs of every row of"
-            f" {len(excess)} prompts within {max(excess):.2f} of their tolerance, top-1 agreement"
+            f" {len(answered)} of {len(result['parity']['logprobs'])} prompts within {max(excess):.2f} of their tolerance, top-1 agreement"
             f" {min(top1):.2%} or more.",
         ]
     return "\n".join(lines) + "\n"
