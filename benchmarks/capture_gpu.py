@@ -168,7 +168,7 @@ def compare(server: GpuServer, head: Head, rid: RequestId, tokens: list[int], me
     """One record's rows against the server's answer, as they are and shifted by one."""
     with safe_open(await_file(server.dumps / f"{rid}.safetensors"), framework="pt") as file:
         states, ids = file.get_tensor("hidden_states")[:, -1], file.get_tensor("token_ids").tolist()
-    row: dict[str, Any] = {"rows": len(tokens), "tokens_equal": ids == tokens, "passed": False}
+    about: dict[str, Any] = {"rows": len(tokens), "tokens_equal": ids == tokens, "passed": False}
     said = ServerLogprobs.of_answer(meta)
     try:
         found = check_logprobs(states, tokens, said, head.norm_weight, head.eps, head.lm_head, head.dtype)
@@ -177,8 +177,8 @@ def compare(server: GpuServer, head: Head, rid: RequestId, tokens: list[int], me
         differs = [
             place for place, pair in enumerate(zip(said.next_ids, tokens[1:], strict=False)) if pair[0] != pair[1]
         ]
-        return row | {"answer": str(error), "logprobs": len(said.logprobs), "differs_at": differs[:5]}
-    return {**row, **found.row(), "passed": found.passed, "shifted": shifted.row()}
+        return {**about, "answer": str(error), "logprobs": len(said.logprobs), "differs_at": differs[:5]}
+    return {**about, **found.row(), "passed": found.passed, "shifted": shifted.row()}
 
 
 def timings(server: GpuServer, drain: Drain, given: argparse.Namespace) -> list[Timing]:
@@ -392,8 +392,8 @@ def report(result: dict[str, Any]) -> str:
         lines += [
             "",
             f"Parity in bf16: canary at all boundaries within {max(errors):.1e}; logprobs of every row of"
-            f" {len(answered)} of {len(result['parity']['logprobs'])} prompts within {max(excess):.2f} of their tolerance, top-1 agreement"
-            f" {min(top1):.2%} or more.",
+            f" {len(answered)} of {len(result['parity']['logprobs'])} prompts within {max(excess):.2f} of their"
+            f" tolerance, top-1 agreement {min(top1):.2%} or more.",
         ]
     return "\n".join(lines) + "\n"
 
