@@ -91,20 +91,29 @@ def check_logprobs(
     rows = len(answered.logprobs)
     if len(token_ids) != len(shard_rows) or rows not in (len(token_ids), len(token_ids) - 1):
         raise ValueError(f"{len(shard_rows)} rows, {len(token_ids)} tokens and {rows} logprobs do not belong together")
-    if answered.next_ids[: len(token_ids) - 1] != list(token_ids[1:]):
-        raise ValueError("the server's logprobs are about other tokens")
+    following = _following(token_ids, answered, len(lm_head))
     errors, allowed, agree = [], [], 0
     for start in range(0, rows, _ROWS_AT_ONCE):
         block = slice(start, min(start + _ROWS_AT_ONCE, rows))
         normed = shard_rows[block] if final == "post" else rms_norm(shard_rows[block], norm_weight, eps, dtype)
         logits = (normed.to(dtype) @ lm_head.to(dtype).T).float()
-        ids = torch.tensor(answered.next_ids[block])
+        ids = torch.tensor(following[block])
         found = torch.log_softmax(logits, dim=-1).gather(1, ids[:, None])[:, 0]
         errors.append((found - torch.tensor(answered.logprobs[block])).abs().nan_to_num(torch.inf))
         allowed.append(logits.abs().amax(dim=-1) * _ULP[dtype] * _ALLOWED_ULPS[dtype] + _FLOOR)
         if answered.top_ids is not None:
             agree += int((logits.argmax(dim=-1) == torch.tensor(answered.top_ids[block])).sum())
     return _summary(torch.cat(errors), torch.cat(allowed), agree / rows if answered.top_ids is not None else None)
+
+
+def _following(token_ids: Sequence[int], answered: ServerLogprobs, vocabulary: int) -> list[int]:
+    """The token after each row. SGLang names the vocabulary's last token 0; the logprob is the real token's."""
+    following = [*token_ids[1:], *answered.next_ids[len(token_ids) - 1 :]]
+    named = [0 if token == vocabulary - 1 else token for token in following[: len(token_ids) - 1]]
+    for row, (said, token, plain) in enumerate(zip(answered.next_ids, named, following, strict=False)):
+        if said not in (token, plain):
+            raise ValueError(f"the server's logprob of row {row} is about token {said}, and {plain} was sent")
+    return following
 
 
 def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
