@@ -28,7 +28,7 @@ def answer(model: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, Any]
     normed = rms_norm(model["rows"], model["norm"], 1e-6, dtype)
     logprobs = (normed @ model["head"].to(dtype).T).float().log_softmax(-1)
     best = logprobs.argmax(-1)
-    said = [[None, TOKENS[0], None]]
+    said: list[Any] = [[None, TOKENS[0], None]]
     for row, token in enumerate(TOKENS[1:]):
         said.append([float(logprobs[row, token]), 0 if token == VOCABULARY - 1 else token, None])
     top = [[[float(logprobs[row, best[row]]), int(best[row]), None]] for row in range(ROWS)]
@@ -42,7 +42,8 @@ def answer(model: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, Any]
 
 def check(model: dict[str, torch.Tensor], meta: dict[str, Any], dtype: torch.dtype) -> LogprobParity:
     said = ServerLogprobs.of_answer(meta)
-    return check_logprobs(model["rows"], TOKENS, said, model["norm"], 1e-6, model["head"], dtype)
+    found: LogprobParity = check_logprobs(model["rows"], TOKENS, said, model["norm"], 1e-6, model["head"], dtype)
+    return found
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
