@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-SLAB_BYTES = 32 << 20
+SLAB_BYTES = 16 << 20
 """A power of two: the pinned allocator rounds up to one."""
 
 

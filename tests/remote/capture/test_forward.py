@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from remote.capture.batch import supply_request_ids
 from remote.capture.engine import Capture
 from remote.capture.gather import Gather
 from remote.capture.place import Place
@@ -150,3 +152,25 @@ def test_a_failing_read_reaches_nobody_but_the_records(taken: Taken) -> None:
     capture.at_block(1, "no such output")
     capture.after(None)
     assert taken.gathers[0].cause.startswith("Boundary 1: ")
+
+
+def test_batches_get_their_request_ids_where_sglang_does_not_carry_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang 0.5.9 builds a forward batch without `rids` from a worker batch that still knows its requests."""
+
+    @dataclass
+    class ForwardBatch:
+        forward_mode: str
+
+        @classmethod
+        def init_new(cls, batch: Any, model_runner: Any) -> ForwardBatch:
+            return cls(batch.forward_mode)
+
+    module = SimpleNamespace(ForwardBatch=ForwardBatch)
+    monkeypatch.setitem(sys.modules, "sglang.srt.model_executor.forward_batch_info", module)
+    supply_request_ids()
+    supply_request_ids()
+    requests = [SimpleNamespace(rid="a"), SimpleNamespace(rid="b")]
+    built: Any = module.ForwardBatch.init_new(SimpleNamespace(forward_mode="EXTEND", reqs=requests), None)
+    assert built.rids == ["a", "b"]
+    idle: Any = module.ForwardBatch.init_new(SimpleNamespace(forward_mode="IDLE", reqs=None), None)
+    assert idle.rids is None
