@@ -59,8 +59,12 @@ def _digest() -> str:
 
 
 def _pip(target: Path, *arguments: str) -> None:
-    command = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    subprocess.run([*command, "--disable-pip-version-check", *arguments], check=True)
+    """Run pip; its complaints about what `--no-deps` leaves out are kept back unless it fails."""
+    command = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*command, *arguments], stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        raise subprocess.CalledProcessError(done.returncode, [*command, *arguments])
 
 
 def _link_shims(target: Path) -> None:
