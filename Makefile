@@ -8,7 +8,7 @@ BIN := .venv/bin
 FAST := not ssh and not engine and not reader and not namespaces
 
 .DEFAULT_GOAL := help
-.PHONY: help system venv engine readers demo practice-up practice-down test test-fast lint clean
+.PHONY: help system venv engine readers demo practice-up practice-down test test-fast faults lint clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ test-fast: venv engine ## the tests that start no server and open no connection;
 test: lint readers ## lint, types and every test, with real sshd, rsync and SGLang
 	$(BIN)/python -m pytest tests/hosts tests/fleet
 	.engine/bin/python -m pytest tests/remote
+
+faults: venv engine ## break a fleet in every way (root on Linux for all of it): FAULTS='--seed 7 --only reboot --minutes 30'
+	$(BIN)/python -m tests.faults $(FAULTS)
 
 clean: ## remove what was built or practised here; ends the practice fleet first
 	@if test -x $(BIN)/inv; then $(BIN)/inv practice down; fi

@@ -1,0 +1,220 @@
+"""The fleet that the fault suite breaks: a laptop, two boxes, a prepared dataset, and what an undisturbed run yields.
+
+Called by the fault suite, inside namespaces of its own where they can be had. The suite itself is the laptop: it makes
+the same calls as the tasks, and types `inv` where the laptop is what dies. Everything lies in one temporary folder.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from hosts.commands import extract as extraction
+from hosts.commands.plan import plan
+from hosts.commands.prepare import prepare
+from hosts.commands.pull import Pulled, pull
+from hosts.fleet import Fleet, fleet_of
+from hosts.inventory.load import load_inventory
+from hosts.plan.plan import load, plan_path, save
+from hosts.practice.models import tiny_model
+from hosts.practice.paths import PracticePaths
+from hosts.pull.pull import Wish
+from remote.files import write_whole
+from remote.messages.dataset import PrepareRequest, Ranges
+from tests.faults import checker
+from tests.faults.box import CLONE, Box
+
+PATTERN_RUN = "undisturbed"
+RECORDS = 40
+LENGTHS = [8 + number * 7 % 50 for number in range(RECORDS)]
+DELAY_SECONDS = 0.1
+HIGH_WATER_BYTES = 120_000
+"""A few records in flight at a time, so that an extraction has a middle."""
+
+
+@dataclass
+class FaultFleet:
+    """Two boxes that serve, the laptop's folder, and the truth about every record."""
+
+    root: Path
+    isolated: bool
+    boxes: dict[str, Box] = field(default_factory=dict)
+    truth: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def laptop(self) -> Path:
+        return self.root / "lap top"
+
+    @property
+    def inventory(self) -> Path:
+        return self.laptop / "inventory.yaml"
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.laptop / "known_hosts"
+
+    @contextmanager
+    def connected(self, *names: str) -> Iterator[Fleet]:
+        """The named hosts, or all, with connections that end with the block."""
+        inventory = load_inventory(self.inventory)
+        chosen = [host for name, host in inventory.hosts.items() if not names or name in names]
+        with fleet_of(inventory, chosen) as fleet:
+            yield fleet
+
+    def begin_run(self, run: str) -> None:
+        """Plan a run of its own over both boxes, as the first one was planned."""
+        path = plan_path(self.laptop, run)
+        save(load(plan_path(self.laptop, PATTERN_RUN)).model_copy(update={"run": run}), path)
+
+    def extract(self, run: str, *names: str, delivered: Ranges | None = None) -> extraction.Started:
+        """`inv extract --detach`."""
+        with self.connected(*names) as fleet:
+            return extraction.start(fleet, run, delivered=delivered)
+
+    def follow(self, run: str, *names: str) -> dict[str, str]:
+        """Wait until no extractor of the run is at work; how each host ended."""
+        with self.connected(*names) as fleet:
+            ended = extraction.follow(fleet, run, lambda *_: None)
+        return {outcome.host.name: outcome.result.state.status for outcome in ended}
+
+    def pull(self, run: str, destination: Path, *names: str, check: bool = False) -> Pulled:
+        """`inv pull`."""
+        with self.connected(*names) as fleet:
+            return pull(fleet, Wish(run, check=check), str(destination), lambda tallies: lambda: None)
+
+    def inv(self, *words: str) -> subprocess.Popen[str]:
+        """Type `inv …`, as a process that can be killed; its words are kept."""
+        argv = [sys.executable, "-m", "invoke", *words, "--inventory", str(self.inventory)]
+        return subprocess.Popen(
+            argv, cwd=CLONE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def run_folder(self, host: str, run: str) -> Path:
+        """A run's folder on a box, as the suite sees it."""
+        return self.boxes[host].workdir / "runs" / run
+
+    def destination(self, run: str) -> Path:
+        return self.root / "delivered" / run
+
+    def heal(self) -> None:
+        """After a trial that failed somewhere in its middle: both boxes anew, their disks and pattern run kept."""
+        for box in self.boxes.values():
+            box.power_off()
+            if self.isolated:
+                box.empty_disk()
+            box.power_on()
+            box.serve()
+        self.trust()
+        for name in self.boxes:
+            for run in (self.boxes[name].workdir / "runs").glob("trial-*"):
+                shutil.rmtree(run)
+        self.restore_pattern()
+
+    def restore_pattern(self) -> None:
+        """Have the undisturbed run's records on both boxes again, whatever became of their disks."""
+        self.extract(PATTERN_RUN)
+        self.follow(PATTERN_RUN)
+
+    def trust(self) -> None:
+        """Know the boxes' host keys as they are now."""
+        write_whole(self.known_hosts, "".join(box.known_hosts_line() for box in self.boxes.values()).encode())
+
+
+@contextmanager
+def fault_fleet(*, isolated: bool) -> Iterator[FaultFleet]:
+    """Two boxes that serve and an undisturbed run's records; everything is gone with the block."""
+    root = Path(tempfile.mkdtemp(prefix="roost-faults-"))
+    fleet = FaultFleet(root, isolated)
+    try:
+        _build(fleet)
+        yield fleet
+    finally:
+        for box in fleet.boxes.values():
+            box.discard()
+        shutil.rmtree(root)
+
+
+def _build(fleet: FaultFleet) -> None:
+    model = tiny_model(CLONE, "deepseek_v3", layers=6, dtype="float32")
+    hidden = json.loads((model / "config.json").read_text())["hidden_size"]
+    server = {"hidden": hidden, "delay": DELAY_SECONDS, "high_water": HIGH_WATER_BYTES}
+    for number, name in enumerate("ab", start=1):
+        box = Box(name, number, fleet.root / name, fleet.isolated, server=server)
+        fleet.boxes[name] = box
+        box.power_on()
+        box.serve()
+    fleet.laptop.mkdir()
+    fleet.inventory.write_text(yaml.safe_dump(_inventory(fleet, model), allow_unicode=True))
+    fleet.trust()
+    source = _records(fleet.laptop / "records.jsonl")
+    dataset = fleet.laptop / "dataset"
+    with fleet.connected() as connected:
+        request = PrepareRequest(inputs=[str(source)], out=str(dataset), tokenizer=str(model), processes=1)
+        prepare(connected.local, request)
+        assert plan(connected, dataset, PATTERN_RUN).fits
+    fleet.truth = _undisturbed(fleet)
+
+
+def _undisturbed(fleet: FaultFleet) -> dict[int, str]:
+    fleet.extract(PATTERN_RUN)
+    ended = fleet.follow(PATTERN_RUN)
+    assert set(ended.values()) == {"complete"}, ended
+    pulled = fleet.pull(PATTERN_RUN, fleet.destination(PATTERN_RUN))
+    assert not pulled.missing, pulled
+    truth = checker.truth_of(fleet.destination(PATTERN_RUN))
+    assert set(truth) == set(range(RECORDS))
+    return truth
+
+
+def _inventory(fleet: FaultFleet, model: Path) -> dict[str, object]:
+    python = str(PracticePaths(CLONE).engine_python)
+    return {
+        "local": {"python": python, "workdir": str(fleet.laptop / "local")},
+        "modes": {"extract": {"capture": True, "flags": {"dtype": "float32"}}},
+        "defaults": {
+            "user": "root" if fleet.isolated else None,
+            "ssh_config": str(fleet.laptop / "no-ssh-config"),
+            "known_hosts": str(fleet.known_hosts),
+            "connect_timeout": 5,
+            "python": python,
+            "model": str(model),
+            "gpus": 0,
+            "tp": 1,
+            "layers": [1, 3],
+            "context_length": 4096,
+            "min_free": "1MiB",
+            "dump_high_water": "4MiB",
+            "parity_rate": 0,
+            "tokens_per_second": 1000,
+        },
+        "hosts": {
+            name: {
+                "address": box.address,
+                "ssh_port": box.ssh_port,
+                "identity_file": str(box.sshd.client_key),
+                "port": box.server_port,
+                "dump_dir": box.dump_dir,
+            }
+            for name, box in fleet.boxes.items()
+        },
+    }
+
+
+def _records(path: Path) -> Path:
+    """Already tokenized records, as `prepare` reads them."""
+    draw = random.Random(0)
+    with path.open("w") as out:
+        for length in LENGTHS:
+            tokens = [draw.randrange(250) for _ in range(length)]
+            out.write(json.dumps({"input_ids": tokens, "loss_mask": [0, *[1] * (length - 1)]}) + "\n")
+    return path

@@ -1,0 +1,58 @@
+"""Namespaces of the suite's own: it runs in one set, every box in another, and all end with their first process.
+
+Called by the fault suite. Needs root on Linux with util-linux and iproute2; touches no interface, mount or process
+outside, because it first becomes process 1 of namespaces of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+INSIDE = "ROOST_FAULTS_INSIDE"
+UNSHARE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
+
+
+def enter(module: str, arguments: list[str]) -> str:
+    """Run `python -m module` again inside namespaces; "" once inside, else why they can't be had here."""
+    if os.environ.get(INSIDE):
+        run("ip", "link", "set", "lo", "up")
+        return ""
+    why = obstacle()
+    if not why:
+        environ = {**os.environ, INSIDE: "1"}
+        os.execvpe(UNSHARE[0], [*UNSHARE, sys.executable, "-m", module, *arguments], environ)
+    return why
+
+
+def obstacle() -> str:
+    """Why this machine grants no namespaces; "" where it does."""
+    if sys.platform != "linux":
+        return f"network namespaces are Linux's own, and this is {sys.platform}"
+    missing = [name for name in ("unshare", "nsenter", "ip", "mount") if shutil.which(name) is None]
+    if missing:
+        return f"{', '.join(missing)} is missing"
+    probe = [*UNSHARE, "sh", "-c", "mount -t tmpfs tmpfs /mnt && ip link add roost0 type veth peer name roost1"]
+    tried = subprocess.run(probe, capture_output=True, text=True, check=False)
+    return "" if tried.returncode == 0 else f"they were refused: {tried.stderr.strip() or tried.returncode}"
+
+
+def run(*argv: str) -> None:
+    """Run a program of the system; raises CalledProcessError with what it said."""
+    subprocess.run(argv, check=True, capture_output=True, text=True)
+
+
+def link(pid: int, near: str, near_address: str, far_address: str) -> None:
+    """Lay a cable: `near` here, `eth0` in the namespace of process `pid`, both up with their addresses (CIDR)."""
+    run("ip", "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+    run("ip", "address", "add", near_address, "dev", near)
+    run("ip", "link", "set", near, "up")
+    inside(pid, "ip", "address", "add", far_address, "dev", "eth0")
+    inside(pid, "ip", "link", "set", "eth0", "up")
+
+
+def inside(pid: int, *argv: str) -> None:
+    """Run a program in the network of process `pid`."""
+    run("nsenter", "--target", str(pid), "--net", "--", *argv)

@@ -1,0 +1,239 @@
+"""One trial: a run is begun, one fault strikes at one moment, a person mends and resumes, the checker judges.
+
+Called by the suite's runner. Raises nothing for what the product does wrong: that is the trial's outcome.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from hosts.commands.clean import clean
+from hosts.commands.extract import delivered_to
+from hosts.commands.status import status
+from hosts.plan.plan import load, plan_path
+from tests.faults import checker
+from tests.faults.box import Box, is_extractor, is_sender
+from tests.faults.checker import Account
+from tests.faults.faults import BEFORE, MOMENTS, Fault
+from tests.faults.fleet import PATTERN_RUN, RECORDS, FaultFleet
+
+TRIAL_SECONDS = 240
+COMMAND_SECONDS = 120.0
+"""In which every command must have ended, whatever broke."""
+MOMENT_SECONDS = 60.0
+RESUMES = 4
+RATE = "300KB"
+"""Of the pull that a fault strikes, so that it has a middle."""
+
+
+class TrialError(AssertionError):
+    """The product did what it must not."""
+
+
+@dataclass
+class Trial:
+    """One fault at one moment."""
+
+    fleet: FaultFleet
+    fault: Fault
+    moment: str
+    run: str
+    victim: str
+    draw: random.Random
+    notes: list[str] = field(default_factory=list)
+    account: Account = field(default_factory=Account)
+    planted: list[tuple[str, int]] = field(default_factory=list)
+    _command: subprocess.Popen[str] | None = None
+    _killed: bool = False
+
+    @property
+    def box(self) -> Box:
+        return self.fleet.boxes[self.victim]
+
+    @property
+    def other(self) -> str:
+        return next(name for name in self.fleet.boxes if name != self.victim)
+
+    @property
+    def destination(self) -> Path:
+        return self.fleet.root / "delivered" / "trial"
+
+    def note(self, text: str) -> None:
+        """Keep for the outcome."""
+        self.notes.append(text)
+
+    def plant(self) -> Path:
+        """A finished shard of the victim, to be damaged."""
+        index = self.draw.choice(sorted(checker.finished(self._run_folder(self.victim))))
+        self.planted.append((self.victim, index))
+        return self._run_folder(self.victim) / "shards" / f"hs_{index}.safetensors"
+
+    def kill_command(self) -> None:
+        """SIGKILL the `inv` that is under way."""
+        assert self._command is not None
+        self._killed = True
+        self._command.kill()
+
+    def type(self, *words: str, may_fail: bool = False) -> str:
+        """Type `inv …` and return what it said; it must end in time, and never with a traceback."""
+        self._command = self.fleet.inv(*words)
+        return self._said(may_fail)
+
+    def go(self) -> None:
+        """Run the trial; raises TrialError, or whatever the product raised."""
+        previous = signal.signal(signal.SIGALRM, _overdue)
+        signal.alarm(TRIAL_SECONDS)
+        try:
+            self._go()
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, previous)
+            shutil.rmtree(self.destination, ignore_errors=True)
+
+    def _go(self) -> None:
+        if self.run != PATTERN_RUN:
+            self.fleet.begin_run(self.run)
+            self.fleet.extract(self.run)
+        if self.fault.step == "extract":
+            self._strike_extraction()
+        else:
+            self._strike_pull()
+        if self.fault.unreachable:
+            self._ask_while_broken()
+        self._judge()
+        self.fault.mend(self)
+        self._finish(self.other if self.fault.gone else "")
+        self.fault.restore(self)
+        if self.fault.gone:
+            self._come_back()
+        self._clean()
+
+    def _strike_extraction(self) -> None:
+        share = load(plan_path(self.fleet.laptop, self.run)).share(self.victim)
+        assert share is not None
+        wanted = self._fraction() * share.records
+        _await(lambda: len(checker.finished(self._run_folder(self.victim))) >= wanted, "the moment")
+        self.fault.strike(self)
+
+    def _strike_pull(self) -> None:
+        if self.run != PATTERN_RUN:
+            self.fleet.follow(self.run)
+        if self.moment == BEFORE:
+            self.fault.strike(self)
+        command = ("pull", "--hosts", "all", "--to", str(self.destination), "--run", self.run, "--limit-rate", RATE)
+        self._command = process = self.fleet.inv(*command)
+        if self.moment != BEFORE:
+            wanted = self._fraction() * RECORDS
+            _await(lambda: process.poll() is not None or self._arrived() >= wanted, "the moment")
+            self.fault.strike(self)
+        said = self._said(may_fail=True)
+        refusal = self.fault.refusal.format(victim=self.victim)
+        if refusal and process.returncode == 0 and len(self._examined().delivered) < RECORDS:
+            raise TrialError(f"inv pull ended well with records missing: {said[-300:]}")
+        if process.returncode != 0 and not self._killed and refusal not in said:
+            raise TrialError(f"inv pull did not say {refusal!r}: {said[-300:]}")
+
+    def _said(self, may_fail: bool) -> str:
+        process = self._command
+        assert process is not None
+        try:
+            said, _ = process.communicate(timeout=COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise TrialError(f"{process.args!r} had not ended after {COMMAND_SECONDS:g} s") from None
+        if "Traceback" in said:
+            raise TrialError(f"a traceback: {said[-600:]}")
+        if process.returncode != 0 and not may_fail:
+            raise TrialError(f"{process.args!r} ended with {process.returncode}: {said[-300:]}")
+        return said
+
+    def _fraction(self) -> float:
+        fraction = MOMENTS[self.moment]
+        return self.draw.random() if fraction is None else fraction
+
+    def _arrived(self) -> int:
+        folder = self.destination / "hidden_states"
+        return len(list(folder.iterdir())) if folder.is_dir() else -1
+
+    def _ask_while_broken(self) -> None:
+        with self.fleet.connected() as fleet:
+            told = {outcome.host.name: outcome for outcome in status(fleet, self.run)}
+        if told[self.victim].ok:
+            raise TrialError("the broken host answered")
+        self.note(str(told[self.victim].error))
+        if not told[self.other].ok:
+            raise TrialError(f"the other host did not answer: {told[self.other].error}")
+
+    def _run_folder(self, host: str) -> Path:
+        return self.fleet.run_folder(host, self.run)
+
+    def _examined(self) -> Account:
+        runs = {name: self._run_folder(name) for name in self.fleet.boxes}
+        return checker.examine(self.destination, runs, self.fleet.truth, self.planted)
+
+    def _judge(self) -> None:
+        self.account = self._examined()
+        if self.account.faults:
+            raise TrialError("; ".join(self.account.faults))
+
+    def _finish(self, only: str) -> None:
+        """Resume until every record is delivered, as a person would: extract, pull, and look again."""
+        names = (only,) if only else tuple(self.fleet.boxes)
+        for _ in range(RESUMES):
+            if self.run != PATTERN_RUN:
+                delivered = delivered_to(self.destination) if only and self._arrived() >= 0 else None
+                started = self.fleet.extract(self.run, *names, delivered=delivered)
+                for outcome in started.outcomes:
+                    if outcome.error is not None:
+                        self.note(f"{outcome.host.name}: {outcome.error}")
+                self.fleet.follow(self.run, *names)
+            pulled = self.fleet.pull(self.run, self.destination, *names)
+            if not pulled.missing:
+                break
+        self.planted.clear()
+        self._judge()
+        if len(self.account.delivered) < RECORDS:
+            causes = sorted(set(self.account.quarantined.values()))
+            raise TrialError(f"{RECORDS - len(self.account.delivered)} records did not arrive: {causes}")
+
+    def _come_back(self) -> None:
+        """A host that was given up returns: it is fenced, and nothing is delivered twice."""
+        self.fleet.extract(self.run, self.other)
+        pulled = self.fleet.pull(self.run, self.destination)
+        for outcome in pulled.outcomes:
+            if outcome.error is not None and "no run" not in str(outcome.error):
+                raise TrialError(f"{outcome.host.name} after its return: {outcome.error}")
+        self._judge()
+
+    def _clean(self) -> None:
+        is_ours: Callable[[list[str]], bool] = lambda argv: is_extractor(argv) or is_sender(argv)  # noqa: E731
+        boxes = self.fleet.boxes.values()
+        _await(lambda: not any(box.processes(is_ours) for box in boxes), "the end of every extractor and sender")
+        if self.run == PATTERN_RUN:
+            return
+        with self.fleet.connected() as fleet:
+            clean(fleet, names=[self.run], older_than_days=0, force=True)
+        for box in boxes:
+            left = checker.leftovers(box.workdir, box.ramdisk / "sglang_hs", self.run)
+            if left:
+                raise TrialError(f"left over on {box.name}: {left}")
+
+
+def _await(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + MOMENT_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TrialError(f"{what} did not come within {MOMENT_SECONDS:g} s")
+        time.sleep(0.01)
+
+
+def _overdue(_: int, __: FrameType | None) -> None:
+    raise TrialError(f"the trial had not ended after {TRIAL_SECONDS} s")
