@@ -42,7 +42,8 @@ def main() -> None:
     options = _options()
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         work = Path(folder)
-        results = list(_measure_all(work, options.records, options.tokens))
+        prepared = _fabricated if options.without_prepare else _prepared
+        results = [*prepared(work, options.records, options.tokens), *_handled(work)]
     for one in results:
         print(f"{one.step:24} {one.seconds:9.1f} s {one.peak_memory_mb:9.0f} MB  {one.note}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -60,26 +61,35 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--tokens", type=int, default=200, help="mean length of a record")
+    parser.add_argument("--without-prepare", action="store_true", help="make up the dataset instead of tokenizing one")
     parser.add_argument("--scratch", type=Path, default=None, help="folder for temporary files")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/million.json"))
     return parser.parse_args()
 
 
-def _measure_all(work: Path, records: int, tokens: int) -> Iterator[Measured]:
+def _fabricated(work: Path, records: int, tokens: int) -> Iterator[Measured]:
+    yield _step("made up", ["fabricate", str(work / "dataset"), str(records), str(tokens)], "in place of prepare")
+
+
+def _prepared(work: Path, records: int, tokens: int) -> Iterator[Measured]:
     source, tokenizer, dataset = work / "source.jsonl", work / "tokenizer", work / "dataset"
     size = write_source(source, records, tokens)
     write_tokenizer(tokenizer)
     request = {"inputs": [str(source)], "out": str(dataset), "tokenizer": str(tokenizer)}
     yield _verb("prepare", request, work, f"{size / 1e6:.0f} MB of JSONL")
+    yield _verb("prepare", request, work, "found again", name="prepare again")
+
+
+def _handled(work: Path) -> Iterator[Measured]:
+    dataset = work / "dataset"
     manifest = json.loads((dataset / "manifest.json").read_bytes())
     note = f"{manifest['tokens'] / 1e6:.0f}M tokens"
-    yield _verb("prepare", request, work, f"{note}, found again", name="prepare again")
-    yield _step("plan", ["plan", str(dataset)], work, f"{note} over 64 hosts")
-    yield _step("re-plan", ["replan", str(dataset)], work, "3 of 64 hosts lost, half done")
-    yield _step("assign", ["assign", str(dataset), str(work / "given")], work, "one host's folder with all records")
-    yield _step("ledger written", ["ledger", str(dataset), str(work / "ledger.sqlite")], work, "rows of 500 a commit")
-    yield _step("ledger status", ["counts", str(work / "ledger.sqlite")], work)
-    yield _step("resume scan", ["scan", str(work / "given"), str(work / "ledger.sqlite")], work, "what is still to do")
+    yield _step("plan", ["plan", str(dataset)], f"{note} over 64 hosts")
+    yield _step("re-plan", ["replan", str(dataset)], "3 of 64 hosts lost, half done")
+    yield _step("assign", ["assign", str(dataset), str(work / "given")], "one host's folder with all records")
+    yield _step("ledger written", ["ledger", str(dataset), str(work / "ledger.sqlite")], "rows of 500 a commit")
+    yield _step("ledger status", ["counts", str(work / "ledger.sqlite")])
+    yield _step("resume scan", ["scan", str(work / "given"), str(work / "ledger.sqlite")], "what is still to do")
 
 
 def _verb(verb: str, request: Mapping[str, object], work: Path, note: str, name: str = "") -> Measured:
@@ -87,7 +97,7 @@ def _verb(verb: str, request: Mapping[str, object], work: Path, note: str, name:
     return _watched(name or verb, [sys.executable, "-m", "remote", verb], call, note)
 
 
-def _step(step: str, arguments: list[str], work: Path, note: str = "") -> Measured:
+def _step(step: str, arguments: list[str], note: str = "") -> Measured:
     return _watched(step, [sys.executable, "-m", "benchmarks.million_steps", *arguments], "", note)
 
 

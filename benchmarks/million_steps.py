@@ -14,12 +14,47 @@ from hosts.plan import ranges as sets
 from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, make_plan, replan, save
 from remote.context import Context
-from remote.messages.dataset import AssignRequest, HostShare
+from remote.messages.dataset import AssignRequest, HostShare, Manifest
 from remote.messages.extract import Assignment, Identity
 from remote.paths import Workdir
 from remote.report import Report
 
 HOSTS = 64
+
+
+def fabricate(dataset: str, records: str, tokens: str) -> None:
+    """A dataset of made-up ids, with lengths spread as chat data's."""
+    import numpy as np
+    import pyarrow as pa
+
+    from remote.data.dataset import SCHEMA, batch_of, finish, shard_filename
+
+    folder = Path(dataset)
+    folder.mkdir()
+    chance = np.random.default_rng(0)
+    spread = chance.lognormal(0, 0.8, int(records)) * int(tokens) * 0.73
+    lengths = np.clip(spread, 8, 20 * int(tokens)).astype(np.int32)
+    with pa.OSFile(str(folder / shard_filename(0, 1)), "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as writer:
+        for start in range(0, len(lengths), 2000):
+            ids = [chance.integers(0, 500, length, np.int32) for length in lengths[start : start + 2000].tolist()]
+            writer.write_batch(batch_of([(row, np.ones(len(row), np.int8)) for row in ids]))
+    manifest = Manifest(
+        digest="0" * 32,
+        records=len(lengths),
+        tokens=int(lengths.sum(dtype=np.int64)),
+        loss_tokens=0,
+        max_tokens=int(lengths.max()),
+        sources=[],
+        drops=[],
+        tokenizer="t",
+        tokenizer_path="/t",
+        template="",
+        mask={},
+        seed=0,
+        max_len=None,
+        vocab_size=512,
+    )
+    finish(folder, 1, lengths, np.zeros((len(lengths), 2), np.int64), manifest)
 
 
 def plan(dataset: str) -> Plan:
@@ -116,6 +151,7 @@ def _identity(dataset: str) -> Identity:
 
 
 STEPS: dict[str, Callable[..., object]] = {
+    "fabricate": fabricate,
     "plan": plan,
     "replan": replan_,
     "assign": assign,
