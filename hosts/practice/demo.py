@@ -73,7 +73,7 @@ class Demo:
     def type(self, task: str, *arguments: str) -> None:
         """Print a command and run it with its output on this terminal."""
         line = shlex.join(["inv", task, *arguments])
-        self.console.print(f"\n$ {line}", style="bold green", markup=False, soft_wrap=True)
+        self.console.print(f"\n$ {line}", style="bold green", markup=False)
         command = [str(Path(sys.executable).parent / "inv"), task, *arguments]
         environment = {**os.environ, "ROOST_INVENTORY": self._short(self.paths.inventory)}
         started = time.monotonic()
@@ -136,7 +136,7 @@ class Demo:
 
 def main(root: Path = ROOT) -> int:
     """Run the demo with `root`'s `.practice` and `.engine`; exit 1 with one sentence where a step fails."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     paths = PracticePaths(root)
     try:
         demo = Demo(paths, f"{PREFIX}{datetime.now():%Y%m%d-%H%M%S}", console)
