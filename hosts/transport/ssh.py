@@ -34,6 +34,8 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it logs tracebacks o
 
 KEEPALIVE_SECONDS = 15
 CHANNEL_TIMEOUT_SECONDS = 20.0
+_SILENCE = ("No existing session", "Error reading SSH protocol banner")
+"""What paramiko says where the kernel took the connection and sshd, frozen, did not."""
 
 
 class SshBackend(Backend):
@@ -177,6 +179,8 @@ def _reason(error: Exception) -> str:
         return "the name does not resolve"
     if isinstance(error, TimeoutError):
         return "no answer"
+    if str(error).startswith(_SILENCE):
+        return "the connection was taken and no SSH server spoke"
     return str(error).rstrip(".") or type(error).__name__
 
 
