@@ -60,8 +60,11 @@ def main(arguments: list[str]) -> int:
             _run(fleet, fault, moment, seed + number, totals)
             if options.minutes and time.monotonic() - begun > options.minutes * 60:
                 break
+        left = fleet.end()
+    for what in left:
+        print(f"left over after inv stop and inv clean: {what}")
     print(f"\n{totals}; {time.monotonic() - begun:.0f} s, {built:.0f} s of it until the fleet stood; first seed {seed}")
-    return 1 if totals.failed else 0
+    return 1 if totals.failed or left else 0
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:

@@ -28,6 +28,7 @@ DISK_BYTES = 48 << 20
 DISK_INODES = 20_000
 RAMDISK_BYTES = 8 << 20
 BALLAST = "ballast"
+CAUSES_BYTES = 16 << 10
 DISK_OPTIONS = f"size={DISK_BYTES},nr_inodes={DISK_INODES}"
 CLONE = Path(__file__).parents[2]
 _CABLES = itertools.count()
@@ -169,10 +170,10 @@ class Box:
         namespaces.run("mount", "-o", f"remount,{DISK_OPTIONS}", str(self.disk))
 
     def fill_ramdisk(self) -> None:
-        """Leave no byte of the RAM disk free."""
+        """Leave the RAM disk no room for a record, and just enough to say so."""
         found = os.statvfs(self.ramdisk)
         with (self.ramdisk / BALLAST).open("ab") as ballast:
-            os.posix_fallocate(ballast.fileno(), 0, found.f_bavail * found.f_frsize)
+            os.posix_fallocate(ballast.fileno(), 0, found.f_bavail * found.f_frsize - CAUSES_BYTES)
 
     def empty_ramdisk(self) -> None:
         """The RAM disk has room again."""

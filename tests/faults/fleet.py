@@ -6,7 +6,9 @@ the same calls as the tasks, and types `inv` where the laptop is what dies. Ever
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -20,9 +22,11 @@ from pathlib import Path
 import yaml
 
 from hosts.commands import extract as extraction
+from hosts.commands.clean import clean
 from hosts.commands.plan import plan
 from hosts.commands.prepare import prepare
 from hosts.commands.pull import Pulled, pull
+from hosts.commands.stop import stop
 from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.load import load_inventory
 from hosts.plan.plan import load, plan_path, save
@@ -32,7 +36,7 @@ from hosts.pull.pull import Wish
 from remote.files import write_whole
 from remote.messages.dataset import PrepareRequest, Ranges
 from tests.faults import checker
-from tests.faults.box import CLONE, Box
+from tests.faults.box import CLONE, Box, is_sshd
 
 PATTERN_RUN = "undisturbed"
 RECORDS = 40
@@ -120,6 +124,18 @@ class FaultFleet:
                 shutil.rmtree(run)
         self.restore_pattern()
 
+    def end(self) -> list[str]:
+        """`inv stop` and `inv clean` of everything; what is left over on the boxes after that."""
+        with self.connected() as fleet:
+            stopped = stop(fleet, names=[], grace_seconds=5.0)
+            cleaned = clean(fleet, names=[PATTERN_RUN], older_than_days=0, force=True)
+        left = [f"{one.host.name}: {one.error}" for one in stopped if one.error is not None]
+        left += [f"{one.host.name}: {one.error}" for one in cleaned if one.error is not None]
+        for box in self.boxes.values():
+            left += [str(process.cmdline()) for process in box.processes(lambda argv: not is_sshd(argv))]
+            left += checker.leftovers(box.workdir, box.ramdisk / "sglang_hs", PATTERN_RUN)
+        return left
+
     def restore_pattern(self) -> None:
         """Have the undisturbed run's records on both boxes again, whatever became of their disks."""
         self.extract(PATTERN_RUN)
@@ -156,13 +172,27 @@ def _build(fleet: FaultFleet) -> None:
     fleet.laptop.mkdir()
     fleet.inventory.write_text(yaml.safe_dump(_inventory(fleet, model), allow_unicode=True))
     fleet.trust()
-    source = _records(fleet.laptop / "records.jsonl")
     dataset = fleet.laptop / "dataset"
     with fleet.connected() as connected:
-        request = PrepareRequest(inputs=[str(source)], out=str(dataset), tokenizer=str(model), processes=1)
-        prepare(connected.local, request)
+        _dataset(connected, model, dataset)
         assert plan(connected, dataset, PATTERN_RUN).fits
     fleet.truth = _undisturbed(fleet)
+
+
+def _dataset(fleet: Fleet, model: Path, dataset: Path) -> None:
+    """The prepared records; made once a clone and kept under `.practice`, for preparing takes most of the start."""
+    digest = hashlib.sha256(json.dumps(LENGTHS).encode()).hexdigest()[:12]
+    kept = PracticePaths(CLONE).folder / "faults" / f"{model.name}-{digest}"
+    if not kept.exists():
+        source = _records(dataset.with_name("records.jsonl"))
+        made = dataset.with_name("made")
+        request = PrepareRequest(inputs=[str(source)], out=str(made), tokenizer=str(model), processes=1)
+        prepare(fleet.local, request)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        aside = kept.with_name(f".aside-{os.getpid()}-{kept.name}")
+        shutil.copytree(made, aside)
+        aside.rename(kept)
+    shutil.copytree(kept, dataset)
 
 
 def _undisturbed(fleet: FaultFleet) -> dict[int, str]:

@@ -8,6 +8,7 @@ whatever the extractor relies on is asserted there of both.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -154,7 +155,7 @@ class StandIn:
         if refusal is not None:
             return refusal
         if parsed is not None and parsed.rows == len(tokens):
-            self._dump(rid, tokens, fault)
+            self._dump_or_refuse(rid, tokens, fault)
         return web.json_response(self._answer(body, rid, tokens, fault))
 
     def _fault(self, index: str) -> str:
@@ -170,6 +171,15 @@ class StandIn:
         if fault in ("400", "500", "503"):
             return web.json_response({"error": {"message": f"told to answer {fault}"}}, status=int(fault))
         return web.Response(text="not json") if fault == "garbage" else None
+
+    def _dump_or_refuse(self, rid: str, tokens: list[int], fault: str) -> None:
+        """As capture does where the RAM disk is full: nothing stays aside, and the cause is left if it finds room."""
+        try:
+            self._dump(rid, tokens, fault)
+        except OSError as error:
+            cause = json.dumps({"rid": rid, "cause": f"The dump could not be written: {error.strerror}."})
+            with contextlib.suppress(OSError):
+                _write(Path(self.config.dump_dir) / f"{rid}.error.json", cause.encode())
 
     def _dump(self, rid: str, tokens: list[int], fault: str) -> None:
         folder = Path(self.config.dump_dir)
@@ -297,7 +307,11 @@ def save_state(config: Config, status: str = "ready") -> None:
 
 def _write(path: Path, content: bytes) -> None:
     aside = path.with_name(".aside-" + path.name)
-    aside.write_bytes(content)
+    try:
+        aside.write_bytes(content)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
     aside.rename(path)
 
 
