@@ -63,10 +63,10 @@ class Demo:
         self.type("plan", "--hosts", "all", "--dataset", self._short(self.dataset), "--run", self.run)
         self.type("deploy", "--hosts", "all")
         self.type("serve", "--hosts", "all")
-        self.type("extract", "--hosts", "all")
-        self.type("status", "--hosts", "all")
+        self.type("extract", "--hosts", "all", "--run", self.run)
+        self.type("status", "--hosts", "all", "--run", self.run)
         self.type("logs", "--hosts", "all", "--lines", "5")
-        self.type("pull", "--hosts", "all", "--to", self._short(self.destination))
+        self.type("pull", "--hosts", "all", "--run", self.run, "--to", self._short(self.destination))
         self.type("verify", "--folder", self._short(self.destination))
         self.type("stop", "--hosts", "all")
 
