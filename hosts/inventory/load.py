@@ -126,7 +126,8 @@ class _Loader:
     def _wrong(self, where: positions.Path, problem: str) -> InventoryError:
         line = next((self._lines[where[:n]] for n in range(len(where), 0, -1) if where[:n] in self._lines), None)
         place = f"{self._path}" + (f" line {line}" if line else "")
-        return InventoryError(f"{place}: {problem}.", details={"line": line})
+        end = "" if problem.endswith("?") else "."
+        return InventoryError(f"{place}: {problem}{end}", details={"line": line})
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
