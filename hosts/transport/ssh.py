@@ -174,11 +174,14 @@ def known_hosts_name(address: str, host: Host) -> str:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, NoValidConnectionsError):
-        return "connection refused"
+        # Every address of the name was tried; the first one's reason stands for all.
+        return _reason(next(iter(error.errors.values())))
     if isinstance(error, socket.gaierror):
         return "the name does not resolve"
     if isinstance(error, TimeoutError):
         return "no answer"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror.lower()}: {error.filename}" if error.filename else error.strerror.lower()
     if str(error).startswith(_SILENCE):
         return "the connection was taken and no SSH server spoke"
     return str(error).rstrip(".") or type(error).__name__

@@ -119,7 +119,7 @@ def test_a_plan_that_does_not_fit_is_not_written(dataset: Path, tmp_path: Path) 
         ({"layers": [1, 2, 3]}, "a and b differ in boundaries"),
         ({"layers": [1, 2, 6]}, "its model has 6 blocks"),
         ({"final": "post"}, "a and b differ in final"),
-        ({"context_length": 120}, "longer than the 119 tokens"),
+        ({"context_length": 120}, "longer than the 113 tokens that the servers admit"),
     ],
 )
 def test_hosts_that_cannot_share_a_run_are_refused_by_name(
