@@ -8,9 +8,9 @@ the slow link a userspace proxy (30 ms each way). Contenders, interleaved round 
 - fabric get: a connection for all files; once a row, it takes so long
 
 What was read is in the page cache (tmpfs by default), every contender's files are fsynced before the clock stops,
-and ours alone verifies them. CPU seconds are those of both ends, the sshd included. Rows behind the delay, and many
-files through fabric and scp there, are shorter, since they take minutes otherwise; a row says its bytes.
-Writes `benchmarks/results/pull-<date>.json`.
+and ours alone verifies them. CPU seconds are those of both ends, the sshd included. Rows behind the delay are
+shorter, and fabric gets fewer of many files, since that takes minutes otherwise.
+Writes `benchmarks/results/pull-<date>.json`, replacing the links that were measured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,13 +47,14 @@ from remote.transfer.destination import Destination
 from remote.transfer.hostpull import HostPull, Limits, Source
 from remote.transfer.rate import RateLimit
 from remote.transfer.stream import SOURCE
-from tests.fleet.pull.link import Link
+from tests.fleet.pull.link import separate_link
 
 MB = 1_000_000
 ROUND_TRIP_SECONDS = 0.060
 LOOPBACK = {"1 x 1 GiB": (1, 1 << 30), "8 x 135 MB": (8, 135 * MB), "2,000 x 512 KiB": (2000, 512 << 10)}
-DELAYED = {"1 x 256 MiB": (1, 256 << 20), "2 x 135 MB": (2, 135 * MB), "400 x 512 KiB": (400, 512 << 10)}
-FEWER = {("fabric", "2,000 x 512 KiB"): 200, ("scp", "400 x 512 KiB"): 100, ("fabric", "400 x 512 KiB"): 40}
+DELAYED = {"1 x 1 GiB": (1, 1 << 30), "2 x 135 MB": (2, 135 * MB), "200 x 512 KiB": (200, 512 << 10)}
+LINKS = {"loopback": (LOOPBACK, 0.0), "60 ms": (DELAYED, ROUND_TRIP_SECONDS / 2)}
+FEWER = {("fabric", "2,000 x 512 KiB"): 200, ("fabric", "200 x 512 KiB"): 40}
 """Files that a slow contender gets of a row instead of all."""
 
 
@@ -98,8 +99,8 @@ def rsync(lane: Lane) -> str:
 
 
 def scp(lane: Lane) -> str:
-    names = [f"{lane.ssh[-1]}:{shlex.quote(str(file))}" for file in lane.files]
-    subprocess.run(["scp", "-q", *lane.ssh[1:-1], *names, str(lane.target)], check=True)
+    """The whole folder: scp opens a connection for every file that is named."""
+    subprocess.run(["scp", "-qr", *lane.ssh[1:-1], f"{lane.ssh[-1]}:{lane.source}/.", str(lane.target)], check=True)
     return _fsync(lane)
 
 
@@ -177,8 +178,7 @@ def _host(folder: Path, one_way_seconds: float) -> Iterator[tuple[Host, int]]:
     sshd = PrivateSshd(folder / "etc", folder / "home")
     ref, port = sshd.start()
     try:
-        with Link(port, one_way_seconds=one_way_seconds) as link:
-            shown = link.port if one_way_seconds else port
+        with separate_link(port, one_way_seconds) if one_way_seconds else nullcontext(port) as shown:
             (folder / "known_hosts").write_text(sshd.known_hosts_line(shown))
             yield (
                 Host(
@@ -232,23 +232,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", default="/dev/shm", help="source and target are in here")
+    parser.add_argument("--rows", type=int, default=3, help="only so many rows of each link")
+    parser.add_argument("--links", nargs="*", choices=LINKS, default=list(LINKS))
     options = parser.parse_args()
-    result: dict[str, object] = {
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()},
-        "load at the start": os.getloadavg(),
-        "rounds": options.rounds,
-    }
-    with tempfile.TemporaryDirectory(dir=options.folder, prefix="roost-pull-") as name:
-        for title, shapes, one_way in (
-            ("loopback", LOOPBACK, 0.0),
-            ("60 ms round trip", DELAYED, ROUND_TRIP_SECONDS / 2),
-        ):
-            folder = Path(name) / title.split()[0]
-            folder.mkdir()
-            result[title] = table(folder, shapes, one_way, options.rounds)
-    result["load at the end"] = os.getloadavg()
     path = Path(__file__).parent / "results" / f"pull-{datetime.date.today().isoformat()}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    result: dict[str, object] = json.loads(path.read_text()) if path.exists() else {}
+    result["machine"] = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
+    for title in options.links:
+        shapes, one_way = LINKS[title]
+        load = os.getloadavg()[0]
+        with tempfile.TemporaryDirectory(dir=options.folder, prefix="roost-pull-") as name:
+            chosen = dict(list(shapes.items())[: options.rows])
+            measured = table(Path(name), chosen, one_way, options.rounds)
+        result[title] = {"load before": load, "load after": os.getloadavg()[0], **measured}
+        path.write_text(json.dumps(result, indent=1) + "\n")
     print(path)
 
 

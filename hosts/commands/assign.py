@@ -23,6 +23,8 @@ def assignments(
     """
     hosts = {host.name: host for host in fleet.hosts}
     mine = [share for share in plan.shares if share.host in hosts]
+    if not plan.shares:
+        raise UsageError(f"Every record of the run {plan.run!r} is delivered; nothing is left to extract.")
     if not mine:
         raise UsageError(f"None of these hosts has a share in the plan of {plan.run!r}.")
     shares = [_host_share(plan, share, hosts[share.host], _folder(fleet, plan, share)) for share in mine]

@@ -24,6 +24,9 @@ from remote.transfer.tuning import Climb, Trial, streams_for
 from remote.transfer.work import Work
 
 STEER_SECONDS = 0.25
+EARLY_SECONDS = 0.25
+EARLY_STREAMS = 4
+"""A first stream that is not connected by then has a long way: others need not wait to learn how long."""
 
 
 class LostHostError(HostError, ConnectionError):
@@ -146,8 +149,9 @@ class HostPull:
         """Start lanes and change their number until the work is done, or nobody works any more."""
         self._start(trade)
         first = self._lanes[0]
-        while not first.connected.wait(0.05) and not self._over(trade):
-            pass
+        while not first.connected.wait(EARLY_SECONDS) and not self._over(trade):
+            if self._limits.streams is None and len(self._lanes) < EARLY_STREAMS:
+                self._start(trade)
         wanted = self._limits.streams or streams_for(first.round_trip)
         while len(self._lanes) < wanted and first.error is None:
             self._start(trade)

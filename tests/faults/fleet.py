@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ PATTERN_RUN = "undisturbed"
 RECORDS = 40
 LENGTHS = [8 + number * 7 % 50 for number in range(RECORDS)]
 DELAY_SECONDS = 0.1
+END_SECONDS = 20.0
 HIGH_WATER_BYTES = 120_000
 """A few records in flight at a time, so that an extraction has a middle."""
 
@@ -132,7 +134,7 @@ class FaultFleet:
         left = [f"{one.host.name}: {one.error}" for one in stopped if one.error is not None]
         left += [f"{one.host.name}: {one.error}" for one in cleaned if one.error is not None]
         for box in self.boxes.values():
-            left += [str(process.cmdline()) for process in box.processes(lambda argv: not is_sshd(argv))]
+            left += _processes_left(box)
             left += checker.leftovers(box.workdir, box.ramdisk / "sglang_hs", PATTERN_RUN)
         return left
 
@@ -158,6 +160,16 @@ def fault_fleet(*, isolated: bool) -> Iterator[FaultFleet]:
         for box in fleet.boxes.values():
             box.discard()
         shutil.rmtree(root)
+
+
+def _processes_left(box: Box) -> list[str]:
+    """Command lines that do not end by themselves; the last verb's process may still be on its way out."""
+    deadline = time.monotonic() + END_SECONDS
+    while left := box.processes(lambda argv: bool(argv) and not is_sshd(argv)):
+        if time.monotonic() > deadline:
+            return [f"{box.name}: a process {process.pid}, {process.name()}" for process in left]
+        time.sleep(0.05)
+    return []
 
 
 def _build(fleet: FaultFleet) -> None:

@@ -199,7 +199,7 @@ class Trial:
         """Resume until every record is delivered, as a person would: extract, pull, and look again."""
         names = (only,) if only else tuple(self.fleet.boxes)
         for _ in range(RESUMES):
-            if self.run != PATTERN_RUN:
+            if self.run != PATTERN_RUN and len(self._examined().delivered) < RECORDS:
                 delivered = delivered_to(self.destination) if only and self._arrived() >= 0 else None
                 started = self.fleet.extract(self.run, *names, delivered=delivered)
                 for outcome in started.outcomes:
@@ -217,7 +217,8 @@ class Trial:
 
     def _come_back(self) -> None:
         """A host that was given up returns: it is fenced, and nothing is delivered twice."""
-        self.fleet.extract(self.run, self.other)
+        if self.victim in load(plan_path(self.fleet.laptop, self.run)).lost:
+            self.fleet.extract(self.run, self.other)
         pulled = self.fleet.pull(self.run, self.destination)
         for outcome in pulled.outcomes:
             if outcome.error is not None and "no run" not in str(outcome.error):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from hosts.commands import extract as extraction
 from hosts.commands.status import status
+from hosts.errors import UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host
 from hosts.plan import ranges
@@ -74,6 +77,11 @@ def test_what_the_destination_has_is_not_given_to_anyone_again(site: Site) -> No
     assert set(server.seen()) == {str(index) for index in range(len(LENGTHS))} - {
         str(index) for index in ranges.indices(delivered)
     }
+
+
+def test_a_run_that_is_delivered_whole_has_nothing_to_extract_for_those_who_stay(site: Site) -> None:
+    with pytest.raises(UsageError, match="nothing is left to extract"):
+        extraction.start(site.fleet("a"), RUN, delivered=[(0, len(LENGTHS))])
 
 
 def delivery(index: int) -> DeliveredRow:

@@ -188,8 +188,8 @@ def test_records_kept_compressed_here_are_delivered_once_and_unpack_to_their_byt
 def test_compression_is_taken_up_where_the_wire_is_what_limits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "MEASURE_SECONDS", 0.4)
     monkeypatch.setattr(tuning, "TRIAL_BYTES", 24 * MIB)
-    site.put("one", dict.fromkeys(range(8), state_shard(6000)))
-    (outcome, _) = site.pull(limits=Limits(streams=2, bytes_per_second=20e6, compress="auto")).outcomes
+    site.put("one", dict.fromkeys(range(4), state_shard(6000)))
+    (outcome, _) = site.pull(limits=Limits(streams=2, bytes_per_second=8e6, compress="auto")).outcomes
     report = outcome.result.report
     assert report is not None
     assert report.compressed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -14,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from paramiko.ssh_exception import NoValidConnectionsError
 
 from hosts.errors import AuthenticationError, HostError, HostKeyError, HostUnreachableError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host, Inventory
 from hosts.practice.sshd import PrivateSshd, free_port
 from hosts.transport.openssh import ssh_command
-from hosts.transport.ssh import SshBackend
+from hosts.transport.ssh import SshBackend, explain
 from hosts.transport.trust import presented_key, remember
 from remote.messages.hello import HelloRequest, HelloResult
 
@@ -128,6 +130,16 @@ def test_a_closed_port_and_an_unknown_name_are_told_apart(box: Box) -> None:
         hello(box.host.model_copy(update={"ssh_port": free_port()}))
     with pytest.raises(HostUnreachableError, match="does not resolve"):
         hello(box.host.model_copy(update={"address": "no-such-host.invalid"}))
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(errno.EHOSTUNREACH, "no route to host"), (errno.ENETUNREACH, "network is unreachable")],
+)
+def test_a_cut_link_is_not_called_a_refused_connection(box: Box, number: int, reason: str) -> None:
+    cut = OSError(number, os.strerror(number))
+    for error in (cut, NoValidConnectionsError({("10.0.0.1", 22): cut})):
+        assert reason in str(explain(error, "root@10.0.0.1:22", box.host))
 
 
 def test_a_host_that_accepts_and_never_answers_ends_at_the_connect_timeout(box: Box) -> None:
