@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import shutil
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from remote.paths import Workdir
 from remote.report import Report
 from tests.remote.attach.installs import make_install
 from tests.remote.attach.wheels import NoRegistry, unpack
+
+CPU = {"SGLANG_USE_CPU_ENGINE": "1"}
 
 
 class Host:
@@ -87,3 +91,21 @@ def wheel_host(tmp_path: Path) -> Callable[[str], Host]:
         return Host(site, tmp_path / "workdir")
 
     return make
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Host:
+    """A second copy of the installed SGLang: model files of its own, links to everything else."""
+    installed = Path(sysconfig.get_paths()["purelib"])
+    site = tmp_path / "checkout"
+    for folder, own in (("sglang", "srt"), ("sglang/srt", "models")):
+        (site / folder).mkdir(parents=True)
+        for child in (installed / folder).iterdir():
+            if child.name != own:
+                (site / folder / child.name).symlink_to(child)
+    shutil.copytree(installed / "sglang/srt/models", site / "sglang/srt/models")
+    for metadata in installed.glob("sglang-*.dist-info"):
+        shutil.copytree(metadata, site / metadata.name)
+    host = Host(site, tmp_path / "workdir")
+    host.env |= CPU
+    return host

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sysconfig
 from pathlib import Path
 
@@ -16,29 +15,10 @@ from remote.attach.ways import environment
 from remote.capture.hook import MODEL_CLASSES
 from remote.errors import HostError
 from remote.messages.attach import Way
-from tests.remote.attach.conftest import Host
+from tests.remote.attach.conftest import CPU, Host
 from tests.remote.attach.wheels import VERSIONS, WITHOUT_PLUGINS, NoRegistry, unpack
 
 ROOT = Path(__file__).resolve().parents[3]
-CPU = {"SGLANG_USE_CPU_ENGINE": "1"}
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Host:
-    """A second copy of the installed SGLang: model files of its own, links to everything else."""
-    installed = Path(sysconfig.get_paths()["purelib"])
-    site = tmp_path / "checkout"
-    for folder, own in (("sglang", "srt"), ("sglang/srt", "models")):
-        (site / folder).mkdir(parents=True)
-        for child in (installed / folder).iterdir():
-            if child.name != own:
-                (site / folder / child.name).symlink_to(child)
-    shutil.copytree(installed / "sglang/srt/models", site / "sglang/srt/models")
-    for metadata in installed.glob("sglang-*.dist-info"):
-        shutil.copytree(metadata, site / metadata.name)
-    host = Host(site, tmp_path / "workdir")
-    host.env |= CPU
-    return host
 
 
 @pytest.mark.engine
