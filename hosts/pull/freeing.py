@@ -11,6 +11,7 @@ from hosts.pull.sources import free
 from hosts.transport.backend import Backend
 from remote.messages.extract import ShardRow
 from remote.messages.transfer import DeliveredRow
+from remote.transfer.batches import take_batch
 from remote.transfer.destination import Destination
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Freeing:
     def _work(self) -> None:
         last = False
         while not last:
-            batch, last = self._batch()
+            batch, last = take_batch(self._queue, BATCH_RECORDS)
             if batch and self.error is None:
                 try:
                     self._free(batch)
@@ -81,17 +82,3 @@ class Freeing:
         result = free(self._backend, self._run, batch)
         self._tally.freed += result.records
         self._tally.freed_bytes += result.freed_bytes
-
-    def _batch(self) -> tuple[list[int], bool]:
-        """At least one index, and what else is waiting; True with the last."""
-        batch: list[int] = []
-        item = self._queue.get()
-        while item is not None:
-            batch.append(item)
-            if len(batch) == BATCH_RECORDS:
-                return batch, False
-            try:
-                item = self._queue.get_nowait()
-            except queue.Empty:
-                return batch, False
-        return batch, True

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import subprocess
-
 from remote.messages.bench import GpuCondition
 from remote.messages.server import ServerState
-from remote.servers.gpu import gpus
+from remote.servers.gpu import gpus, smi
 from remote.servers.processes import members
 
 FIELDS = "index,name,clocks.sm,clocks.mem,temperature.gpu,clocks_event_reasons.active,memory.used"
-SMI_SECONDS = 30.0
 HARMLESS_REASONS = 0x1 | 0x2
 """Idle, and clocks set by an application (NVML's `nvmlClocksEventReasonGpuIdle` and `…ApplicationsClocksSetting`)."""
 REASONS = {
@@ -26,17 +22,11 @@ REASONS = {
 
 def conditions() -> list[GpuCondition]:
     """One entry a GPU; empty where no driver answers."""
-    command = ["nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=SMI_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return parse(answer.stdout)
+    return parse(smi(f"--query-gpu={FIELDS}") or [])
 
 
-def parse(text: str) -> list[GpuCondition]:
-    """nvidia-smi's CSV as conditions; a value that it does not know (`[N/A]`) stays None."""
-    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines()) if row]
+def parse(rows: list[list[str]]) -> list[GpuCondition]:
+    """nvidia-smi's cells as conditions; a value that it does not know (`[N/A]`) stays None."""
     return [
         GpuCondition(
             index=int(index),

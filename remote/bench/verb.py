@@ -17,6 +17,7 @@ from remote.errors import HostError
 from remote.messages.attach import AttachedRequest
 from remote.messages.bench import BenchRequest, BenchResult, Measurement
 from remote.messages.server import ServerState
+from remote.model_config import find_number
 from remote.servers.records import load, report
 from remote.servers.redact import redacted
 
@@ -83,8 +84,7 @@ def _context_length(state: ServerState) -> int:
         config = json.loads((Path(state.model) / "config.json").read_bytes())
     except (OSError, ValueError):
         return DEFAULT_CONTEXT
-    config = config.get("text_config", config)
-    return int(config.get("max_position_embeddings", DEFAULT_CONTEXT))
+    return find_number(config, "max_position_embeddings") or DEFAULT_CONTEXT
 
 
 def _arguments(state: ServerState, case: Case, seed: int) -> list[str]:

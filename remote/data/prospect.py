@@ -16,6 +16,7 @@ import xxhash
 from remote.context import Context
 from remote.errors import HostError
 from remote.messages.plan import ModelFacts, Prospect, ProspectRequest
+from remote.model_config import language_model
 
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
@@ -47,7 +48,7 @@ def model_facts(folder: Path) -> ModelFacts:
         ) from error
     except ValueError as error:
         raise HostError(f"{path} is not JSON.") from error
-    text = {**values, **(values.get("text_config") or {})}
+    text = language_model(values)
     return ModelFacts(
         path=str(folder),
         digest=xxhash.xxh3_128_hexdigest(content),

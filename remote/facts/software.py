@@ -17,6 +17,7 @@ from remote.attach.ways import choose
 from remote.errors import RoostError
 from remote.messages.attach import Installation
 from remote.messages.facts import CaptureFacts, FactsRequest, ModelFacts, PythonFacts
+from remote.model_config import find_number
 from remote.servers.model import WEIGHT_PATTERNS, check_model, depth, hidden_size
 
 PACKAGES = (
@@ -98,16 +99,7 @@ def model_facts(path: str) -> ModelFacts:
         return facts
     facts.architecture = architecture(config)
     facts.captured = family_of(config) is not None
-    facts.context_length = _context_length(config)
+    facts.context_length = find_number(config, "max_position_embeddings") or 0
     folder = Path(path).expanduser()
     facts.weight_bytes = sum(file.stat().st_size for pattern in WEIGHT_PATTERNS for file in folder.glob(pattern))
     return facts
-
-
-def _context_length(config: dict[str, object]) -> int:
-    """The longest prompt that the config admits, also of a model that wraps its language model; 0 where unknown."""
-    for section in (config, config.get("text_config"), config.get("language_config")):
-        value = section.get("max_position_embeddings") if isinstance(section, dict) else None
-        if isinstance(value, int):
-            return value
-    return 0

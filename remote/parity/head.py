@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from remote.errors import HostError
+from remote.model_config import language_model
 
 _NORM = "model.norm.weight"
 _HEAD = "lm_head.weight"
@@ -43,7 +44,7 @@ def load_head(model: Path) -> Head:
     """
     try:
         config: dict[str, Any] = json.loads((model / "config.json").read_bytes())
-        config = {**config, **config.get("text_config", {})}
+        config = language_model(config)
         names = _names(model)
         norm = _tensor(model, names, _NORM)
         head = _tensor(model, names, _EMBEDDING if _is_tied(config, names) else _HEAD)

@@ -103,10 +103,10 @@ def _nvml_gpu(pynvml: Any, index: int) -> Gpu:
 
 
 def _by_smi() -> list[Gpu] | None:
-    rows = _smi("--query-gpu=index,uuid,name,memory.total,memory.used")
+    rows = smi("--query-gpu=index,uuid,name,memory.total,memory.used")
     if rows is None:
         return None
-    apps = _smi("--query-compute-apps=gpu_uuid,pid,used_memory") or []
+    apps = smi("--query-compute-apps=gpu_uuid,pid,used_memory") or []
     return parse_smi(rows, apps)
 
 
@@ -123,7 +123,8 @@ def _mebibytes(text: str) -> int:
     return int(text) << 20 if text.isdecimal() else 0
 
 
-def _smi(query: str, run: Callable[..., Any] = subprocess.run) -> list[list[str]] | None:
+def smi(query: str, run: Callable[..., Any] = subprocess.run) -> list[list[str]] | None:
+    """Rows of cells that `nvidia-smi QUERY` prints; None where there is no driver, or one that hangs."""
     try:
         answer = run(
             ["nvidia-smi", query, "--format=csv,noheader,nounits"],

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from remote.errors import HostError
+from remote.model_config import find_number
 
 _BLOCK = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
@@ -44,10 +45,10 @@ def hidden_size(config: dict[str, Any]) -> int:
 
 
 def _number(config: dict[str, Any], key: str, so: str) -> int:
-    for section in (config, config.get("text_config"), config.get("language_config")):
-        if isinstance(section, dict) and isinstance(section.get(key), int):
-            return int(section[key])
-    raise HostError(f"The model's config.json names no {key}, {so}.")
+    found = find_number(config, key)
+    if found is None:
+        raise HostError(f"The model's config.json names no {key}, {so}.")
+    return found
 
 
 def _check_blocks(folder: Path, config: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from remote.messages.transfer import DeliveredRow
+from remote.transfer.batches import take_batch
 from remote.transfer.destination import Destination, Placed
 from remote.transfer.landing import Landing
 
@@ -58,26 +59,12 @@ class Delivery:
         batch: list[Ready] = []
         last = False
         while not last:
-            batch, last = self._batch()
+            batch, last = take_batch(self._queue, self._destination.batch_records)
             if self.error is None and batch:
                 try:
                     self._deliver(batch)
                 except OSError as error:
                     self.error = error
-
-    def _batch(self) -> tuple[list[Ready], bool]:
-        """At least one record, and what else is waiting; True with the last."""
-        batch: list[Ready] = []
-        item = self._queue.get()
-        while item is not None:
-            batch.append(item)
-            if len(batch) == self._destination.batch_records:
-                return batch, False
-            try:
-                item = self._queue.get_nowait()
-            except queue.Empty:
-                return batch, False
-        return batch, True
 
     def _deliver(self, batch: list[Ready]) -> None:
         placed = list(self._pool.map(self._destination.place, [ready.landing for ready in batch]))

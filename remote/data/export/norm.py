@@ -16,6 +16,7 @@ import xxhash
 from safetensors import SafetensorError, safe_open
 
 from remote.errors import HostError
+from remote.model_config import language_model
 
 _NORM = re.compile(r"(?:[\w.]*\.)?(?:final_)?norm(?:_f)?\.weight")
 _NOT_ITS_OWN = ("layers.", "blocks.", "vision", "visual", "audio", "mtp", "nextn")
@@ -65,7 +66,7 @@ def _config(folder: Path) -> dict[str, Any]:
         raise HostError(
             f"The model in {folder} could not be read: {error}.", remedy="Give its folder with --model."
         ) from error
-    return {**values, **(values.get("text_config") or {})}
+    return language_model(values)
 
 
 def _weight(folder: Path) -> torch.Tensor:

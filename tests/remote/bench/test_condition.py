@@ -9,8 +9,10 @@ from remote.messages.bench import BenchRequest
 
 def test_a_gpu_that_is_slowed_down_says_why_and_an_idle_one_does_not() -> None:
     idle, hot = parse(
-        "0, NVIDIA H200, 345, 3201, 31, 0x0000000000000001, 4\n"
-        "1, NVIDIA H200, 1200, 3201, 88, 0x0000000000000024, 120000\n"
+        [
+            ["0", "NVIDIA H200", "345", "3201", "31", "0x0000000000000001", "4"],
+            ["1", "NVIDIA H200", "1200", "3201", "88", "0x0000000000000024", "120000"],
+        ]
     )
     assert (idle.sm_mhz, idle.celsius, idle.throttled) == (345, 31, "")
     assert hot.throttled == "software power cap, software thermal slowdown"
@@ -18,7 +20,7 @@ def test_a_gpu_that_is_slowed_down_says_why_and_an_idle_one_does_not() -> None:
 
 
 def test_values_that_the_driver_does_not_know_stay_unset() -> None:
-    (gpu,) = parse("0, GRID A100, [N/A], [N/A], [N/A], [N/A], 10")
+    (gpu,) = parse([["0", "GRID A100", "[N/A]", "[N/A]", "[N/A]", "[N/A]", "10"]])
     assert (gpu.sm_mhz, gpu.celsius, gpu.throttled) == (None, None, "")
 
 

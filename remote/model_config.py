@@ -1,0 +1,25 @@
+"""A model's `config.json` where it wraps its language model (Kimi-K2.5, Llama 4). Host side, pure.
+
+Called by whoever needs a number of the language model: servers, facts, bench, parity, the data verbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_SECTIONS = ("text_config", "language_config")
+
+
+def language_model(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with its `text_config` laid over it: what the language model itself says counts."""
+    return {**config, **(config.get("text_config") or {})}
+
+
+def find_number(config: Mapping[str, Any], key: str) -> int | None:
+    """The whole number `key`, at the top or else in a section of a wrapped language model; None where it is unsaid."""
+    for section in (config, *(config.get(name) for name in _SECTIONS)):
+        value = section.get(key) if isinstance(section, Mapping) else None
+        if isinstance(value, int):
+            return value
+    return None
