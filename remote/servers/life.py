@@ -20,7 +20,7 @@ from remote.servers import dump, ending, logfile
 from remote.servers.causes import End, explain, oom_kills
 from remote.servers.holders import port_holders
 from remote.servers.peers import TOKEN, Link
-from remote.servers.processes import members, reference
+from remote.servers.processes import members, session_leader
 from remote.servers.ranks import RankWatch
 from remote.servers.ready import Readiness
 from remote.servers.records import Record
@@ -57,7 +57,7 @@ class Life:
             await self._close_link(f"it could not be started: {error}")
             self._record.change(status="failed", ended_at=time.time(), cause=f"It could not be started: {error}")
             return
-        self._record.change(server=reference(process.pid), started_at=time.time())
+        self._record.change(server=session_leader(process.pid), started_at=time.time())
         verdict = await self._until_end(process)
         if verdict.crashed:
             kills = oom_kills() - killed_before

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator
 
 import psutil
@@ -31,6 +32,14 @@ def reference(pid: int) -> ProcessRef:
         return ProcessRef(pid=pid, created_at=created_at, group=os.getpgid(pid), session=os.getsid(pid))
     except ProcessLookupError as error:
         raise psutil.NoSuchProcess(pid) from error
+
+
+def session_leader(pid: int) -> ProcessRef:
+    """Describe our child `pid`, started in a session of its own just now: also where it has ended and been reaped."""
+    try:
+        return reference(pid)
+    except psutil.NoSuchProcess:
+        return ProcessRef(pid=pid, created_at=time.time(), group=pid, session=pid)
 
 
 def find(ref: ProcessRef | None) -> psutil.Process | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from remote.servers.processes import members, reference
+from remote.servers.processes import find, members, reference, session_leader
 
 
 @pytest.fixture
@@ -40,4 +40,14 @@ def test_a_record_without_a_mark_whose_server_is_gone_claims_nobody(
 ) -> None:
     gone = reference(server.pid)
     server.communicate(b"\n")
+    assert members(gone, "") == []
+
+
+def test_a_server_that_ended_before_it_was_described_is_still_told_from_others(
+    server: subprocess.Popen[bytes], bystander: subprocess.Popen[bytes]
+) -> None:
+    server.communicate(b"\n")
+    gone = session_leader(server.pid)
+    assert (gone.pid, gone.group, gone.session) == (server.pid,) * 3
+    assert find(gone) is None
     assert members(gone, "") == []
