@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+import subprocess
 from pathlib import Path
+from typing import Any
 
-import psutil
 import pytest
 
 from remote.context import Context
@@ -13,7 +16,7 @@ from remote.errors import HostError
 from remote.messages.tune import ScreenRequest
 from remote.paths import Workdir
 from remote.report import Report
-from remote.tune.screen import screen
+from remote.tune.screen import _start, screen
 
 
 @pytest.fixture
@@ -36,10 +39,22 @@ def test_a_setting_that_crashes_is_a_result_with_its_last_words(context: Context
     assert "nonsense0" in result.cause
 
 
-def test_a_setting_that_hangs_ends_at_the_deadline_and_leaves_no_process(context: Context) -> None:
+def test_a_setting_that_hangs_ends_at_the_deadline_and_leaves_no_process(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*args: Any) -> list[subprocess.Popen[bytes]]:
+        started.extend(_start(*args))
+        return started
+
+    monkeypatch.setattr("remote.tune.screen._start", start)
     result = screen(ScreenRequest(hidden_size=64, deadline_seconds=0.2), context)
     assert result.status == "hung"
-    assert not [child for child in psutil.Process().children(recursive=True) if "remote.tune.rank" in child.cmdline()]
+    assert [rank.returncode for rank in started] == [-signal.SIGKILL] * 2
+    for rank in started:
+        with pytest.raises(ProcessLookupError):
+            os.killpg(rank.pid, 0)
 
 
 def test_one_rank_measures_nothing(context: Context) -> None:
