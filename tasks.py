@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from invoke.collection import Collection
-from invoke.context import Context
-from invoke.tasks import task
-from rich.table import Table
+from hosts.tasks import interrupts
 
-from hosts.console.output import new_console
-from hosts.tasks.catalog import GROUPS, summary, tasks_of
+interrupts.leave_at_once()
 
+from hosts.tasks.overview import collection  # noqa: E402  a second of imports, in which Ctrl-C must work already
 
-@task(name="help")
-def overview(context: Context) -> None:
-    """Show every task in the order of the day (one task's options: inv TASK --help)."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for title, module in GROUPS:
-        table.add_row(f"[bold]{title}[/bold]", "")
-        for member in tasks_of(module):
-            table.add_row(f"  inv {member.name}", summary(member))
-    new_console().print(table)
-
-
-namespace = Collection(overview)
-for _, module in GROUPS:
-    for member in tasks_of(module):
-        namespace.add_task(member)
+namespace = collection()

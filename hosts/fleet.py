@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -46,6 +46,16 @@ class Outcome(Generic[T]):
         return self.value
 
 
+class Watcher(Protocol):
+    """Told of every host that a fleet turns to, from the thread that called the fleet."""
+
+    def begun(self, host: Host) -> None:
+        """A call to this host begins."""
+
+    def ended(self, outcome: Outcome[Any]) -> None:
+        """This host is finished, or failed, while others may still be at work."""
+
+
 def new_backend(host: Host) -> Backend:
     """The backend that the inventory asks for."""
     return LocalBackend(host) if host.connection == "local" else SshBackend(host)
@@ -59,6 +69,7 @@ class Fleet:
         self.hosts = hosts
         self._backends = {host.name: new_backend(host) for host in hosts}
         self._local: Backend | None = None
+        self.watcher: Watcher | None = None
 
     def backend(self, host: Host) -> Backend:
         """The host's one connection."""
@@ -75,6 +86,7 @@ class Fleet:
         """The same connections, fewer hosts."""
         fleet = Fleet(self.inventory, [])
         fleet.hosts = hosts
+        fleet.watcher = self.watcher
         fleet._backends = {host.name: self._backends[host.name] for host in hosts}
         return fleet
 
@@ -87,6 +99,10 @@ class Fleet:
         """
         if not self.hosts:
             return []
+        watcher = self.watcher
+        if watcher is not None:
+            for host in self.hosts:
+                watcher.begun(host)
         pool = ThreadPoolExecutor(min(POOL_SIZE, len(self.hosts)), thread_name_prefix="host")
         outcomes: dict[str, Outcome[T]] = {}
         try:
@@ -94,6 +110,8 @@ class Fleet:
             for future in as_completed(pending):
                 outcome = _settled(future)
                 outcomes[outcome.host.name] = outcome
+                if watcher is not None:
+                    watcher.ended(outcome)
                 if on_outcome is not None:
                     on_outcome(outcome)
         except BaseException:

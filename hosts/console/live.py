@@ -1,54 +1,113 @@
-"""Progress while hosts work: one live line a host on a terminal, plain lines when piped, nothing with `--json`."""
+"""Progress while hosts work: one live line a host on a terminal, plain lines when piped, nothing with `--json`.
+
+A host that cannot be reached is told of as soon as that is known, whatever the others still do.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from hosts.console.output import Output
-from hosts.console.text import printable
+from hosts.console.text import duration, printable, size
+from hosts.errors import AuthenticationError, HostKeyError, HostUnreachableError
+from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from remote.messages import envelope
 
+QUIET_SECONDS = 10.0
+"""Where lines do not redraw themselves: after so long without a word it is said who is still waited for."""
+ASKED = "waiting for its answer"
 
-class LiveLines:
-    """Takes `remote` progress lines of any host from any thread."""
+
+class DeadHosts:
+    """A fleet's watcher that tells at once of hosts to which there is no way in."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def begun(self, host: Host) -> None:
+        """Nothing to say yet."""
+
+    def ended(self, outcome: Outcome[Any]) -> None:
+        """Say why a host cannot be reached; every other error waits for the task's own words."""
+        if isinstance(outcome.error, HostUnreachableError | HostKeyError | AuthenticationError):
+            self._output.error(outcome.error, outcome.host.name)
+
+
+class LiveLines(DeadHosts):
+    """Takes `remote` progress lines of any host from any thread, and watches a fleet."""
 
     def __init__(self, output: Output, display: Progress | None) -> None:
-        self._output = output
+        super().__init__(output)
         self._display = display
         self._tasks: dict[str, TaskID] = {}
         self._last: dict[str, str] = {}
+        self._waiting: dict[str, float] = {}
+        self._said_at = time.monotonic()
         self._lock = threading.Lock()
 
     def __call__(self, host: Host, line: envelope.Progress) -> None:
-        text = printable(line.text)
         with self._lock:
             if self._display is None:
-                self._plain(host.name, text)
+                self._plain(host.name, line)
             else:
-                self._draw(self._display, host.name, text, line)
+                self._draw(self._display, host.name, line)
 
-    def _plain(self, name: str, text: str) -> None:
-        if self._last.get(name) != text:
-            self._last[name] = text
-            self._output.note(f"{name}: {text}")
+    def begun(self, host: Host) -> None:
+        """Show that the host was asked."""
+        with self._lock:
+            self._waiting[host.name] = time.monotonic()
+            if self._display is not None:
+                if host.name in self._tasks:  # rich cannot take a finished bar's total back
+                    self._display.remove_task(self._tasks.pop(host.name))
+                self._draw(self._display, host.name, envelope.Progress(text=ASKED))
 
-    def _draw(self, display: Progress, name: str, text: str, line: envelope.Progress) -> None:
+    def ended(self, outcome: Outcome[Any]) -> None:
+        """Show that this host is finished while others still work."""
+        with self._lock:
+            self._waiting.pop(outcome.host.name, None)
+            if self._display is not None:
+                text = "done" if outcome.error is None else outcome.error.message
+                self._draw(self._display, outcome.host.name, envelope.Progress(text=text, done=1, total=1))
+        super().ended(outcome)
+
+    def remind(self) -> None:
+        """Say who is still waited for, where nothing was said for a while."""
+        with self._lock:
+            now = time.monotonic()
+            if self._waiting and now - self._said_at >= QUIET_SECONDS:
+                asked = min(self._waiting.values())
+                self._note(f"waiting for {', '.join(self._waiting)} ({duration(now - asked)})")
+
+    def _note(self, text: str) -> None:
+        self._said_at = time.monotonic()
+        self._output.note(text)
+
+    def _plain(self, name: str, line: envelope.Progress) -> None:
+        if self._last.get(name) != line.text:
+            self._last[name] = line.text
+            self._note(f"{name}: {_with_count(line)}")
+
+    def _draw(self, display: Progress, name: str, line: envelope.Progress) -> None:
         if name not in self._tasks:
             self._tasks[name] = display.add_task(escape(name), total=None, text="")
-        display.update(self._tasks[name], completed=line.done or 0, total=line.total, text=escape(text))
+        text = escape(printable(_with_count(line)))
+        display.update(self._tasks[name], completed=line.done or 0, total=line.total, text=text)
 
 
 @contextmanager
-def live_lines(output: Output) -> Iterator[LiveLines]:
-    """Lines that redraw themselves on a terminal until the block ends."""
+def live_lines(output: Output, fleet: Fleet | None = None) -> Iterator[LiveLines]:
+    """Lines that redraw themselves on a terminal until the block ends, a host's from when `fleet` asks it."""
     if output.as_json or not output.err.is_terminal:
-        yield LiveLines(output, None)
+        with _watched(fleet, LiveLines(output, None)) as lines, _reminded(lines):
+            yield lines
         return
     columns = (
         SpinnerColumn(),
@@ -57,5 +116,46 @@ def live_lines(output: Output) -> Iterator[LiveLines]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[text]}"),
     )
-    with Progress(*columns, console=output.err, transient=True) as display:
-        yield LiveLines(output, display)
+    with (
+        Progress(*columns, console=output.err, transient=True) as display,
+        _watched(fleet, LiveLines(output, display)) as lines,
+    ):
+        yield lines
+
+
+@contextmanager
+def _watched(fleet: Fleet | None, lines: LiveLines) -> Iterator[LiveLines]:
+    if fleet is None:
+        yield lines
+        return
+    before, fleet.watcher = fleet.watcher, lines
+    try:
+        yield lines
+    finally:
+        fleet.watcher = before
+
+
+@contextmanager
+def _reminded(lines: LiveLines) -> Iterator[None]:
+    over = threading.Event()
+
+    def remind() -> None:
+        while not over.wait(QUIET_SECONDS / 10):
+            lines.remind()
+
+    reminder = threading.Thread(target=remind, name="reminder", daemon=True)
+    reminder.start()
+    try:
+        yield
+    finally:
+        over.set()
+        reminder.join()
+
+
+def _with_count(line: envelope.Progress) -> str:
+    """`tokenizing, 1.2 GiB of 3.4 GiB`."""
+    if line.total is None or line.done is None or not line.unit:
+        return line.text
+    if line.unit in ("B", "bytes"):
+        return f"{line.text}, {size(line.done)} of {size(line.total)}"
+    return f"{line.text}, {line.done:,.0f} of {line.total:,.0f} {line.unit}"

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hosts.console.text import printable
-from hosts.errors import RoostError
+from hosts.errors import RoostError, UsageError
 from hosts.fleet import Outcome
 
 T = TypeVar("T", bound=BaseModel)
@@ -24,7 +24,6 @@ T = TypeVar("T", bound=BaseModel)
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 PIPED_COLUMNS = 200
@@ -46,6 +45,7 @@ class Output:
         self.as_json = as_json
         self.out = new_console()
         self.err = new_console(stderr=True)
+        self._told: set[str] = set()
 
     def note(self, text: str) -> None:
         """Say something on the side (stderr); silent with `--json`."""
@@ -76,9 +76,14 @@ class Output:
             self.out.file.write(json.dumps(value, indent=2, sort_keys=False) + "\n")
 
     def error(self, error: RoostError, host: str = "") -> None:
-        """One sentence, the host in front, and what to do; below it a log's lines where the error carries them."""
-        if self.as_json:
+        """One sentence, the host in front, and what to do; below it a log's lines where the error carries them.
+
+        What was said before (a host that could not be reached is told of at once) is not said again.
+        """
+        words = f"{host}: {error.message}" if host else error.message
+        if self.as_json or words in self._told:
             return
+        self._told.add(words)
         where = f"[bold]{escape(host)}:[/bold] " if host else ""
         remedy = f"\n    {escape(printable(error.remedy))}" if error.remedy else ""
         self.err.print(f"[red]✗[/red] {where}{escape(printable(error.message))}{remedy}")
@@ -91,25 +96,45 @@ class Output:
         outcomes: Sequence[Outcome[T]],
         line: Callable[[T], str] | None = None,
         failed: Callable[[T], bool] | None = None,
+        *,
+        amiss: str = "",
+        details: Callable[[], None] | None = None,
     ) -> int:
-        """Print one line a host (`line` makes it), or the JSON document; return the exit code.
+        """Print one line a host (`line` makes it), `details`, and which hosts failed; or the JSON document.
 
-        `failed` tells a result that is no error and no success either (a red finding, a process left over).
+        Returns the exit code. `failed` tells a result that is no error and no success either (a red finding, a process
+        left over), and `amiss` what is the matter with such hosts, where that is no failure of Roost's.
         """
-        bad = [outcome for outcome in outcomes if not outcome.ok or (failed is not None and failed(outcome.result))]
+        wrong = [outcome for outcome in outcomes if outcome.ok and failed is not None and failed(outcome.result)]
+        errors = [outcome for outcome in outcomes if not outcome.ok]
         self.document({"hosts": {outcome.host.name: as_document(outcome) for outcome in outcomes}})
         for outcome in outcomes:
             if outcome.error is not None:
                 self.error(outcome.error, outcome.host.name)
-            elif line is not None:
-                mark = "[yellow]![/yellow]" if outcome in bad else "[green]✓[/green]"
+            elif line is not None and not self.as_json:
+                mark = "[yellow]![/yellow]" if outcome in wrong else "[green]✓[/green]"
                 text = escape(printable(line(outcome.result)))
-                if not self.as_json:
-                    self.out.print(f"{mark} [bold]{escape(outcome.host.name)}:[/bold] {text}")
-        if bad and len(outcomes) > 1:
-            names = ", ".join(outcome.host.name for outcome in bad)
-            self.note(f"{len(bad)} of {len(outcomes)} hosts failed: {names}.")
-        return EXIT_FAILED if bad else EXIT_OK
+                self.out.print(f"{mark} [bold]{escape(outcome.host.name)}:[/bold] {text}")
+        if details is not None:
+            details()
+        if len(outcomes) > 1:
+            total = f"of {len(outcomes)} hosts"
+            if failures := errors if amiss else errors + wrong:
+                self.note(f"{len(failures)} {total} failed: {_names(failures)}.")
+            if amiss and wrong:
+                self.note(f"{len(wrong)} {total} ({_names(wrong)}): {amiss}.")
+        return _exit_code(outcomes, errors, wrong)
+
+
+def _names(outcomes: Sequence[Outcome[Any]]) -> str:
+    return ", ".join(outcome.host.name for outcome in outcomes)
+
+
+def _exit_code(outcomes: Sequence[Outcome[Any]], errors: Sequence[Outcome[Any]], wrong: Sequence[Outcome[Any]]) -> int:
+    """Wrong usage only where nothing was done anywhere: a mistake that every host refused."""
+    if errors and len(errors) == len(outcomes) and all(isinstance(bad.error, UsageError) for bad in errors):
+        return EXIT_USAGE
+    return EXIT_FAILED if errors or wrong else EXIT_OK
 
 
 def as_document(outcome: Outcome[T]) -> dict[str, Any]:

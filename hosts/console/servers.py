@@ -10,6 +10,8 @@ from hosts.console.text import duration, size
 from hosts.fleet import Outcome
 from remote.messages.server import ProcessRow, ServeResult, ServerState, StopResult
 
+IN_THE_WAY = "something stays in the way"
+
 
 def server_line(result: ServeResult) -> str:
     """`main ready on port 8000 after 41 s (SGLang 0.5.23, capture of [3, 31, 59, 61])`."""
@@ -39,22 +41,25 @@ def show_plan(output: Output, outcomes: Sequence[Outcome[ServeResult]]) -> None:
             output.line(f"  log: {plan.log}")
 
 
-def stop_line(result: StopResult, dry_run: bool = False) -> str:
+def stop_line(result: StopResult, *, dry_run: bool = False, force: bool = False) -> str:
     """What was stopped and what remains, in one line."""
     verb = "would stop" if dry_run else "stopped"
     said = [f"{verb} {', '.join(result.stopped)}" if result.stopped else "nothing of Roost's was running"]
     if result.others:
         count = f"{len(result.others)} process{'es' if len(result.others) > 1 else ''}"
-        said.append(f"ended {count} by force" if result.forced else f"{count} not of this workdir in the way")
+        if force:
+            said.append(f"{'would end' if dry_run else 'ended'} {count} by force")
+        else:
+            said.append(f"{count} not of this workdir in the way (--force ends exactly what is listed)")
     said += result.notes
     said += [f"freed {freed}" for freed in result.freed]
     said += result.remaining
     return "; ".join(said)
 
 
-def is_left(result: StopResult) -> bool:
-    """Whether something remains in the way: the exit code is 1."""
-    return bool(result.remaining or (result.others and not result.forced))
+def is_left(result: StopResult, *, force: bool = False) -> bool:
+    """Whether something remains in the way, or would without `--force`: the exit code is 1."""
+    return bool(result.remaining or (result.others and not force))
 
 
 def show_processes(output: Output, outcomes: Sequence[Outcome[StopResult]], *, own: bool) -> None:

@@ -31,7 +31,7 @@ def attach(
     """Bring capture into the hosts' SGLang and see it imported; `deploy` does this too."""
     with session(host, hosts, inventory, json) as (fleet, output):
         chosen = _way(way)
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             outcomes = attaching.attach(fleet, way=chosen, dry_run=dry_run, wait=wait, on_progress=lines)
         finish(output.outcomes(outcomes, partial(attach_line, dry_run=dry_run)))
 
@@ -49,11 +49,10 @@ def attached(
 ) -> None:
     """Show how capture stands: which SGLang, which files, and which running servers capture."""
     with session(host, hosts, inventory, json) as (fleet, output):
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             outcomes = attaching.attached(fleet, imports=imports, on_progress=lines)
-        code = output.outcomes(outcomes, attached_line, is_amiss)
-        show_standing(output, outcomes)
-        finish(code)
+        details = partial(show_standing, output, outcomes)
+        finish(output.outcomes(outcomes, attached_line, is_amiss, amiss="something needs a look", details=details))
 
 
 @roost_task(TARGET, JSON, DRY_RUN, _WAIT)
@@ -68,7 +67,7 @@ def detach(
 ) -> None:
     """Put the hosts' SGLang back as it was, byte for byte."""
     with session(host, hosts, inventory, json) as (fleet, output):
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             outcomes = attaching.detach(fleet, dry_run=dry_run, wait=wait, on_progress=lines)
         finish(output.outcomes(outcomes, partial(detach_line, dry_run=dry_run)))
 

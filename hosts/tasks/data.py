@@ -101,7 +101,7 @@ def prepare(
             trust_remote_code=trust_remote_code,
             processes=processes or None,
         )
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             result = preparing.prepare(backend, request, lines)
         output.document(result.model_dump(mode="json"))
         show_prepared(output, result)

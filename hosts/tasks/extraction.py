@@ -67,7 +67,7 @@ def extract(
         if wishes:
             finish(output.outcomes(extraction.steer(fleet, run, wishes[0]), end_line))
             return
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             delivered = extraction.delivered_to(Path(to)) if to else []
             then_stop = True if then else None
             started = extraction.start(fleet, run, then_stop=then_stop, delivered=delivered, on_progress=lines)
@@ -96,7 +96,7 @@ def status(
 
 def _follow(fleet: Fleet, output: Output, run: str, started: extraction.Started, teller: Teller | None) -> int:
     working = [outcome.host for outcome in started.outcomes if outcome.ok]
-    with live_lines(output) as lines:
+    with live_lines(output, fleet) as lines:
         ended = extraction.follow(fleet.narrowed(working), run, lambda host, told: lines(host, live_line(told)))
     failed = [Outcome[RunStatus](outcome.host, error=outcome.error) for outcome in started.outcomes if not outcome.ok]
     if teller is not None:

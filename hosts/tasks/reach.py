@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from invoke.context import Context
 
@@ -47,11 +48,11 @@ def doctor(
 ) -> None:
     """Say what each host has and lacks, and what to do about it; exit 1 where something must be mended."""
     with session(host, hosts, inventory, json) as (fleet, output):
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             outcomes = diagnosing.doctor(fleet, lines)
-        code = output.outcomes(outcomes, diagnosis_line, lambda result: result.is_red)
-        show_findings(output, outcomes)
-        finish(code)
+        details = partial(show_findings, output, outcomes)
+        red = "something must be mended"
+        finish(output.outcomes(outcomes, diagnosis_line, lambda result: result.is_red, amiss=red, details=details))
 
 
 @roost_task(TARGET, JSON, DRY_RUN)
@@ -65,7 +66,7 @@ def deploy(
 ) -> None:
     """Push the payload (nothing, where the host has it) and attach capture to the host's SGLang."""
     with session(host, hosts, inventory, json) as (fleet, output):
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             outcomes = deploying.deploy(fleet, dry_run=dry_run, on_progress=lines)
         finish(output.outcomes(outcomes, deployed_line))
 

@@ -53,7 +53,7 @@ def verify(
         name = run or newest_run(fleet)
         faults: list[tuple[str, Fault]] = []
         request = VerifyRequest(run=name, model=model, digests=not quick)
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             outcomes = verifying.verify_run(fleet, request, lambda place, fault: faults.append((place, fault)), lines)
         code = output.outcomes(outcomes, verdict, lambda result: bool(result.faults))
         show_faults(output, faults)
@@ -80,7 +80,7 @@ def _verify_folder(
         faults: list[tuple[str, Fault]] = []
         here = preparing.local_paths(fleet, fleet.local, [model])[0] if model else ""
         request = VerifyRequest(folder=path, model=here, digests=not quick)
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             result = verifying.verify_folder(
                 fleet.local, request, lambda place, fault: faults.append((place, fault)), lines
             )
@@ -139,7 +139,7 @@ def export(
             partial=partial,
             processes=processes or None,
         )
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             result = exporting.export(backend, request, lines)
         output.document(result.model_dump(mode="json"))
         show_exported(output, result)

@@ -12,7 +12,7 @@ from hosts.commands import stop as stopping
 from hosts.console.disk import clean_line, show_stored
 from hosts.console.live import live_lines
 from hosts.console.output import Output
-from hosts.console.servers import is_left, server_line, show_plan, show_processes, stop_line
+from hosts.console.servers import IN_THE_WAY, is_left, server_line, show_plan, show_processes, stop_line
 from hosts.fleet import Fleet
 from hosts.tasks.notifying import NOTIFY, Teller
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
@@ -116,7 +116,7 @@ def clean(
 ) -> None:
     """Free the hosts' disks of old runs, payloads and logs; what is used or not yet pulled stays."""
     with session(host, hosts, inventory, json) as (fleet, output):
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             outcomes = cleaning.clean(
                 fleet,
                 names=[part.strip() for part in named.split(",") if part.strip()],
@@ -126,8 +126,8 @@ def clean(
                 wait=wait,
                 on_progress=lines,
             )
-        show_stored(output, outcomes)
-        finish(output.outcomes(outcomes, partial(clean_line, dry_run=dry_run)))
+        details = partial(show_stored, output, outcomes)
+        finish(output.outcomes(outcomes, partial(clean_line, dry_run=dry_run), details=details))
 
 
 def _stop(
@@ -141,7 +141,7 @@ def _stop(
     wait: bool,
     dry_run: bool,
 ) -> None:
-    with live_lines(output) as lines:
+    with live_lines(output, fleet) as lines:
         outcomes = stopping.stop(
             fleet,
             names=names,
@@ -152,8 +152,13 @@ def _stop(
             wait=wait,
             on_progress=lines,
         )
-    code = output.outcomes(outcomes, partial(stop_line, dry_run=dry_run), is_left)
-    show_processes(output, outcomes, own=dry_run)
+    code = output.outcomes(
+        outcomes,
+        partial(stop_line, dry_run=dry_run, force=force),
+        partial(is_left, force=force),
+        amiss=IN_THE_WAY,
+        details=partial(show_processes, output, outcomes, own=dry_run),
+    )
     finish(code)
 
 
@@ -171,7 +176,7 @@ def _serve(
 ) -> None:
     with session(host, hosts, inventory, json) as (fleet, output):
         teller = Teller(fleet, output, f"servers ({mode})", "ready", server_line) if notify and not dry_run else None
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             outcomes = serving.serve(
                 fleet,
                 mode=mode,
@@ -181,6 +186,4 @@ def _serve(
                 on_progress=lines,
                 on_outcome=teller,
             )
-        code = output.outcomes(outcomes, server_line)
-        show_plan(output, outcomes)
-        finish(code)
+        finish(output.outcomes(outcomes, server_line, details=partial(show_plan, output, outcomes)))

@@ -12,11 +12,13 @@ from typing import Any
 
 from invoke.tasks import task
 
-from hosts.console.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Output, error_document
+from hosts.console.live import DeadHosts
+from hosts.console.output import EXIT_FAILED, EXIT_USAGE, Output, error_document
 from hosts.errors import RoostError, UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.load import inventory_path, load_inventory
 from hosts.inventory.select import select
+from hosts.tasks import interrupts
 
 TARGET = {
     "host": "a host of the inventory (or several, or a group)",
@@ -47,14 +49,15 @@ def printing(json: bool) -> Iterator[Output]:
     """An Output whose block turns errors into one sentence and an exit code."""
     output = Output(json)
     try:
-        yield output
+        with interrupts.raised():
+            yield output
     except RoostError as error:
         output.error(error)
         output.document({"error": error_document(error)})
         sys.exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
     except KeyboardInterrupt:
         output.note("Interrupted; what runs detached on the hosts goes on.")
-        sys.exit(EXIT_INTERRUPTED)
+        interrupts.leave()
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(EXIT_FAILED)
@@ -66,6 +69,7 @@ def session(host: str | None, hosts: str | None, inventory: str | None, json: bo
     with printing(json) as output:
         loaded = load_inventory(inventory_path(inventory))
         fleet = Fleet(loaded, select(loaded, host, hosts))
+        fleet.watcher = DeadHosts(output)
         try:
             yield fleet, output
         finally:

@@ -60,10 +60,15 @@ class SshBackend(Backend):
         return SshProcess(channel)
 
     def close(self) -> None:
-        with self._lock:
+        """End the connection; one that another thread is just opening is that call's own, and is not waited for."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+        finally:
+            self._lock.release()
 
     def _transport(self) -> paramiko.Transport:
         with self._lock:
@@ -161,8 +166,29 @@ def explain(error: Exception, where: str, host: Host) -> RoostError:
             f"The host key of {where} is not known; nothing was sent.",
             remedy=f"Compare its fingerprint and accept it: inv trust --host {host.name}.",
         )
+    return _unreachable(error, where, host)
+
+
+def _unreachable(error: Exception, where: str, host: Host) -> HostUnreachableError:
+    """No SSH server spoke: refused at once, or nothing came within the connect timeout.
+
+    Where every address of a name was tried, the first one's reason stands for all.
+    """
+    cause = next(iter(error.errors.values())) if isinstance(error, NoValidConnectionsError) else error
+    if isinstance(cause, ConnectionRefusedError):
+        return HostUnreachableError(
+            f"{where} could not be reached: connection refused, so no SSH server listens on that port.",
+            remedy="Start sshd there, or correct the host's `address` and `ssh_port` in the inventory.",
+        )
+    if isinstance(cause, socket.gaierror):
+        return HostUnreachableError(
+            f"{where} could not be reached: the name does not resolve.",
+            remedy="Correct the host's `address` in the inventory, or its alias in `ssh_config`.",
+        )
+    waited = isinstance(cause, TimeoutError) or str(cause).startswith(_SILENCE)
+    within = f" within {host.connect_timeout:.0f} s" if waited else ""
     return HostUnreachableError(
-        f"{where} could not be reached within {host.connect_timeout:.0f} s: {_reason(error)}.",
+        f"{where} could not be reached{within}: {_reason(cause)}.",
         remedy="Check the address, the network and that sshd runs there.",
     )
 
@@ -173,11 +199,6 @@ def known_hosts_name(address: str, host: Host) -> str:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, NoValidConnectionsError):
-        # Every address of the name was tried; the first one's reason stands for all.
-        return _reason(next(iter(error.errors.values())))
-    if isinstance(error, socket.gaierror):
-        return "the name does not resolve"
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, OSError) and error.strerror:

@@ -1,0 +1,49 @@
+"""Ctrl-C at any moment ends `inv` with 130 and no traceback. Laptop's side, used by `tasks.py` and `session.py`.
+
+While a task runs, Ctrl-C is Python's KeyboardInterrupt, so that everything opened is closed on the way out. Before and
+after (imports take a second, Invoke turns the exception into a silent 1) there is nothing to close.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+EXIT_INTERRUPTED = 130
+
+
+def leave_at_once() -> None:
+    """From now on Ctrl-C ends the process; where it is ignored (a background job), that stays so."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _on_signal)
+
+
+@contextmanager
+def raised() -> Iterator[None]:
+    """Within this block Ctrl-C is a KeyboardInterrupt in the main thread."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        yield
+        return
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def leave() -> NoReturn:
+    """End the process with 130: threads that still wait for a host would hold a normal exit up for their deadline."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(EXIT_INTERRUPTED)
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    os._exit(EXIT_INTERRUPTED)
