@@ -7,9 +7,12 @@ from pathlib import Path
 
 from hosts.bench.compare import Comparison, compare, differences
 from hosts.bench.results import BenchResults
+from hosts.bench.serving import OneServer, each_to_its_end
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
+from hosts.inventory.servers import find_mode
+from hosts.transport.backend import Backend
 from remote.messages.bench import PROFILES, BenchRequest, BenchResult, Profile
 from remote.messages.envelope import Progress
 
@@ -26,12 +29,36 @@ def profiles(text: str) -> list[Profile]:
 
 
 def bench(
-    fleet: Fleet, request: BenchRequest, *, label: str, on_progress: Callable[[Host, Progress], None]
+    fleet: Fleet,
+    request: BenchRequest,
+    *,
+    mode: str,
+    label: str,
+    on_progress: Callable[[Host, Progress], None],
+    note: Callable[[str], None],
 ) -> list[Outcome[BenchResult]]:
-    """Measure on every host at once and keep each result under `label`."""
+    """Measure on every host at once and keep each result under `label`.
+
+    With `mode` each server is started in that mode where it does not run in it, and put back as it was found.
+    """
     kept = BenchResults(fleet.inventory.path.parent)
-    deadline = request.deadline_seconds + DEADLINE_MARGIN_SECONDS
-    outcomes = fleet.call("bench", request, BenchResult, deadline=deadline, on_progress=on_progress)
+    for host in fleet.hosts if mode else []:
+        find_mode(host, mode)
+
+    def measure(backend: Backend) -> BenchResult:
+        return backend.call(
+            "bench",
+            request,
+            BenchResult,
+            deadline=request.deadline_seconds + DEADLINE_MARGIN_SECONDS,
+            on_progress=lambda line: on_progress(backend.host, line),
+        )
+
+    def measure_in_mode(backend: Backend) -> BenchResult:
+        with OneServer(backend, request.server).serving(mode):
+            return measure(backend)
+
+    outcomes = each_to_its_end(fleet, measure_in_mode, note) if mode else fleet.each(measure)
     for outcome in outcomes:
         if outcome.ok:
             outcome.result.host, outcome.result.label = outcome.host.name, label

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hosts.bench.compare import Comparison
-from hosts.commands.tune import winning_fragment
 from hosts.console.output import Output
 from hosts.tune.fragment import as_yaml
 from hosts.tune.outcome import Row, Tuned
@@ -15,7 +14,8 @@ def tuned_line(result: Tuned) -> str:
     """Who won."""
     if result.is_current:
         return f"the current setting stays ({result.winner.key}): nothing was faster for {result.goal}"
-    return f"{result.winner.key} is faster for {result.goal}"
+    gain = "; ".join(_comparison(each) for each in result.gain)
+    return f"{result.winner.key} is faster for {result.goal}: {gain}"
 
 
 def show_tuned(output: Output, result: Tuned) -> None:
@@ -29,7 +29,7 @@ def show_tuned(output: Output, result: Tuned) -> None:
     if result.chosen:
         output.note(f"{result.host}: under the winner NCCL used {', '.join(result.chosen)}")
     if not result.is_current:
-        output.line(f"\n{as_yaml(winning_fragment(result))}")
+        output.line(f"\n{as_yaml(result.fragment)}")
 
 
 def _cells(row: Row) -> tuple[str, str, str, str]:

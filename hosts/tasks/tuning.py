@@ -41,6 +41,7 @@ def diff_modes(
     TARGET,
     JSON,
     server="which of the host's servers",
+    mode="measure in this mode: started for it where it does not run, then put back (default: what runs)",
     profile="single, prefill, concurrent, or several separated by commas (default: all)",
     repetitions="how often each is measured after a warm-up",
     label="name to keep the result under (default: mode and time)",
@@ -54,6 +55,7 @@ def bench(
     host: str | None = None,
     hosts: str | None = None,
     server: str = "main",
+    mode: str = "",
     profile: str = "",
     repetitions: int = 5,
     label: str = "",
@@ -78,7 +80,7 @@ def bench(
             concurrency=_numbers(concurrency),
         )
         with live_lines(output) as lines:
-            outcomes = benching.bench(fleet, request, label=label, on_progress=lines)
+            outcomes = benching.bench(fleet, request, mode=mode, label=label, on_progress=lines, note=output.note)
         code = output.outcomes(outcomes, bench_line)
         show_measurements(output, outcomes)
         finish(code)
@@ -123,7 +125,7 @@ def tune(
                 output.line("\n".join([f"{name}: {len(settings)} settings would be tried:", *settings]))
             return
         with live_lines(output) as lines:
-            outcomes = tuning.tune(fleet, plan, lambda each, text: lines(each, Progress(text=text)))
+            outcomes = tuning.tune(fleet, plan, lambda each, text: lines(each, Progress(text=text)), output.note)
         code = output.outcomes(outcomes, tuned_line)
         tuned = [outcome.result for outcome in outcomes if outcome.ok]
         for result in tuned:

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hosts.errors import ConnectionLostError, HostError
-from hosts.inventory.model import Host
-from hosts.inventory.servers import server_specs
+from hosts.bench.serving import OneServer
+from hosts.errors import HostError
 from hosts.transport.backend import Backend
 from hosts.tune.grid import Setting, applied
 from hosts.tune.plan import Plan
-from hosts.tune.record import Trial, TuneRecord
+from hosts.tune.record import Found, Trial, TuneRecord
 from hosts.tune.score import Goal
 from remote.messages.bench import BenchRequest, BenchResult, Profile
-from remote.messages.server import (
-    ServeRequest,
-    ServeResult,
-    ServersRequest,
-    ServersResult,
-    StopRequest,
-    StopResult,
-)
 
 PROFILES: dict[Goal, list[Profile]] = {"decode": ["single"], "prefill": ["prefill"]}
-SERVE_OVERHEAD_SECONDS = 900.0
 BENCH_OVERHEAD_SECONDS = 120.0
-STOP_SECONDS = 330.0
+FIRST_DEADLINE_SECONDS = 3600.0
+SLOWEST = 5.0
+LOCKED = "locked"
+"""Kind of the error where another operator's command is at work on the host: says nothing about a setting."""
 
 Say = Callable[[str], None]
 
@@ -35,52 +28,70 @@ class Confirming:
     """Server restarts on one host; a setting whose server fails is a record and is not tried again."""
 
     def __init__(self, backend: Backend, root: Path, plan: Plan, server: str, record: TuneRecord, say: Say) -> None:
-        self._backend, self._root, self._plan, self._server = backend, root, plan, server
+        self._backend, self._root, self._plan = backend, root, plan
+        self._server = OneServer(backend, server)
         self._record, self._say = record, say
 
     def run(self, settings: list[Setting]) -> None:
-        """Try each in turn (one that comes twice is tried twice), then leave the server as it was found."""
-        before = self._running_mode()
-        seen: dict[str, int] = {}
+        """Try each in turn (one that comes twice is tried twice), then leave the server as it was found.
+
+        The first is the current setting. Raises HostError where not even that one serves.
+        """
+        wanted = list(self._missing(settings))
+        if not wanted and self._record.found is None:
+            return
+        if self._record.found is None:
+            self._record.found = Found(mode=self._server.mode())
+            self._record.save(self._root)
         try:
-            for setting in settings:
-                seen[setting.key] = seen.get(setting.key, 0) + 1
-                entry = self._record.entry(setting)
-                if len(entry.trials) < seen[setting.key]:
-                    entry.trials.append(self._try(setting))
-                    self._record.save(self._root)
-                    self._say(f"server under {setting.key}: {entry.trials[-1].status}")
+            for setting in wanted:
+                self._confirm(setting, is_first=setting == settings[0])
         finally:
-            self._restore(before)
+            self._server.put_back(self._record.found.mode)
+            self._record.found = None
+            self._record.save(self._root)
+
+    def _missing(self, settings: list[Setting]) -> Iterator[Setting]:
+        """What has fewer trials on record than it has places in the list."""
+        seen: dict[str, int] = {}
+        for setting in settings:
+            seen[setting.key] = seen.get(setting.key, 0) + 1
+            if len(self._record.entry(setting).trials) < seen[setting.key]:
+                yield setting
+
+    def _confirm(self, setting: Setting, *, is_first: bool) -> None:
+        entry = self._record.entry(setting)
+        trial = self._try(setting)
+        if is_first and trial.result is None and not entry.trials:
+            raise HostError(
+                f"The server does not run under the current setting ({setting.key}), so nothing can be compared with "
+                f"it: {trial.status}",
+                remedy=f"Bring `inv serve --mode {self._plan.mode}` to run first.",
+            )
+        entry.trials.append(trial)
+        self._record.save(self._root)
+        self._say(f"server under {setting.key}: {trial.status}")
 
     def _try(self, setting: Setting) -> Trial:
         request = BenchRequest(
-            server=self._server, profiles=PROFILES[self._plan.goal], repetitions=self._plan.repetitions
+            server=self._server.name,
+            profiles=PROFILES[self._plan.goal],
+            repetitions=self._plan.repetitions,
+            deadline_seconds=self._deadline(),
         )
         patience = request.deadline_seconds + BENCH_OVERHEAD_SECONDS
         try:
-            self._serve(applied(self._backend.host, self._plan.mode, setting), self._plan.mode)
+            self._server.serve(applied(self._backend.host, self._plan.mode, setting), self._plan.mode)
             return Trial(status="ok", result=self._backend.call("bench", request, BenchResult, deadline=patience))
-        except ConnectionLostError:
+        except ConnectionError:  # nothing about the setting: the search goes on when the host is back
             raise
         except HostError as error:
+            if error.kind == LOCKED:
+                raise
             return Trial(status=error.message)
 
-    def _serve(self, host: Host, mode: str) -> None:
-        specs = [spec for spec in server_specs(host, mode) if spec.name == self._server]
-        patience = host.ready_timeout + SERVE_OVERHEAD_SECONDS
-        self._backend.call("serve", ServeRequest(servers=specs, replace=True), ServeResult, deadline=patience)
-
-    def _running_mode(self) -> str | None:
-        """The mode that the server runs in now; None where it does not run."""
-        reports = self._backend.call("servers", ServersRequest(), ServersResult).servers
-        return next((each.state.mode for each in reports if each.alive and each.state.name == self._server), None)
-
-    def _restore(self, mode: str | None) -> None:
-        """The same mode again under the inventory's own settings, or no server where there was none."""
-        if mode is not None:
-            self._serve(self._backend.host, mode)
-            return
-        known = self._backend.call("servers", ServersRequest(), ServersResult).servers
-        if any(each.state.name == self._server for each in known):
-            self._backend.call("stop", StopRequest(names=[self._server]), StopResult, deadline=STOP_SECONDS)
+    def _deadline(self) -> float:
+        """Seconds for a measurement: a setting that needs five times as long as another one did hangs."""
+        trials = [trial for entry in self._record.entries.values() for trial in entry.trials]
+        known = [trial.result.seconds for trial in trials if trial.result is not None]
+        return SLOWEST * min(known) + BENCH_OVERHEAD_SECONDS if known else FIRST_DEADLINE_SECONDS

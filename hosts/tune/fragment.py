@@ -9,20 +9,29 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.util import load_yaml_guess_indent
 
-from hosts.inventory.model import FlagValue
+from hosts.inventory.model import FlagValue, Host
+from hosts.inventory.servers import find_mode
 from hosts.tune.grid import Setting
 from remote.files import write_whole
 
 
-def fragment(host: str, mode: str, setting: Setting) -> dict[str, Any]:
-    """What belongs under `hosts:` for this host to run with the setting."""
+def fragment(host: Host, mode: str, setting: Setting) -> dict[str, Any]:
+    """What belongs under `hosts:` for this host to run with the setting.
+
+    A variable goes under `nccl`, or into the mode's `env` where the mode has it, which wins over `nccl`.
+    """
+    of_mode = find_mode(host, mode).env
+    nccl = {name: _plain(value) for name, value in setting.env.items() if name not in of_mode}
+    env = {name: _plain(value) for name, value in setting.env.items() if name in of_mode}
+    changes = {key: value for key, value in (("flags", dict(setting.flags)), ("env", env)) if value}
     settings: dict[str, Any] = {}
-    if setting.env:
-        settings["nccl"] = {name: _plain(value) for name, value in setting.env.items()}
-    if setting.flags:
-        settings["modes"] = {mode: {"flags": dict(setting.flags)}}
-    return {"hosts": {host: settings}}
+    if nccl:
+        settings["nccl"] = nccl
+    if changes:
+        settings["modes"] = {mode: changes}
+    return {"hosts": {host.name: settings}}
 
 
 def as_yaml(document: dict[str, Any]) -> str:
@@ -34,8 +43,9 @@ def as_yaml(document: dict[str, Any]) -> str:
 
 def apply(path: Path, document: dict[str, Any]) -> None:
     """Merge the fragment into the inventory file, whole and with its mode; comments and order stay."""
-    yaml = _yaml()
-    content = yaml.load(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    yaml = _yaml(*load_yaml_guess_indent(text)[1:])
+    content = yaml.load(text)
     _merge(content, document)
     stream = io.StringIO()
     yaml.dump(content, stream)
@@ -54,11 +64,12 @@ def _merge(below: CommentedMap, over: dict[str, Any]) -> None:
             below[name] = value
 
 
-def _yaml() -> YAML:
+def _yaml(sequence: int | None = None, offset: int | None = None) -> YAML:
+    """Writes lists indented as given, which is as the file has them."""
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 120
-    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.indent(mapping=2, sequence=sequence or 4, offset=2 if offset is None else offset)
     return yaml
 
 

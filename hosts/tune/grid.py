@@ -54,7 +54,7 @@ def grid_of(host: Host) -> dict[str, list[FlagValue]]:
 def current(host: Host, mode: str) -> Setting:
     """What the inventory sets now for everything that the grid varies."""
     grid, flags = grid_of(host), find_mode(host, mode).flags
-    known = {**host.nccl, **find_mode(host, mode).env}
+    known = {**host.env, **host.nccl, **find_mode(host, mode).env}
     return Setting(
         env={name: known[name] for name in grid if is_variable(name) and name in known},
         flags={name: flags.get(name, False) for name in grid if not is_variable(name)},
@@ -82,11 +82,20 @@ def with_flags(host: Host, settings: list[Setting]) -> list[Setting]:
 def applied(host: Host, mode: str, setting: Setting) -> Host:
     """The host as it would be with this setting in the inventory."""
     tuned = {name for name in grid_of(host) if is_variable(name)}
-    nccl = {name: value for name, value in host.nccl.items() if name not in tuned} | setting.env
+
+    def others(env: dict[str, str]) -> dict[str, str]:
+        return {name: value for name, value in env.items() if name not in tuned}
+
     of_mode = find_mode(host, mode)
-    env = {name: value for name, value in of_mode.env.items() if name not in tuned}
-    changed = of_mode.model_copy(update={"flags": {**of_mode.flags, **setting.flags}, "env": env})
-    return host.model_copy(update={"nccl": nccl, "modes": {**host.modes, mode: changed}})
+    flags = {**of_mode.flags, **setting.flags}
+    changed = of_mode.model_copy(update={"flags": flags, "env": others(of_mode.env)})
+    return host.model_copy(
+        update={
+            "env": others(host.env),
+            "nccl": others(host.nccl) | setting.env,
+            "modes": {**host.modes, mode: changed},
+        }
+    )
 
 
 def is_variable(name: str) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 from pydantic import BaseModel, Field
 
 from hosts.bench.compare import Comparison, compare
+from hosts.inventory.model import Host
+from hosts.tune.fragment import fragment
 from hosts.tune.grid import Setting
 from hosts.tune.plan import Plan
 from hosts.tune.record import Entry, Trial, TuneRecord
@@ -24,7 +27,7 @@ class Row(BaseModel):
     confirmed: list[Comparison] = Field(default_factory=list)
     """The server's speed against the current setting; empty where no server ran."""
     note: str = ""
-    """Why it was skipped."""
+    """Why it was skipped, or what NCCL ignored of it."""
 
 
 class Tuned(BaseModel):
@@ -37,13 +40,17 @@ class Tuned(BaseModel):
     winner: Setting
     is_current: bool
     """Nothing was faster than what the inventory has."""
+    gain: list[Comparison]
+    """The winner's server against the current setting's; empty where that one stays."""
+    fragment: dict[str, Any]
+    """The winner as it belongs into the inventory; empty where the current setting stays."""
     warnings: list[str]
     """What NCCL said of values that it ignored or refused."""
     chosen: list[str]
     """What NCCL did under the winner: transports, channels, algorithms."""
 
 
-def conclude(host: str, plan: Plan, now: Setting, record: TuneRecord) -> Tuned:
+def conclude(host: Host, plan: Plan, now: Setting, record: TuneRecord) -> Tuned:
     """The table and the winner, from what is on record."""
     base = record.entry(now)
     rows = [_row(entry, base) for entry in record.entries.values()]
@@ -51,12 +58,14 @@ def conclude(host: str, plan: Plan, now: Setting, record: TuneRecord) -> Tuned:
     winner = now if best is None else best.setting
     screened = [result for entry in record.entries.values() for result in entry.screened]
     return Tuned(
-        host=host,
+        host=host.name,
         mode=plan.mode,
         goal=plan.goal,
         rows=sorted(rows, key=lambda row: (-_gain(row.confirmed), -(row.screened or 0.0))),
         winner=winner,
         is_current=best is None,
+        gain=[] if best is None else best.confirmed,
+        fragment={} if best is None else fragment(host, plan.mode, winner),
         warnings=list({text: None for result in screened for text in result.chosen.warnings}),
         chosen=_chosen(record, winner),
     )
@@ -68,6 +77,7 @@ def _row(entry: Entry, base: Entry) -> Row:
     failed = [result for result in entry.screened if result.status != "ok"]
     notes = [f"{result.status}: {result.cause}" for result in failed]
     notes += [trial.status for trial in entry.trials if trial.result is None]
+    notes += [f"NCCL says: {text}" for result in entry.screened for text in result.chosen.warnings]
     mine, theirs = pooled(entry.trials), pooled(base.trials)
     confirmed = compare(theirs, mine) if mine is not None and theirs is not None else []
     return Row(setting=entry.setting, screened=score or None, confirmed=confirmed, note=notes[0] if notes else "")

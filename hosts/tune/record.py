@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field, ValidationError
 
 from hosts.errors import UsageError
+from hosts.inventory.model import FlagValue
 from hosts.tune.grid import Setting
 from hosts.tune.score import Goal
 from remote.files import make_directory, write_whole
@@ -32,13 +33,33 @@ class Entry(BaseModel):
     trials: list[Trial] = Field(default_factory=list)
 
 
+class Found(BaseModel):
+    """What ran before the first server was started for the search."""
+
+    mode: str | None
+    """None where the server did not run."""
+
+
+class Basis(BaseModel):
+    """What a record's numbers stand on; a search on another basis starts over."""
+
+    grid: dict[str, list[FlagValue]]
+    now: Setting
+    """The current setting, against which everything is measured."""
+    model: str
+    tp: int
+    gpus: list[int]
+
+
 class TuneRecord(BaseModel):
     """`.roost/tune/<host>-<mode>-<goal>.json` beside the inventory."""
 
     host: str
     mode: str
     goal: Goal
-    grid: dict[str, list[object]]
+    basis: Basis
+    found: Found | None = None
+    """Set while the host's server is not as it was found; a resumed search puts that back."""
     entries: dict[str, Entry] = Field(default_factory=dict)
     """By the setting's key."""
 
@@ -57,14 +78,19 @@ def path_of(root: Path, host: str, mode: str, goal: Goal) -> Path:
     return folder / f"{safe_name(host, 'host')}-{safe_name(mode, 'mode')}-{goal}.json"
 
 
-def load(root: Path, host: str, mode: str, goal: Goal, grid: dict[str, list[object]], *, fresh: bool) -> TuneRecord:
-    """The unfinished record, or a new one where there is none, `fresh` is asked for, or the grid has changed."""
+def load(root: Path, host: str, mode: str, goal: Goal, basis: Basis, *, fresh: bool) -> TuneRecord:
+    """The record so far, or a new one where there is none, `fresh` is asked for, or the basis is another.
+
+    How the server was found is kept in any case.
+    """
     path = path_of(root, host, mode, goal)
-    empty = TuneRecord(host=host, mode=mode, goal=goal, grid=grid)
-    if fresh or not path.exists():
+    empty = TuneRecord(host=host, mode=mode, goal=goal, basis=basis)
+    if not path.exists():
         return empty
     try:
         record = TuneRecord.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise UsageError(f"{path} cannot be read.", remedy="Start over with --fresh.") from error
-    return record if record.grid == grid else empty
+        raise UsageError(f"{path} cannot be read.", remedy="Remove it and start over.") from error
+    if fresh or record.basis != basis:
+        return empty.model_copy(update={"found": record.found})
+    return record

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from hosts.errors import HostError
+from hosts.inventory.servers import find_mode
 from hosts.transport.backend import Backend
 from hosts.tune.grid import Setting, applied
 from hosts.tune.plan import Plan
@@ -32,7 +34,10 @@ class Screening:
         self._record, self._say = record, say
 
     def best(self, settings: list[Setting]) -> list[Setting]:
-        """Return the current setting (`settings[0]`, in every round) and the `plan.confirm` fastest others."""
+        """Return the current setting (`settings[0]`, in every round) and the `plan.confirm` fastest others.
+
+        Raises HostError where the current setting's collectives do not run.
+        """
         now, left = settings[0], settings
         for round_number in range(MOST_ROUNDS):
             scores = {setting.key: self._score(setting, now, round_number) for setting in left}
@@ -47,7 +52,14 @@ class Screening:
         """This round's speed against the current setting's in the same round, measured if it is not on record."""
         entry = self._record.entry(setting)
         if len(entry.screened) <= round_number:
-            entry.screened.append(self._measure(setting, FIRST_REPETITIONS << round_number))
+            result = self._measure(setting, FIRST_REPETITIONS << round_number)
+            if setting == now and result.status != "ok":
+                raise HostError(
+                    f"The collectives do not run under the current setting ({now.key}), so nothing can be compared "
+                    f"with it: {result.cause}",
+                    remedy="Correct `nccl`, `gpus` or `tp` in the inventory first.",
+                )
+            entry.screened.append(result)
             self._record.save(self._root)
         result = entry.screened[round_number]
         score = speedup(result, self._record.entry(now).screened[round_number])
@@ -58,7 +70,7 @@ class Screening:
     def _measure(self, setting: Setting, repetitions: int) -> ScreenResult:
         changed = applied(self._backend.host, self._plan.mode, setting)
         request = ScreenRequest(
-            env={**changed.env, **changed.nccl},
+            env={**changed.env, **changed.nccl, **find_mode(changed, self._plan.mode).env},
             gpus=self._spec.gpus,
             ranks=self._spec.tp,
             model=self._spec.model,

@@ -25,6 +25,12 @@ def conditions() -> list[GpuCondition]:
     return parse(smi(f"--query-gpu={FIELDS}") or [])
 
 
+def driver() -> str:
+    """The NVIDIA driver's version; empty where none answers."""
+    rows = smi("--query-gpu=driver_version")
+    return rows[0][0] if rows else ""
+
+
 def parse(rows: list[list[str]]) -> list[GpuCondition]:
     """nvidia-smi's cells as conditions; a value that it does not know (`[N/A]`) stays None."""
     return [

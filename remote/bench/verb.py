@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import time
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from remote.attach.verbs import attached
 from remote.bench.cases import Case, cases
-from remote.bench.condition import conditions, strangers
+from remote.bench.condition import conditions, driver, strangers
 from remote.bench.generator import run_all
 from remote.context import Context
 from remote.errors import HostError
@@ -30,24 +31,25 @@ def bench(request: BenchRequest, context: Context) -> BenchResult:
 
     Each round has prompts of its own: a radix cache would answer a repeated prompt without computing it.
 
-    Raises HostError where the server is not ready or SGLang's load generator fails.
+    Raises HostError where the server is not ready, SGLang's load generator fails, or a request was not answered.
     """
     state = _ready(request.server, context)
     wanted = list(cases(request, _context_length(state)))
     rounds = range(1 + request.repetitions)
     runs = [_arguments(state, case, request.seed + number) for number in rounds for case in wanted]
-    before, disturbed = conditions(), strangers(state)
+    before, disturbed = conditions(), dict.fromkeys(strangers(state))
     begun = time.time()
 
     def on_run(done: int) -> None:
         repetition = done // len(wanted)
         text = f"repetition {repetition} of {request.repetitions}" if repetition else "warming up"
         context.report.progress(text, done=done, total=len(runs), unit="runs")
+        disturbed.update(dict.fromkeys(strangers(state)))
 
     results = run_all(runs, request.deadline_seconds, on_run)
+    _check_answers(wanted, results)
     after = conditions()
-    disturbed += [entry for entry in strangers(state) if entry not in disturbed]
-    disturbed += [f"GPU {gpu.index} was slowed down: {gpu.throttled}." for gpu in after if gpu.throttled]
+    slowed = [f"GPU {gpu.index} was slowed down: {gpu.throttled}." for gpu in after if gpu.throttled]
     return BenchResult(
         server=state.name,
         mode=state.mode,
@@ -55,6 +57,7 @@ def bench(request: BenchRequest, context: Context) -> BenchResult:
         seconds=time.time() - begun,
         sglang=state.sglang,
         torch=importlib.metadata.version("torch"),
+        driver=driver(),
         model=state.model,
         command=state.command,
         env=redacted(state.spec.env),
@@ -64,7 +67,7 @@ def bench(request: BenchRequest, context: Context) -> BenchResult:
         measurements=_measurements(wanted, results[len(wanted) :]),
         gpus_before=before,
         gpus_after=after,
-        disturbed=disturbed,
+        disturbed=[*disturbed, *slowed],
     )
 
 
@@ -78,8 +81,11 @@ def _ready(name: str, context: Context) -> ServerState:
 
 def _context_length(state: ServerState) -> int:
     """Longest prompt that the server takes, from its command line or from the model's own config."""
-    if "--context-length" in state.command:
-        return int(state.command[state.command.index("--context-length") + 1])
+    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    flags.add_argument("--context-length", type=int)
+    given: int | None = flags.parse_known_args(state.command)[0].context_length
+    if given is not None:
+        return given
     try:
         config = json.loads((Path(state.model) / "config.json").read_bytes())
     except (OSError, ValueError):
@@ -107,6 +113,17 @@ def _capture(state: ServerState, context: Context) -> Literal["none", "dormant",
         return "active"
     standing = attached(AttachedRequest(env={}), context)
     return "dormant" if any(file.state == "attached" for file in standing.files) else "none"
+
+
+def _check_answers(wanted: list[Case], results: list[dict[str, Any]]) -> None:
+    """The load generator leaves a failed request out of its numbers and ends well."""
+    prompts = sum(case.prompts for case in wanted) * (len(results) // len(wanted))
+    answered = sum(int(result["completed"]) for result in results)
+    if answered != prompts:
+        raise HostError(
+            f"The server answered {answered} of {prompts} requests, so its speed was not measured.",
+            remedy="Its log says why (inv logs).",
+        )
 
 
 def _measurements(wanted: list[Case], results: list[dict[str, Any]]) -> list[Measurement]:

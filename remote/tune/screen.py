@@ -20,6 +20,7 @@ from pathlib import Path
 from remote.context import Context
 from remote.errors import HostError
 from remote.messages.tune import Sample, ScreenRequest, ScreenResult, Status
+from remote.servers.gpu import gpus
 from remote.servers.model import check_model, hidden_size
 from remote.tune.nccl_log import read_choice
 
@@ -31,7 +32,8 @@ WORDS_KEPT = 400
 def screen(request: ScreenRequest, context: Context, keep_logs: Path | None = None) -> ScreenResult:
     """Run the microbenchmark under `request.env`; a setting that crashes or hangs is a result, not an error.
 
-    `keep_logs` is a folder that NCCL's own logs are copied to. Raises HostError for fewer than two ranks.
+    `keep_logs` is a folder that NCCL's own logs are copied to. Raises HostError for fewer than two ranks, or for GPUs
+    that this host does not have.
     """
     world = len(request.gpus) or request.ranks
     if world < 2:
@@ -39,6 +41,7 @@ def screen(request: ScreenRequest, context: Context, keep_logs: Path | None = No
             "A collective between fewer than two ranks measures nothing.",
             remedy="Give the server at least two GPUs (tp 2 or more).",
         )
+    _check_gpus(request.gpus)
     with tempfile.TemporaryDirectory(prefix="roost-screen-") as folder:
         begun = time.monotonic()
         ranks = _start(request, context, world, Path(folder))
@@ -58,6 +61,16 @@ def screen(request: ScreenRequest, context: Context, keep_logs: Path | None = No
             samples=_samples(Path(folder)) if status == "ok" else [],
             chosen=chosen,
             seconds=time.monotonic() - begun,
+        )
+
+
+def _check_gpus(wanted: list[int]) -> None:
+    here = [gpu.index for gpu in gpus()] if wanted else []
+    if missing := [gpu for gpu in wanted if gpu not in here]:
+        raise HostError(
+            f"The server's GPU {missing[0]} is not there: this host shows {len(here)} of the {len(wanted)} GPUs that "
+            "its ranks need.",
+            remedy="Correct `gpus` and `tp` in the inventory, or look at nvidia-smi.",
         )
 
 

@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 
-from hosts.errors import UsageError
+from hosts.errors import HostError, UsageError
 from hosts.inventory.load import load_inventory
 from hosts.inventory.model import Host
+from hosts.inventory.servers import server_specs
 from hosts.transport.backend import Backend
 from hosts.transport.process import Process
 from hosts.tune import fragment
-from hosts.tune.grid import Setting, applied, collectives, current, with_flags
+from hosts.tune.grid import Setting, applied, collectives, current, grid_of, with_flags
 from hosts.tune.outcome import conclude
 from hosts.tune.plan import Plan
-from hosts.tune.record import Trial, TuneRecord, load
+from hosts.tune.record import Basis, Found, Trial, TuneRecord, load
 from hosts.tune.screening import Screening
 from remote.messages.bench import BenchRequest, BenchResult, Measurement
-from remote.messages.tune import Sample, ScreenRequest, ScreenResult
+from remote.messages.tune import CollectiveChoice, Sample, ScreenRequest, ScreenResult
 
 INVENTORY = """
 # the fleet
@@ -49,6 +50,10 @@ def host(inventory: Path) -> Host:
     return load_inventory(inventory).hosts["gpu1"]
 
 
+def sample(microseconds: float, repetitions: int = 1) -> Sample:
+    return Sample(operation="all_reduce", size_bytes=1, microseconds=[microseconds] * repetitions)
+
+
 class Table(Backend):
     """Answers `screen` by a function of the environment, and counts the calls."""
 
@@ -69,18 +74,20 @@ class Table(Backend):
         answer = self.answer(request.env)
         if isinstance(answer, str):
             return ScreenResult(status="hung", cause=answer, backend="nccl")
-        sample = Sample(operation="all_reduce", size_bytes=1, microseconds=[answer] * request.repetitions)
-        return ScreenResult(status="ok", backend="nccl", samples=[sample])
+        return ScreenResult(status="ok", backend="nccl", samples=[sample(answer, request.repetitions)])
 
 
 def screening(backend: Backend, root: Path, record: TuneRecord) -> Screening:
-    from hosts.inventory.servers import server_specs
-
     return Screening(backend, root, PLAN, server_specs(backend.host, "serve")[0], record, lambda text: None)
 
 
 def record_of(root: Path, host: Host) -> TuneRecord:
-    return load(root, host.name, "serve", "decode", {"grid": [1]}, fresh=False)
+    return load(root, host.name, "serve", "decode", basis(host), fresh=False)
+
+
+def basis(host: Host, **changes: Any) -> Basis:
+    whole = Basis(grid=grid_of(host), now=current(host, "serve"), model="/m", tp=8, gpus=list(range(8)))
+    return whole.model_copy(update=changes)
 
 
 def speed(env: dict[str, str]) -> float | str:
@@ -126,13 +133,22 @@ def test_an_interrupted_search_measures_nothing_twice(host: Host, tmp_path: Path
     assert again.calls == 0
 
 
-def test_another_grid_or_fresh_starts_over(host: Host, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change", [{"model": "/other"}, {"tp": 4}, {"now": Setting()}, {"grid": {"NCCL_PROTO": ["LL"]}}]
+)
+def test_another_basis_or_fresh_starts_over_and_still_knows_how_the_server_was_found(
+    host: Host, tmp_path: Path, change: dict[str, object]
+) -> None:
     record = record_of(tmp_path, host)
     record.entry(current(host, "serve"))
+    record.found = Found(mode="extract")
     record.save(tmp_path)
-    assert record_of(tmp_path, host).entries
-    assert not load(tmp_path, host.name, "serve", "decode", {"grid": [2]}, fresh=False).entries
-    assert not load(tmp_path, host.name, "serve", "decode", {"grid": [1]}, fresh=True).entries
+    assert record_of(tmp_path, host) == record
+    changed = load(tmp_path, host.name, "serve", "decode", basis(host, **change), fresh=False)
+    afresh = load(tmp_path, host.name, "serve", "decode", basis(host), fresh=True)
+    for each in (changed, afresh):
+        assert not each.entries
+        assert each.found == record.found
 
 
 def trial(values: list[float]) -> Trial:
@@ -161,11 +177,13 @@ def trial(values: list[float]) -> Trial:
 )
 def test_only_a_server_that_is_really_faster_wins(host: Host, challenger: list[float], wins: bool) -> None:
     now, other = current(host, "serve"), Setting(env={"NCCL_PROTO": "Simple"}, flags={FLAG: True})
-    record = TuneRecord(host="gpu1", mode="serve", goal="decode", grid={})
+    record = TuneRecord(host="gpu1", mode="serve", goal="decode", basis=basis(host))
     record.entry(now).trials = [trial([63.5, 63.6, 63.7]), trial([63.6, 63.6, 63.7])]
     record.entry(other).trials = [trial(challenger)] if challenger else [Trial(status="Server 'main' died.")]
-    tuned = conclude("gpu1", PLAN, now, record)
+    tuned = conclude(host, PLAN, now, record)
     assert tuned.is_current is not wins
+    assert bool(tuned.fragment) is wins
+    assert [each.verdict for each in tuned.gain] == (["faster"] if wins else [])
     assert tuned.winner == (other if wins else now)
     assert challenger or any("died" in row.note for row in tuned.rows)
 
@@ -173,13 +191,59 @@ def test_only_a_server_that_is_really_faster_wins(host: Host, challenger: list[f
 def test_the_winner_is_written_with_comments_and_order_kept(inventory: Path) -> None:
     winner = Setting(env={"NCCL_PROTO": "Simple", "NCCL_NTHREADS": "512"}, flags={FLAG: False})
     inventory.chmod(0o640)
-    fragment.apply(inventory, fragment.fragment("gpu1", "serve", winner))
+    before = inventory.read_text()
+    fragment.apply(inventory, fragment.fragment(load_inventory(inventory).hosts["gpu1"], "serve", winner))
     text = inventory.read_text()
-    for kept in ("# the fleet", "# production", "# the first box", "# in rack 3"):
-        assert kept in text
+    for line in before.strip().splitlines():
+        assert line in text
     assert text.index("defaults") < text.index("modes") < text.index("hosts")
     assert inventory.stat().st_mode & 0o777 == 0o640
     assert current(load_inventory(inventory).hosts["gpu1"], "serve") == winner
+
+
+@pytest.mark.parametrize("where", ["env", "nccl", "mode"])
+def test_the_winner_counts_wherever_the_inventory_had_the_variable(inventory: Path, where: str) -> None:
+    own = {"env": "env: {NCCL_PROTO: LL}", "nccl": "nccl: {NCCL_PROTO: LL}", "mode": "port: 8000"}[where]
+    mode = ", env: {NCCL_PROTO: LL}" if where == "mode" else ""
+    inventory.write_text(
+        "defaults: {model: /m}\n"
+        f"modes: {{serve: {{flags: {{trust-remote-code: true}}{mode}}}}}\n"
+        f"hosts:\n  gpu1:\n    {own}\n    tune: {{NCCL_PROTO: [LL, Simple]}}\n"
+    )
+    host = load_inventory(inventory).hosts["gpu1"]
+    winner = Setting(env={"NCCL_PROTO": "Simple"})
+    assert current(host, "serve") == Setting(env={"NCCL_PROTO": "LL"})
+    fragment.apply(inventory, fragment.fragment(host, "serve", winner))
+    written = load_inventory(inventory).hosts["gpu1"]
+    assert server_specs(written, "serve")[0].env["NCCL_PROTO"] == "Simple"
+    assert server_specs(applied(host, "serve", winner), "serve")[0].env["NCCL_PROTO"] == "Simple"
+
+
+def test_lists_stay_indented_as_the_file_has_them(inventory: Path) -> None:
+    text = "hosts:\n  gpu1:\n    layers:\n    - 3\n    - 31\n    tp: 8\n    modes: {serve: {}}\n"
+    inventory.write_text(text)
+    host = load_inventory(inventory).hosts["gpu1"]
+    fragment.apply(inventory, fragment.fragment(host, "serve", Setting(env={"NCCL_PROTO": "LL"})))
+    assert inventory.read_text() == text + "    nccl:\n      NCCL_PROTO: LL\n"
+
+
+def test_collectives_that_fail_under_the_current_setting_end_the_search(host: Host, tmp_path: Path) -> None:
+    record = record_of(tmp_path, host)
+    backend = Table(host, lambda env: "No result within 60 s.")
+    with pytest.raises(HostError, match=r"do not run under the current setting .* No result within 60 s\."):
+        screening(backend, tmp_path, record).best(collectives(host, "serve"))
+    assert backend.calls == 1
+
+
+def test_what_nccl_ignores_is_said_of_its_setting(host: Host) -> None:
+    now, other = current(host, "serve"), Setting(env={"NCCL_NTHREADS": "7"}, flags={FLAG: True})
+    record = TuneRecord(host="gpu1", mode="serve", goal="decode", basis=basis(host))
+    ignored = CollectiveChoice(warnings=["Invalid NCCL_NTHREADS 7 (must be a multiple of 32)"])
+    timed = ScreenResult(status="ok", backend="nccl", samples=[sample(40.0)])
+    record.entry(now).screened = [timed]
+    record.entry(other).screened = [timed.model_copy(update={"chosen": ignored})]
+    notes = {row.setting.key: row.note for row in conclude(host, PLAN, now, record).rows}
+    assert notes == {now.key: "", other.key: "NCCL says: Invalid NCCL_NTHREADS 7 (must be a multiple of 32)"}
 
 
 def test_nvls_is_never_tuned(inventory: Path) -> None:

@@ -16,6 +16,7 @@ from remote.errors import HostError
 from remote.messages.tune import ScreenRequest
 from remote.paths import Workdir
 from remote.report import Report
+from remote.servers.gpu import Gpu
 from remote.tune.screen import _start, screen
 
 
@@ -60,3 +61,11 @@ def test_a_setting_that_hangs_ends_at_the_deadline_and_leaves_no_process(
 def test_one_rank_measures_nothing(context: Context) -> None:
     with pytest.raises(HostError, match="fewer than two ranks"):
         screen(ScreenRequest(hidden_size=64, gpus=[0]), context)
+
+
+def test_gpus_that_are_not_there_are_named_before_anything_starts(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remote.tune.screen.gpus", lambda: [Gpu(0, "NVIDIA H200", 1 << 37, 0)])
+    with pytest.raises(HostError, match="GPU 1 is not there: this host shows 1 of the 2 GPUs"):
+        screen(ScreenRequest(hidden_size=64, gpus=[0, 1]), context)

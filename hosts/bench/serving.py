@@ -1,0 +1,116 @@
+"""One server of a host in another mode or under other settings for a while, and then as it was found.
+
+Laptop's side, for `inv bench --mode` and `inv tune`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from hosts.errors import HostError, UsageError
+from hosts.fleet import Fleet, Outcome
+from hosts.inventory.model import Host
+from hosts.inventory.servers import server_specs
+from hosts.transport.backend import Backend
+from remote.messages.server import (
+    ServeRequest,
+    ServeResult,
+    ServerReport,
+    ServersRequest,
+    ServersResult,
+    StopRequest,
+    StopResult,
+)
+
+START_OVERHEAD_SECONDS = 900.0
+"""Beside the wait for ready itself: checking flags, stopping the earlier server, a cold file system."""
+STOP_SECONDS = 330.0
+
+T = TypeVar("T")
+
+
+def each_to_its_end(fleet: Fleet, action: Callable[[Backend], T], say: Callable[[str], None]) -> list[Outcome[T]]:
+    """`fleet.each` for actions that put something back at their end: Ctrl-C waits until each has done so."""
+    begun: dict[str, threading.Event] = {}
+
+    def to_its_end(backend: Backend) -> T:
+        begun[backend.host.name] = threading.Event()
+        try:
+            return action(backend)
+        finally:
+            begun[backend.host.name].set()
+
+    try:
+        return fleet.each(to_its_end)
+    except KeyboardInterrupt:
+        say("Interrupted; each server is put back as it was found. Ctrl-C again leaves them as they are.")
+        for ended in begun.values():
+            ended.wait()
+        raise
+
+
+class OneServer:
+    """A server by its name in the inventory; its neighbours on the host are left alone."""
+
+    def __init__(self, backend: Backend, name: str) -> None:
+        self._backend, self.name = backend, name
+
+    def serve(self, host: Host, mode: str, *, wait: bool = False) -> None:
+        """Run it in `mode` as `host` says, in the place of what ran before; one that runs just so is left as it is.
+
+        With `wait`, another command on the host is waited for instead of refusing.
+        Raises UsageError where the inventory has no such server, and the host's own error where it does not start.
+        """
+        specs = [spec for spec in server_specs(host, mode) if spec.name == self.name]
+        if not specs:
+            names = ", ".join(spec.name for spec in server_specs(host, mode))
+            raise UsageError(f"{host.name} has no server {self.name!r}.", remedy=f"Its servers: {names}.")
+        patience = host.ready_timeout + START_OVERHEAD_SECONDS
+        request = ServeRequest(servers=specs, replace=True, wait_for_lock=wait)
+        self._backend.call("serve", request, ServeResult, deadline=patience)
+
+    def mode(self) -> str | None:
+        """The mode that it runs in now; None where it does not run.
+
+        Raises HostError for a mode that the inventory does not have: it could not be put back.
+        """
+        running = [each.state for each in self._reports() if each.alive and each.state.name == self.name]
+        if not running:
+            return None
+        if running[0].mode not in self._backend.host.modes:
+            raise HostError(
+                f"Server {self.name!r} runs in mode {running[0].mode!r}, which this inventory does not have, so it "
+                "could not be put back.",
+                remedy="Use the inventory that it was started from, or stop it first.",
+            )
+        return running[0].mode
+
+    def put_back(self, mode: str | None) -> None:
+        """The mode that was found, under the inventory's own settings; no server where there was none.
+
+        After a cut call its far end may take a moment to end, so the host's lock is waited for.
+        """
+        if mode is not None:
+            self.serve(self._backend.host, mode, wait=True)
+        elif any(each.state.name == self.name for each in self._reports()):
+            request = StopRequest(names=[self.name], wait_for_lock=True)
+            self._backend.call("stop", request, StopResult, deadline=STOP_SECONDS)
+
+    @contextmanager
+    def serving(self, mode: str) -> Iterator[None]:
+        """In `mode` for the block; one that runs in it already is left as it is, however it was started."""
+        found = self.mode()
+        if found == mode:
+            yield
+            return
+        try:
+            self.serve(self._backend.host, mode)
+            yield
+        finally:
+            self.put_back(found)
+
+    def _reports(self) -> list[ServerReport]:
+        return self._backend.call("servers", ServersRequest(), ServersResult).servers
