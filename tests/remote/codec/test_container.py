@@ -57,7 +57,7 @@ def test_a_shard_comes_back_to_the_bit(tmp_path: Path, rows: int) -> None:
     assert (tmp_path / "back").read_bytes() == content
 
 
-@pytest.mark.parametrize("content", [b"", b"x", os.urandom(100), b"\xff" * 9, bytes(PIECE_BYTES + 3)])
+@pytest.mark.parametrize("content", [b"", b"x", bytes(range(3, 103)), b"\xff" * 9, bytes(PIECE_BYTES + 3)])
 def test_bytes_that_are_no_shard_come_back_as_well(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "any").write_bytes(content)
     pack_file(tmp_path / "any", tmp_path / "any.rz")
