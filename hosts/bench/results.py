@@ -33,20 +33,34 @@ class BenchResults:
 
     def load(self, name: str) -> BenchResult:
         """Return the result called `HOST/LABEL` (or `LABEL` where only one host has it); UsageError where none is."""
-        found = sorted(self._root.glob(f"{name}.json" if "/" in name else f"*/{name}.json"))
-        if len(found) != 1:
-            many = f"names several: {', '.join(self._name(path) for path in found)}" if found else "is not there"
-            known = ", ".join(self.names()) or "none yet"
-            raise UsageError(f"The result {name!r} {many}.", remedy=f"Kept results: {known}.")
-        try:
-            return BenchResult.model_validate_json(found[0].read_bytes())
-        except ValidationError as error:
-            raise UsageError(f"{found[0]} is not a result that this version of Roost reads.") from error
+        found = self._find(name)
+        if len(found) > 1:
+            names = ", ".join(self._name(path) for path in found)
+            raise UsageError(f"The result {name!r} names several: {names}.", remedy="Say HOST/LABEL.")
+        return _read(found[0])
+
+    def load_all(self, pattern: str) -> list[BenchResult]:
+        """Every result that a pattern such as `gpu1/before-*` matches; the one of that name where it has no `*`."""
+        return [_read(path) for path in self._find(pattern)] if "*" in pattern else [self.load(pattern)]
 
     def names(self) -> list[str]:
         """All results, oldest first within a host."""
         paths = sorted(self._root.glob("*/*.json"), key=lambda path: (path.parent.name, path.stat().st_mtime))
         return [self._name(path) for path in paths]
 
+    def _find(self, name: str) -> list[Path]:
+        found = sorted(self._root.glob(f"{name}.json" if "/" in name else f"*/{name}.json"))
+        if not found:
+            known = ", ".join(self.names()) or "none yet"
+            raise UsageError(f"The result {name!r} is not there.", remedy=f"Kept results: {known}.")
+        return found
+
     def _name(self, path: Path) -> str:
         return f"{path.parent.name}/{path.stem}"
+
+
+def _read(path: Path) -> BenchResult:
+    try:
+        return BenchResult.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise UsageError(f"{path} is not a result that this version of Roost reads.") from error

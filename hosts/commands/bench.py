@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hosts.bench.compare import Comparison, compare, differences
+from hosts.bench.compare import Comparison, compare, differences, pool
 from hosts.bench.results import BenchResults
 from hosts.bench.serving import OneServer, each_to_its_end
 from hosts.errors import UsageError
@@ -15,6 +15,7 @@ from hosts.inventory.servers import find_mode
 from hosts.transport.backend import Backend
 from remote.messages.bench import PROFILES, BenchRequest, BenchResult, Profile
 from remote.messages.envelope import Progress
+from remote.paths import safe_name
 
 DEADLINE_MARGIN_SECONDS = 120.0
 
@@ -42,6 +43,8 @@ def bench(
     With `mode` each server is started in that mode where it does not run in it, and put back as it was found.
     """
     kept = BenchResults(fleet.inventory.path.parent)
+    if label:
+        safe_name(label, "label")
     for host in fleet.hosts if mode else []:
         find_mode(host, mode)
 
@@ -67,7 +70,7 @@ def bench(
 
 
 def compare_kept(root: Path, first: str, second: str) -> tuple[list[Comparison], list[str]]:
-    """Compare two kept results by name; also what else differs between them."""
+    """Compare two kept results by name, or two sets of them by pattern; also what else differs between them."""
     kept = BenchResults(root)
-    one, two = kept.load(first), kept.load(second)
+    one, two = pool(kept.load_all(first)), pool(kept.load_all(second))
     return compare(one, two), differences(one, two)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from hosts.bench.compare import Comparison
+from hosts.bench.compare import FEWEST_VALUES, Comparison
 from hosts.console.output import Output
 from hosts.fleet import Outcome
 from remote.messages.bench import BenchResult
@@ -38,6 +38,8 @@ def show_comparison(output: Output, rows: Sequence[Comparison], differences: Seq
     """B against A, one line a quantity, then what else differs."""
     cells = [(row.name, _number(row.first), _number(row.second), row.unit, _ratio(row), row.verdict) for row in rows]
     output.table(("quantity", "A", "B", "unit", "B / A (95 % interval)", "B is"), cells)
+    if any(row.values < FEWEST_VALUES for row in rows):
+        output.note(f"With fewer than {FEWEST_VALUES} values a side nothing can be told from noise.")
     for line in differences:
         output.note(f"Not the same: {line}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from invoke.context import Context
 
+from hosts.bench.compare import FEWEST_VALUES
 from hosts.commands import bench as benching
 from hosts.commands import tune as tuning
 from hosts.console.bench import bench_line, show_comparison, show_measurements
@@ -34,7 +35,10 @@ def diff_modes(
         output.document({name: [row.model_dump() for row in rows] for name, rows in found.items()})
         for name, rows in found.items():
             cells = [(row.setting, row.first, row.second, row.why) for row in rows]
-            output.table(("setting", first, second, "why"), cells, title=name)
+            if rows:
+                output.table(("setting", first, second, "why"), cells, title=name)
+            else:
+                output.line(f"{name}: {first} and {second} do not differ")
 
 
 @roost_task(
@@ -48,7 +52,7 @@ def diff_modes(
     prompt_tokens="length of the random prompts of single and concurrent",
     output_tokens="tokens generated for each of them",
     concurrency="requests at once for concurrent, as 1,8,64",
-    compare="compare two kept results instead of measuring: A,B",
+    compare="compare two kept results instead of measuring: A,B; with a * each stands for several measurements",
 )
 def bench(
     context: Context,
@@ -71,6 +75,7 @@ def bench(
         _compare(compare, inventory, json)
         return
     with session(host, hosts, inventory, json) as (fleet, output):
+        _check_least(repetitions=(repetitions, 1), prompt_tokens=(prompt_tokens, 1), output_tokens=(output_tokens, 1))
         request = BenchRequest(
             server=server,
             profiles=benching.profiles(profile),
@@ -117,6 +122,7 @@ def tune(
     with session(host, hosts, inventory, json) as (fleet, output):
         if goal not in ("decode", "prefill"):
             raise UsageError(f"There is no goal {goal!r}.", remedy="Say decode or prefill.")
+        _check_least(confirm=(confirm, 1), repetitions=(repetitions, FEWEST_VALUES), deadline=(deadline, 1))
         plan = Plan(mode, "decode" if goal == "decode" else "prefill", confirm, repetitions, deadline, fresh)
         if dry_run:
             would = tuning.planned(fleet, plan)
@@ -146,7 +152,14 @@ def _compare(names: str, inventory: str | None, json: bool) -> None:
 
 
 def _numbers(text: str) -> list[int]:
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError as error:
-        raise UsageError(f"{text!r} is no list of numbers.", remedy="As in 1,8,64.") from error
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise UsageError(f"{text!r} is no list of numbers.", remedy="As in 1,8,64.")
+    return [int(word) for word in words]
+
+
+def _check_least(**given: tuple[float, int]) -> None:
+    """Raise UsageError for an option whose value is below the least that makes sense."""
+    for name, (value, least) in given.items():
+        if value < least:
+            raise UsageError(f"--{name.replace('_', '-')} is at least {least}, not {value:g}.")

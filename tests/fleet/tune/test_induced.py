@@ -15,9 +15,9 @@ from hosts.inventory.model import Host, Mode
 from hosts.inventory.servers import server_specs
 from hosts.practice.paths import PracticePaths
 from hosts.transport.local import LocalBackend
-from hosts.tune.grid import collectives
+from hosts.tune.grid import collectives, current
 from hosts.tune.plan import Plan
-from hosts.tune.record import load
+from hosts.tune.record import Basis, load
 from hosts.tune.screening import Screening
 
 pytestmark = pytest.mark.engine
@@ -64,8 +64,9 @@ def test_settings_that_crash_or_hang_are_recorded_and_the_others_are_ranked(
         modes={"serve": Mode()},
         tune={"GLOO_SOCKET_IFNAME": ["lo", "nonsense0"], "ROOST_INDUCED": ["none", "hang"]},
     )
-    record = load(tmp_path, host.name, "serve", "decode", {}, fresh=True)
     spec = server_specs(host, "serve")[0]
+    basis = Basis(grid=host.tune, now=current(host, "serve"), model=spec.model, tp=2, gpus=[])
+    record = load(tmp_path, host.name, "serve", "decode", basis, fresh=True)
     stopped = threading.Event()
     freezer = threading.Thread(target=freeze_marked_ranks, args=(stopped,))
     freezer.start()

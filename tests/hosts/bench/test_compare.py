@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hosts.bench.compare import compare, differences
+from hosts.bench.compare import compare, differences, pool
 from hosts.bench.results import BenchResults
 from hosts.errors import UsageError
 from remote.messages.bench import BenchRequest, BenchResult, Measurement
@@ -40,7 +40,8 @@ def result(values: list[float], better: str = "higher", **changes: object) -> Be
         ([90.0, 90.1, 89.9, 90.0], [63.6, 63.5, 63.7, 63.6], "higher", "slower"),
         ([90.0, 90.1, 89.9, 90.0], [63.6, 63.5, 63.7, 63.6], "lower", "faster"),
         ([60.0, 66.0, 63.0, 61.0], [62.0, 65.0, 60.0, 64.0], "higher", "noise"),
-        ([100.0, 100.0, 100.0], [100.5, 100.5, 100.5], "higher", "noise"),
+        ([100.0] * 4, [100.5] * 4, "higher", "noise"),
+        ([63.6, 63.5, 63.7], [90.0, 90.1, 89.9], "higher", "noise"),
     ],
 )
 def test_a_difference_counts_when_its_interval_excludes_one(
@@ -49,6 +50,13 @@ def test_a_difference_counts_when_its_interval_excludes_one(
     (row,) = compare(result(first, better), result(second, better))
     assert row.verdict == verdict
     assert row.low <= row.ratio <= row.high
+
+
+def test_measurements_of_one_thing_count_once_each() -> None:
+    pooled = pool([result([1.0, 2.0, 9.0], disturbed=["GPU 0 was slowed down."]), result([4.0, 4.0, 5.0])])
+    assert [each.values for each in pooled.measurements] == [[2.0, 4.0]]
+    assert pooled.disturbed == ["GPU 0 was slowed down."]
+    assert pool([result([1.0, 2.0])]) == result([1.0, 2.0])
 
 
 def test_a_quantity_that_only_one_result_has_is_left_out() -> None:
@@ -71,6 +79,18 @@ def test_results_are_kept_under_their_label_and_never_overwritten(tmp_path: Path
     assert kept.save(result([2.0], label="baseline")) == "gpu1/baseline-2"
     assert kept.load("baseline").measurements[0].values == [1.0]
     assert kept.load("gpu1/baseline-2").measurements[0].values == [2.0]
+
+
+def test_a_pattern_stands_for_every_result_that_it_matches(tmp_path: Path) -> None:
+    kept = BenchResults(tmp_path)
+    for number in range(3):
+        kept.save(result([float(number)], label="before"))
+    kept.save(result([9.0], label="after"))
+    found = kept.load_all("gpu1/before*")
+    assert sorted(each.measurements[0].values[0] for each in found) == [0.0, 1.0, 2.0]
+    assert len(kept.load_all("after")) == 1
+    with pytest.raises(UsageError, match=r"'gpu1/nothing\*' is not there"):
+        kept.load_all("gpu1/nothing*")
 
 
 def test_an_unknown_result_is_refused_with_what_there_is(tmp_path: Path) -> None:

@@ -173,7 +173,12 @@ def trial(values: list[float]) -> Trial:
 
 @pytest.mark.parametrize(
     ("challenger", "wins"),
-    [([90.0, 90.1, 89.9], True), ([63.6, 63.5, 63.8], False), ([50.0, 50.1, 49.9], False), ([], False)],
+    [
+        ([90.0, 90.1, 89.9, 90.0], True),
+        ([63.6, 63.5, 63.8, 63.6], False),
+        ([50.0, 50.1, 49.9, 50.0], False),
+        ([], False),
+    ],
 )
 def test_only_a_server_that_is_really_faster_wins(host: Host, challenger: list[float], wins: bool) -> None:
     now, other = current(host, "serve"), Setting(env={"NCCL_PROTO": "Simple"}, flags={FLAG: True})
