@@ -31,13 +31,35 @@ class Cause:
         return last
 
 
+_OUT_OF_MEMORY = (
+    r"CUDA out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)\. GPU (?P<gpu>\d+) has a total capacity of "
+    r"(?P<total>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is free\.(?P<rest>.*)"
+)
+
 CAUSES = (
     Cause(
+        "weights-memory",
+        r"in (?:load_model|_initialize_model|initialize_model)$\n(?:[ \t].*\n)*(?:[\w.]+\.)?OutOfMemoryError: "
+        + _OUT_OF_MEMORY,
+        "the model's weights do not fit into GPU {on_gpu}: {wanted} more was wanted and {free} of {total} was free"
+        "{sharers}",
+        "Spread the model over more GPUs (`tp`); if another process holds memory there, `inv free` names it.",
+        "torch c10/cuda/CUDACachingAllocator.cpp; sglang srt/model_loader/loader.py",
+        '  File "/x/sglang/srt/model_loader/loader.py", line 800, in load_model\n'
+        "    model = _initialize_model(model_config, self.load_config)\n"
+        "            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+        '  File "/x/sglang/srt/models/deepseek_v2.py", line 2000, in __init__\n'
+        "    self.model = DeepseekV2Model(\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 896.00 MiB. GPU 0 has a total capacity of "
+        "139.80 GiB of which 221.94 MiB is free. Including non-PyTorch memory, this process has 139.58 GiB memory "
+        "in use.",
+    ),
+    Cause(
         "gpu-memory",
-        r"CUDA out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)\. GPU (?P<gpu>\d+) has a total capacity of "
-        r"(?P<total>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is free\.(?P<rest>.*)",
-        "GPU {gpu} ran out of memory: {wanted} more was wanted and {free} of {total} was free{sharers}",
-        "Lower `mem-fraction-static`{fraction}; if another process holds memory there, `inv free` names it.",
+        _OUT_OF_MEMORY,
+        "GPU {on_gpu} ran out of memory: {wanted} more was wanted and {free} of {total} was free{sharers}",
+        "Lower `mem-fraction-static`{fraction} or `chunked-prefill-size`; if another process holds memory there, "
+        "`inv free` names it.",
         "torch c10/cuda/CUDACachingAllocator.cpp",
         "[2026-03-01 10:00:00 TP3] Scheduler hit an exception: Traceback (most recent call last):\n"
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.50 GiB. GPU 3 has a total capacity of "
@@ -53,6 +75,17 @@ CAUSES = (
         "sglang srt/model_executor/pool_configurator.py",
         "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: "
         "mem_fraction_static=0.5",
+    ),
+    Cause(
+        "weights-beyond-fraction",
+        r"Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=(?P<now>[\d.]+)\. "
+        r"Raise --mem-fraction-static above (?P<least>[\d.]+)",
+        "the weights leave no memory for a KV cache within `mem-fraction-static`{fraction}",
+        "Raise `mem-fraction-static` above {least}, or spread the model over more GPUs (`tp`).",
+        "seen (sglang 0.5.17 on an H200)",
+        "ValueError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.08. Raise "
+        "--mem-fraction-static above 0.172 (minimum viable = 1 - available/pre = 0.1712). If using speculative "
+        "decoding, draft weights are now counted.",
     ),
     Cause(
         "graph-memory",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -36,6 +37,8 @@ class End:
     """Processes that the kernel killed for memory on this host during the server's life."""
     dead_rank: str = ""
     """A sentence, without its end, on a rank that died while the leader went on."""
+    gpus: Sequence[int] = ()
+    """The host's GPUs that were this server's: its log counts them from 0."""
 
 
 def explain(log: Path, end: End) -> str:
@@ -107,6 +110,7 @@ def _fields(matched: re.Match[str], text: str, end: End) -> dict[str, str]:
     port = groups.get("port") or groups.get("port2") or groups.get("port3") or ""
     return {
         **groups,
+        "on_gpu": _host_gpu(groups.get("gpu", ""), end.gpus),
         "on_rank": f" on rank {rank}" if rank else "",
         "fraction": _fraction(groups.get("now"), end.command),
         "sharers": _sharers(groups.get("rest", "")),
@@ -123,6 +127,12 @@ def _rank_before(text: str, position: int) -> str:
     """The rank whose log line or traceback the match belongs to."""
     found = [first or second for first, second in _RANK.findall(text, 0, text.find("\n", position) + 1 or len(text))]
     return found[-1] if found else ""
+
+
+def _host_gpu(named: str, gpus: Sequence[int]) -> str:
+    """The GPU's number on the host, where the server was given some of them."""
+    place = int(named) if named else len(gpus)
+    return str(gpus[place]) if place < len(gpus) else named
 
 
 def _fraction(now: str | None, command: list[str]) -> str:

@@ -61,7 +61,7 @@ class Life:
         verdict = await self._until_end(process)
         if verdict.crashed:
             kills = oom_kills() - killed_before
-            end = End(process.returncode, self._record.state.command, kills, verdict.cause)
+            end = End(process.returncode, self._record.state.command, kills, verdict.cause, self._spec.gpus)
             await self._crashed(process, explain(Path(self._record.state.log), end))
         else:
             await self._ended(process, verdict)

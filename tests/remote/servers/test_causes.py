@@ -13,9 +13,12 @@ from remote.servers.cause_table import CAUSES, Cause
 from remote.servers.causes import End, explain, relevant_lines
 
 EXPECTED = {
+    "weights-memory": "The model's weights do not fit into GPU 0: 896.00 MiB more was wanted and 221.94 MiB of "
+    "139.80 GiB was free. Spread the model over more GPUs (`tp`)",
     "gpu-memory": "GPU 3 ran out of memory: 3.50 GiB more was wanted and 1.21 GiB of 139.80 GiB was free "
     "(pid 4711 has 70.02 GiB of it). Lower `mem-fraction-static` (now 0.88)",
     "kv-cache-memory": "within `mem-fraction-static` (now 0.5)",
+    "weights-beyond-fraction": "within `mem-fraction-static` (now 0.08). Raise `mem-fraction-static` above 0.172",
     "graph-memory": "CUDA error: out of memory",
     "nccl-shared-memory": "NCCL found no room in /dev/shm for /dev/shm/nccl-AbCdEf",
     "nccl-timeout": "Rank 5 waited 600012 ms in ALLREDUCE",
@@ -49,6 +52,12 @@ def log_with(tmp_path: Path, text: str) -> Path:
     log = tmp_path / "main_v1.log"
     log.write_text(f"[2026-03-01 09:59:59] server_args={{'port': 8000}}\n{text}\n")
     return log
+
+
+def test_a_gpu_is_named_by_its_number_on_the_host(tmp_path: Path) -> None:
+    """A server that was given GPUs 4 to 7 counts them from 0."""
+    example = next(cause.example for cause in CAUSES if cause.name == "gpu-memory")
+    assert explain(log_with(tmp_path, example), End(1, COMMAND, gpus=[4, 5, 6, 7])).startswith("GPU 7 ran out")
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
