@@ -17,6 +17,8 @@ from remote.messages.logs import LOG_EVENT, LogItem, LogLines, LogPosition, LogS
 BACKLOG_DEADLINE_SECONDS = 600.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
+MOST_SOURCES = 10_000
+"""Logs of one host whose places are kept."""
 
 OnItem = Callable[[Host, LogItem], None]
 OnLost = Callable[[Host, RoostError, float], None]
@@ -82,8 +84,11 @@ class _Reading:
         self._heard = True
         if isinstance(event, LogStart):
             self._positions = {position.source: position for position in event.positions}
-            return
-        self._on_item(self._backend.host, event)
-        if isinstance(event, LogLines):
-            assert self._positions is not None
+        elif isinstance(event, LogLines):
+            if self._positions is None:
+                raise ProtocolError("The host sent lines before it said where they begin.")
             self._positions[event.source] = event.end
+        if self._positions is not None and len(self._positions) > MOST_SOURCES:
+            raise ProtocolError(f"The host speaks of over {MOST_SOURCES:,} logs.")
+        if not isinstance(event, LogStart):
+            self._on_item(self._backend.host, event)

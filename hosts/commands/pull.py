@@ -53,7 +53,7 @@ def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain"
     records = read_manifest(dataset).records
     with destination_of(to, store, _spools(fleet)) as destination:
         place_dataset(dataset, destination)
-        job = Pull(fleet, destination, wish)
+        job = Pull(fleet, destination, wish, records)
         end = watch(job.tallies)
         try:
             outcomes = job.run()
@@ -85,9 +85,9 @@ def dry_run(fleet: Fleet, wish: Wish, to: str) -> Pulled:
         )
     records = read_manifest(Path(_plan(fleet, wish).dataset)).records
     if not is_bucket(to) and not (Path(to).expanduser() / "roost" / "ledger.sqlite").exists():
-        return Pulled(to, missing_of(fleet, None, wish.run), None, [(0, records)])
+        return Pulled(to, missing_of(fleet, None, wish.run, records), None, [(0, records)])
     with destination_of(to, "plain", _spools(fleet)) as destination:
-        outcomes = missing_of(fleet, destination, wish.run)
+        outcomes = missing_of(fleet, destination, wish.run, records)
         return Pulled(to, outcomes, None, gaps(destination.ledger.indices(), records))
 
 

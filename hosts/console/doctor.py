@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.markup import escape
+from rich.text import Text
 
 from hosts.console.output import Output
 from hosts.console.text import printable
@@ -27,13 +27,13 @@ def show_findings(output: Output, outcomes: Sequence[Outcome[Diagnosis]]) -> Non
         return
     for outcome in outcomes:
         if outcome.value is not None:
-            output.out.print(f"\n[bold]{escape(outcome.host.name)}[/bold]")
+            output.out.print(Text(f"\n{outcome.host.name}", "bold"))
             for finding in outcome.value.findings:
                 _show(output, finding)
 
 
 def _show(output: Output, finding: Finding) -> None:
-    mark = f"[{finding.level}]{MARKS[finding.level]}[/{finding.level}]"
-    output.out.print(f"  {mark} {finding.subject:<{SUBJECT_WIDTH}} {escape(printable(finding.text))}")
+    mark = (MARKS[finding.level], finding.level)
+    output.out.print(Text.assemble("  ", mark, f" {finding.subject:<{SUBJECT_WIDTH}} {printable(finding.text)}"))
     if finding.remedy:
-        output.out.print(f"    {'':<{SUBJECT_WIDTH}} [dim]→ {escape(printable(finding.remedy))}[/dim]")
+        output.out.print(Text.assemble(f"    {'':<{SUBJECT_WIDTH}} ", (f"→ {printable(finding.remedy)}", "dim")))

@@ -50,8 +50,9 @@ class LogPrinter:
     def _prefix(self, host: Host, source: LogSource) -> str:
         """`gpu1 | `, or `gpu1/a | ` once a host has several logs."""
         seen = self._sources.setdefault(host.name, set())
-        seen.add(source)
-        name = f"{host.name}/{source.name}" if len(seen) > 1 else host.name
+        if len(seen) < 2:
+            seen.add(source)
+        name = f"{host.name}/{printable(source.name)}" if len(seen) > 1 else host.name
         text = f"{name:<{self._width}} | "
         return f"\x1b[{self._colour[host.name]}m{text}\x1b[0m" if self._coloured else text
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from hosts.console.text import printable
 from hosts.errors import RoostError, UsageError
@@ -32,7 +32,7 @@ PIPED_COLUMNS = 200
 
 def new_console(stderr: bool = False) -> Console:
     """A console that never breaks a line of text, and lays tables out wide when piped."""
-    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    console = Console(stderr=stderr, highlight=False, emoji=False, soft_wrap=True)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_COLUMNS
     return console
@@ -50,13 +50,13 @@ class Output:
     def note(self, text: str) -> None:
         """Say something on the side (stderr); silent with `--json`."""
         if not self.as_json:
-            self.err.print(escape(printable(text)))
+            self.err.print(printable(text), markup=False)
 
     def line(self, text: str) -> None:
         """One line of result, or several; silent with `--json`, whose document says it all."""
         if not self.as_json:
             for line in text.splitlines():
-                self.out.print(escape(printable(line)))
+                self.out.print(printable(line), markup=False)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
         """A table of plain values; numbers are right-aligned."""
@@ -67,7 +67,7 @@ class Output:
             numeric = bool(rows) and all(isinstance(row[number], int | float) for row in rows)
             table.add_column(column, justify="right" if numeric else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(escape(printable(f"{cell:,}" if isinstance(cell, int) else str(cell))) for cell in row))
+            table.add_row(*(Text(printable(f"{cell:,}" if isinstance(cell, int) else str(cell))) for cell in row))
         self.out.print(table)
 
     def document(self, value: Any) -> None:
@@ -84,12 +84,12 @@ class Output:
         if self.as_json or words in self._told:
             return
         self._told.add(words)
-        where = f"[bold]{escape(host)}:[/bold] " if host else ""
-        remedy = f"\n    {escape(printable(error.remedy))}" if error.remedy else ""
-        self.err.print(f"[red]✗[/red] {where}{escape(printable(error.message))}{remedy}")
+        where = (f"{host}: ", "bold") if host else ""
+        remedy = f"\n    {printable(error.remedy)}" if error.remedy else ""
+        self.err.print(Text.assemble(("✗ ", "red"), where, printable(error.message), remedy))
         lines = error.details.get("lines", [])
         for line in lines if isinstance(lines, list) else []:
-            self.err.print(f"    [dim]│ {escape(printable(str(line)))}[/dim]")
+            self.err.print(Text(f"    │ {printable(str(line))}", "dim"))
 
     def outcomes(
         self,
@@ -112,9 +112,9 @@ class Output:
             if outcome.error is not None:
                 self.error(outcome.error, outcome.host.name)
             elif line is not None and not self.as_json:
-                mark = "[yellow]![/yellow]" if outcome in wrong else "[green]✓[/green]"
-                text = escape(printable(line(outcome.result)))
-                self.out.print(f"{mark} [bold]{escape(outcome.host.name)}:[/bold] {text}")
+                mark = ("! ", "yellow") if outcome in wrong else ("✓ ", "green")
+                name = (f"{outcome.host.name}: ", "bold")
+                self.out.print(Text.assemble(mark, name, printable(line(outcome.result))))
         if details is not None:
             details()
         if len(outcomes) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 
 
 def printable(text: str) -> str:
@@ -14,6 +15,8 @@ def printable(text: str) -> str:
 
 def size(count: float) -> str:
     """Bytes in binary units: `4.6 TiB`."""
+    if not math.isfinite(count):
+        return "?"
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
     for unit in units[:-1]:
         if abs(count) < 1024:
@@ -24,6 +27,8 @@ def size(count: float) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds as the two largest units that matter: `2 d 3 h`, `4 min 05 s`."""
+    if not math.isfinite(seconds):
+        return "?"
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
@@ -35,5 +40,8 @@ def duration(seconds: float) -> str:
 
 
 def moment(unix_seconds: float) -> str:
-    """A Unix time as the laptop's local clock shows it."""
-    return datetime.datetime.fromtimestamp(unix_seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """A Unix time as the laptop's local clock shows it; `?` where a host names one that no calendar has."""
+    try:
+        return datetime.datetime.fromtimestamp(unix_seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return "?"

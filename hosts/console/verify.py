@@ -36,7 +36,7 @@ def verdict(result: VerifyResult) -> str:
         parts.append(f"{result.delivered:,} delivered and freed")
     found = ", ".join(parts) if parts else "all right"
     if result.parity:
-        worst = max(max(one.errors) for one in result.parity)
+        worst = max((error for one in result.parity for error in one.errors), default=0.0)
         found += f"; {len(result.parity)} compared with transformers, at most {worst:.1e} off"
     return f"{checked} checked in {duration(result.wall_seconds)}: {found}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from hosts.transport.process import Process
 
 EXCHANGES = 6
 ANSWER_SECONDS = 30.0
+NOISE_BYTES = 1 << 20
 SAMPLE_BYTES = 16 << 20
 SAMPLE_SECONDS = 3.0
 """A slow link is measured by what came in this time."""
@@ -62,7 +64,7 @@ def _answer(process: Process) -> float:
     """The host's time; lines that are no number are a login shell's noise."""
     buffer = b""
     ends_at = time.monotonic() + ANSWER_SECONDS
-    while time.monotonic() < ends_at:
+    while time.monotonic() < ends_at and len(buffer) < NOISE_BYTES:
         try:
             chunk = process.read(4096, ANSWER_SECONDS)
         except TimeoutError:
@@ -77,9 +79,10 @@ def _answer(process: Process) -> float:
 
 def _number(line: bytes) -> float | None:
     try:
-        return float(line)
+        number = float(line)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 def _throughput(backend: Backend) -> float | None:

@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from hosts.errors import HostError
+from hosts.errors import HostError, ProtocolError
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.plan.lengths import read_manifest
@@ -60,14 +60,15 @@ def pull_to(
     """
     dataset = f"{folder.rstrip('/')}/roost/dataset-{plan.identity.dataset[:16]}"
     push(destination, Path(plan.dataset), dataset)
-    offers = fleet.each(lambda backend: offer(backend, wish.run, 0).rows)
+    records = read_manifest(Path(plan.dataset)).records
+    offers = fleet.each(lambda backend: offer(backend, wish.run, 0, records).rows)
     offered = {outcome.host.name: outcome.value for outcome in offers if outcome.value is not None}
     request = FetchRequest(
         to=folder,
         run=wish.run,
         dataset=dataset,
         identity=plan.identity,
-        records=read_manifest(Path(plan.dataset)).records,
+        records=records,
         store=store,
         streams=wish.limits.streams,
         bytes_per_second=wish.limits.bytes_per_second,
@@ -79,11 +80,15 @@ def pull_to(
             if backend_host.name in offered
         ],
     )
-    durable: dict[str, list[int]] = {name: [] for name in offered}
+    asked = {name: {row.index for row in rows} for name, rows in offered.items()}
+    durable: dict[str, set[int]] = {name: set() for name in offered}
 
     def hear(value: dict[str, object]) -> None:
         news = FetchNews.model_validate(value)
-        durable[news.name] += [*news.present, *news.delivered]
+        done = {*news.present, *news.delivered}
+        if news.name not in asked or not done <= asked[news.name]:
+            raise ProtocolError(f"The host tells of records of {news.name!r} that it was not asked to pull."[:500])
+        durable[news.name] |= done
         _update(tallies[news.name], news, len(offered[news.name]))
 
     result = destination.call("fetch", request, FetchResult, deadline=None, on_item=hear)
@@ -124,11 +129,11 @@ def _update(tally: HostTally, news: FetchNews, offered: int) -> None:
     report.error = HostError(told.error, remedy=told.remedy) if told.error else None
 
 
-def _free(fleet: Fleet, wish: Wish, durable: dict[str, list[int]], tallies: Tallies) -> None:
+def _free(fleet: Fleet, wish: Wish, durable: dict[str, set[int]], tallies: Tallies) -> None:
     def tell(backend: Backend) -> None:
         indices = durable.get(backend.host.name)
         if indices:
-            freed = free(backend, wish.run, indices)
+            freed = free(backend, wish.run, sorted(indices))
             tallies[backend.host.name].freed = freed.records
             tallies[backend.host.name].freed_bytes = freed.freed_bytes
 

@@ -68,13 +68,14 @@ Tallies = dict[str, HostTally]
 
 
 class Pull:
-    """One pull of one run into one open destination."""
+    """One pull of one run over a dataset of so many `records` into one open destination."""
 
-    def __init__(self, fleet: Fleet, destination: Destination, wish: Wish) -> None:
+    def __init__(self, fleet: Fleet, destination: Destination, wish: Wish, records: int) -> None:
         self.tallies: Tallies = {host.name: HostTally() for host in fleet.hosts}
         self._fleet = fleet
         self._destination = destination
         self._wish = wish
+        self._records = records
         self._space = Space(destination)
         self._rate = RateLimit(wish.limits.bytes_per_second)
         self._stop = threading.Event()
@@ -134,7 +135,7 @@ class Pull:
         """The host's offer; while following, a host that cannot be reached now is asked again."""
         while True:
             try:
-                return offer(backend, self._wish.run, cursor)
+                return offer(backend, self._wish.run, cursor, self._records)
             except ConnectionError:
                 if not self._wish.follow or self._stop.wait(FOLLOW_SECONDS):
                     raise
@@ -162,12 +163,12 @@ class Pull:
         return True
 
 
-def missing_of(fleet: Fleet, destination: Destination | None, run: str) -> list[Outcome[HostTally]]:
+def missing_of(fleet: Fleet, destination: Destination | None, run: str, records: int) -> list[Outcome[HostTally]]:
     """`--dry-run`: what each host offers and the destination lacks; nothing is transferred."""
 
     def look(backend: Backend) -> HostTally:
         tally = HostTally()
-        found = offer(backend, run, 0)
+        found = offer(backend, run, 0, records)
         for row in found.rows:
             tally.offered += 1
             if destination is not None and destination.has(row, backend.host.name):

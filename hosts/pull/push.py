@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hosts.errors import ConnectionLostError, HostError, UsageError
+from hosts.errors import ConnectionLostError, HostError, ProtocolError, UsageError
 from hosts.transport.backend import Backend
+from hosts.transport.call import LONGEST_MESSAGE
 from hosts.transport.process import Process
 from remote.transfer import receiver
 
@@ -24,6 +25,11 @@ BLOCK_BYTES = 1 << 20
 SILENCE_SECONDS = 120.0
 """The far end hashes an earlier push's remains before it answers: 100 GB at a slow disk's speed would be longer,
 but folders that are pushed are datasets and assignments of at most some GB."""
+
+LINE_LIMIT_BYTES = 8 << 20
+"""What the receiver says of some ten thousand files."""
+NOISE_BYTES = 1 << 20
+"""Lines that are not the receiver's: a login shell's."""
 
 OnBytes = Callable[[int, int], None]
 
@@ -71,7 +77,10 @@ def _push(dialogue: _Dialogue, files: list[_File], remote_dir: str, total: int, 
     answer = dialogue.hear()
     if answer["state"] == "have":
         return Pushed(len(files), total, 0)
-    starts = [_start(file, prefix) for file, prefix in zip(files, answer["prefixes"], strict=True)]
+    prefixes = answer.get("prefixes")
+    if not isinstance(prefixes, list) or len(prefixes) != len(files):
+        raise ProtocolError("The receiver did not say what it has of the files.")
+    starts = [_start(file, prefix) for file, prefix in zip(files, prefixes, strict=True)]
     dialogue.say({"starts": starts})
     done = sum(starts)
     for file, start in zip(files, starts, strict=True):
@@ -107,10 +116,12 @@ def _files(root: Path) -> list[_File]:
     ]
 
 
-def _start(file: _File, prefix: dict[str, Any]) -> int:
+def _start(file: _File, prefix: Any) -> int:
     """Where sending begins: behind what the host holds, if those are this file's own first bytes."""
-    size = int(prefix["size"])
-    kept = 0 < size <= file.size and _digest(file.path, size) == prefix["sha256"]
+    size = prefix.get("size") if isinstance(prefix, dict) else None
+    if not isinstance(size, int):
+        raise ProtocolError("The receiver did not say what it has of the files.")
+    kept = 0 < size <= file.size and _digest(file.path, size) == prefix.get("sha256")
     return size if kept else 0
 
 
@@ -128,7 +139,7 @@ class _Dialogue:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._heard = b""
+        self._heard = bytearray()
 
     def say(self, message: dict[str, Any]) -> None:
         self.send(json.dumps(message).encode() + b"\n")
@@ -143,19 +154,26 @@ class _Dialogue:
 
     def hear(self) -> dict[str, Any]:
         """The next line that is the receiver's (a login shell may print before it)."""
+        noise = 0
         while True:
             line = self._line()
+            noise += len(line) + 1
             try:
                 message: dict[str, Any] = json.loads(line)
                 state = message["state"]
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
+                if noise > NOISE_BYTES:
+                    raise ProtocolError("The login shell printed over 1 MiB where the receiver should speak.") from None
                 continue
             if state == "error":
-                raise HostError(str(message["message"]), remedy=str(message["remedy"]))
+                said, remedy = str(message.get("message")), str(message.get("remedy", ""))
+                raise HostError(said[:LONGEST_MESSAGE], remedy=remedy[:LONGEST_MESSAGE])
             return message
 
     def _line(self) -> bytes:
-        while b"\n" not in self._heard:
+        while (end := self._heard.find(b"\n")) < 0:
+            if len(self._heard) > LINE_LIMIT_BYTES:
+                raise ProtocolError(f"The receiver sent a line of over {LINE_LIMIT_BYTES >> 20} MiB.")
             chunk = self._process.read(1 << 16, SILENCE_SECONDS)
             if not chunk:
                 raise ConnectionLostError(
@@ -163,5 +181,6 @@ class _Dialogue:
                     remedy="Run it again: it goes on where it stopped.",
                 )
             self._heard += chunk
-        line, _, self._heard = self._heard.partition(b"\n")
+        line = bytes(self._heard[:end])
+        del self._heard[: end + 1]
         return line

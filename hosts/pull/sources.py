@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hosts.errors import ProtocolError
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
 from hosts.transport.openssh import ssh_command
@@ -16,6 +18,8 @@ from remote.transfer.stream import SOURCE
 
 LISTING_DEADLINE_SECONDS = 300.0
 FREEING_DEADLINE_SECONDS = 600.0
+
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass
@@ -43,16 +47,28 @@ def source_of(host: Host, run: str, folder: Path, *, codec: bool) -> Source:
     return Source(host.name, command, f"{host.workdir}/runs/{run}/shards", payload)
 
 
-def offer(backend: Backend, run: str, after: int) -> Offer:
-    """Rows of the host's ledger that are newer than the cursor `after`."""
+def offer(backend: Backend, run: str, after: int, records: int) -> Offer:
+    """Rows of the host's ledger that are newer than the cursor `after`, of a dataset of so many `records`.
+
+    Raises ProtocolError where the host offers what cannot be a record of this dataset, or one twice.
+    """
     found = Offer()
+    seen: set[int] = set()
 
     def take(value: dict[str, object]) -> None:
-        found.rows += ShardBatch.model_validate(value).rows
+        for row in ShardBatch.model_validate(value).rows:
+            if row.index in seen or not _can_be(row, records):
+                raise ProtocolError(f"The host offers what is no record of a dataset of {records:,}: {row!r}."[:500])
+            seen.add(row.index)
+            found.rows.append(row)
 
     request = ShardsRequest(run=run, after=after)
     found.result = backend.call("shards", request, ShardsResult, deadline=LISTING_DEADLINE_SECONDS, on_item=take)
     return found
+
+
+def _can_be(row: ShardRow, records: int) -> bool:
+    return 0 <= row.index < records and row.rows > 0 and row.size_bytes > 0 and bool(_DIGEST.fullmatch(row.xxh3))
 
 
 def free(backend: Backend, run: str, indices: list[int]) -> IndicesResult:

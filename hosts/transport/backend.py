@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from hosts.inventory.model import Host
 from hosts.transport import bootstrap
-from hosts.transport.call import Conversation
+from hosts.transport.call import Conversation, validated
 from hosts.transport.payload import current_payload
 from hosts.transport.process import Process
 from remote.messages.envelope import Call, Progress
@@ -70,7 +70,7 @@ class Backend(ABC):
                     operator=operator(),
                 )
             )
-            return result.model_validate(conversation.result(on_progress, on_item))
+            return validated(result, conversation.result(on_progress, on_item))
         finally:
             process.close()
 

@@ -1,7 +1,8 @@
 """One verb's exchange over a process's pipes: hello, payload, request, then lines until a result or an error.
 
-What a host sends is not trusted: a line has a bound, anything before the hello is noise, and everything after it must
-be one of the envelope's types.
+What a host sends is not trusted: a line is bounded in bytes and in values, anything before the hello is noise,
+everything after it must be one of the envelope's types, and whatever reads a value may refuse it: that is the host's
+fault as well.
 """
 
 from __future__ import annotations
@@ -11,17 +12,23 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from hosts.errors import ConnectionLostError, HostError, ProtocolError, RoostError, UsageError
 from hosts.transport.payload import Payload
 from hosts.transport.process import Process
 from remote.messages.envelope import BEAT_SECONDS, LINE, Call, Failure, Hello, Item, Line, Progress, Result
 
+M = TypeVar("M", bound=BaseModel)
+
 LINE_LIMIT_BYTES = 32 << 20
 NOISE_LIMIT_BYTES = 1 << 20
+MOST_VALUES = 2_000_000
+"""In one line: 32 MiB of `[],[],…` would become a gigabyte of Python objects."""
+LONGEST_MESSAGE = 4000
+"""Characters of an error's sentence, and of each of its details' lines."""
 SILENCE_SECONDS = 6 * BEAT_SECONDS
 """A tethered verb sends a beat every 5 s; after six missed ones the host or the way to it is gone."""
 
@@ -66,7 +73,7 @@ class Conversation:
             if isinstance(line, Progress) and on_progress is not None:
                 on_progress(line)
             elif isinstance(line, Item) and on_item is not None:
-                on_item(line.value)
+                _hand_on(line.value, on_item)
             elif isinstance(line, Failure):
                 raise _as_error(line)
             elif isinstance(line, Result):
@@ -96,10 +103,15 @@ class Conversation:
                 )
 
     def _parse(self, raw: bytes) -> Line:
+        if len(raw) > MOST_VALUES and sum(raw.count(mark) for mark in (b",", b"[", b"{")) > MOST_VALUES:
+            raise ProtocolError(f"A line of the answer holds over {MOST_VALUES:,} values.")
         try:
-            return LINE.validate_json(raw)
+            line = LINE.validate_json(raw)
         except ValidationError as error:
             raise ProtocolError(f"A line of the answer is not Roost's: {_printable(raw[:200])}.") from error
+        if isinstance(line, Item | Result | Failure):
+            _refuse_odd_numbers(line.details if isinstance(line, Failure) else line.value)
+        return line
 
     def _read_line(self) -> bytes:
         searched = 0
@@ -158,10 +170,44 @@ class Conversation:
         return ProtocolError(f"The program ended with status {status} and no result: {words}.")
 
 
+def validated(model: type[M], value: dict[str, Any]) -> M:
+    """A host's value as the message that it should be; raises ProtocolError with its first mistake."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise _not_a_message(error) from error
+
+
+def _hand_on(value: dict[str, Any], on_item: Callable[[dict[str, Any]], None]) -> None:
+    try:
+        on_item(value)
+    except ValidationError as error:
+        raise _not_a_message(error) from error
+
+
+def _not_a_message(error: ValidationError) -> ProtocolError:
+    problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = _printable(".".join(str(part) for part in problem["loc"]).encode()[:200])
+    return ProtocolError(f"The answer is not what was asked for: {error.title} {where}: {problem['msg']}.")
+
+
+def _refuse_odd_numbers(value: Any) -> None:
+    """Refuse integers beyond 64 bits, which neither sqlite nor a division would survive."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left.extend(one.values())
+        elif isinstance(one, list):
+            left.extend(one)
+        elif isinstance(one, int) and not -(1 << 63) <= one < 1 << 63:
+            raise ProtocolError("The answer holds a number of more than 64 bits.")
+
+
 def _as_error(failure: Failure) -> RoostError:
     """The verb's own error again; `kind` keeps the remote class's name for `--json`."""
     kind = UsageError if failure.kind == UsageError.kind else HostError
-    error = kind(failure.message, remedy=failure.remedy, details=failure.details)
+    error = kind(failure.message[:LONGEST_MESSAGE], remedy=failure.remedy[:LONGEST_MESSAGE], details=failure.details)
     error.kind = failure.kind
     return error
 
