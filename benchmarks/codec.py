@@ -99,8 +99,8 @@ def measure(shards: list[Path]) -> dict[str, Any]:
         found[name] = {"share": round(size / total, 4), "MB/s": round(total / 1e6 / statistics.median(seconds))}
     packed = [b"".join(pack(values.tobytes(), values.shape[1])) for values in states]
     for values, container in zip(states, packed, strict=True):
-        assert b"".join(split_pieces(container)) == values.tobytes()
-    seconds = [_seconds(lambda: [list(split_pieces(one)) for one in packed]) for _ in range(ROUNDS)]
+        assert b"".join(split_pieces(container, values.nbytes)) == values.tobytes()
+    seconds = [_seconds(lambda: [list(split_pieces(one, values.nbytes)) for one in packed]) for _ in range(ROUNDS)]
     found["ours, unpacking"] = {"MB/s": round(total / 1e6 / statistics.median(seconds))}
     found["bound (entropy per channel)"] = {"share": round(sum(map(entropy_bound, states)) / total, 4)}
     return found

@@ -71,30 +71,44 @@ def unpack(plain_bytes: int, channels: int, packed_bytes: int, payload: Bytes) -
     view = memoryview(payload)
     if len(view) != payload_bytes(plain_bytes, channels, packed_bytes) or (channels and plain_bytes % (2 * channels)):
         raise DamagedError("a piece's lengths contradict each other")
-    try:
-        if not channels:
-            return zstandard.ZstdDecompressor().decompress(view, max_output_size=plain_bytes)
-        packed = view[channels : channels + packed_bytes]
-        residuals = np.frombuffer(zstandard.ZstdDecompressor().decompress(packed), np.uint8)
-    except zstandard.ZstdError as error:
-        raise DamagedError(str(error)) from error
-    if len(residuals) != plain_bytes // 2:
-        raise DamagedError("a piece has too few exponents")
+    if not channels:
+        return _decompressed(view, plain_bytes)
+    residuals = np.frombuffer(_decompressed(view[channels : channels + packed_bytes], plain_bytes // 2), np.uint8)
     base = np.frombuffer(view[:channels], np.uint8)
     rest = np.frombuffer(view[channels + packed_bytes :], np.uint8).reshape(-1, channels)
     return _joined(residuals.reshape(-1, channels), base, rest).data.cast("B")
 
 
-def split_pieces(payload: Bytes) -> Iterator[Bytes]:
-    """The plain bytes of pieces that stand one after the other; raises DamagedError where that is not what they are."""
+def _decompressed(packed: memoryview, size: int) -> bytes:
+    """Exactly `size` bytes; what the frame says of itself is not believed, or it could ask for any memory."""
+    try:
+        announced = zstandard.frame_content_size(packed)
+        if announced not in (size, -1):
+            raise DamagedError(f"a piece unpacks to {announced} bytes instead of {size}")
+        plain: bytes = zstandard.ZstdDecompressor().decompress(packed, max_output_size=size)
+    except (zstandard.ZstdError, MemoryError) as error:
+        raise DamagedError(str(error)) from error
+    if len(plain) != size:
+        raise DamagedError(f"a piece unpacks to {len(plain)} bytes instead of {size}")
+    return plain
+
+
+def split_pieces(payload: Bytes, size: int) -> Iterator[Bytes]:
+    """The `size` plain bytes of pieces that stand one after the other; raises DamagedError where they are none."""
     view = memoryview(payload)
+    left = size
     while view:
         if len(view) < HEADER.size:
             raise DamagedError("a piece is cut short")
         plain, channels, packed = HEADER.unpack_from(view)
+        left -= plain
+        if left < 0 or not plain:
+            raise DamagedError("its pieces hold more than they should, or nothing")
         end = HEADER.size + payload_bytes(plain, channels, packed)
         yield unpack(plain, channels, packed, view[HEADER.size : end])
         view = view[end:]
+    if left:
+        raise DamagedError("its pieces hold less than they should")
 
 
 def _joined(residuals: NDArray[np.uint8], base: NDArray[np.uint8], rest: NDArray[np.uint8]) -> NDArray[np.uint16]:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from remote.transfer.landing import Landing
+from remote.transfer.landing import Landing, Range
 from remote.transfer.rate import RateLimit
-from remote.transfer.sender import DATA, DIGESTS, PACKED
-from remote.transfer.stream import Frame, Stream, StreamLost
+from remote.transfer.sender import BLOCK_BYTES, DATA, DIGEST_BYTES, DIGESTS, PACKED, REFUSED
+from remote.transfer.stream import Frame, Stream, StreamBrokenError, StreamLost
 from remote.transfer.work import Job, Work
 
 IN_FLIGHT_BYTES = 8 << 20
@@ -24,6 +24,9 @@ PACKED_BYTES = 16 << 20
 """Plain bytes of a compressed answer; shorter ones compress less."""
 PIECE_BYTES = 512 << 10
 """Read, hashed and written at once; stays in a core's cache between the three."""
+PACKED_SPARE_BYTES = 1 << 20
+"""Beside twice the plain bytes: no compressed answer is larger."""
+LONGEST_REASON = 500
 WAIT_SECONDS = 1.0
 PATIENCE = 6
 """Connections lost in a row without a byte in between, before a lane gives up: about a minute."""
@@ -152,29 +155,35 @@ class Lane(threading.Thread):
         """The answer to the oldest request."""
         frame = stream.frame()
         job = self._pending[0]
-        if frame.kind == DATA:
-            self._take_data(stream, job)
-        elif frame.kind == PACKED:
-            self._take_packed(stream, job, frame.length)
-        elif frame.kind == DIGESTS:
-            digests = stream.payload(frame.length)
-            self._pending.popleft()
-            done = self._trade.work.compared(job, digests)
-            if not job.landing.repaired:
-                self._trade.tally.kept_bytes += job.landing.row.size_bytes - job.landing.missing_bytes
-            if done:
-                self._finish(job.landing)
-        else:
+        if frame.ticket != job.landing.row.index:
+            raise StreamBrokenError(f"An answer about record {frame.ticket} came where another was asked for.")
+        if frame.kind == REFUSED:
             self._refused(stream, frame)
+        elif frame.kind == DIGESTS and job.wanted is None:
+            self._take_digests(stream, job, frame.length)
+        elif frame.kind == DATA and job.wanted is not None and frame.length == job.wanted.length:
+            self._take_data(stream, job, job.wanted)
+        elif frame.kind == PACKED and job.wanted is not None:
+            self._take_packed(stream, job, job.wanted, frame.length)
+        else:
+            raise StreamBrokenError(f"An answer of kind {frame.kind} and {frame.length:,} bytes was not asked for.")
 
     def _refused(self, stream: Stream, frame: Frame) -> None:
-        reason = stream.payload(frame.length).decode("utf-8", "replace")
+        reason = stream.payload(frame.length)[:LONGEST_REASON].decode("utf-8", "replace")
         job = self._pending.popleft()
         self._trade.work.settle(job.landing, reason)
 
-    def _take_data(self, stream: Stream, job: Job) -> None:
-        assert job.wanted is not None
-        landing, wanted = job.landing, job.wanted
+    def _take_digests(self, stream: Stream, job: Job, length: int) -> None:
+        digests = stream.payload(length, -(-job.compare_bytes // BLOCK_BYTES) * DIGEST_BYTES)
+        self._pending.popleft()
+        done = self._trade.work.compared(job, digests)
+        if not job.landing.repaired:
+            self._trade.tally.kept_bytes += job.landing.row.size_bytes - job.landing.missing_bytes
+        if done:
+            self._finish(job.landing)
+
+    def _take_data(self, stream: Stream, job: Job, wanted: Range) -> None:
+        landing = job.landing
         received = 0
         landing.begin()
         try:
@@ -193,27 +202,26 @@ class Lane(threading.Thread):
         if complete:
             self._finish(landing)
 
-    def _take_packed(self, stream: Stream, job: Job, length: int) -> None:
+    def _take_packed(self, stream: Stream, job: Job, wanted: Range, length: int) -> None:
         from remote.codec.piece import DamagedError, split_pieces
 
-        assert job.wanted is not None
-        payload = stream.payload(length)
+        payload = stream.payload(length, 2 * wanted.length + PACKED_SPARE_BYTES)
         self._trade.tally.wire_bytes += length
         self._trade.limit.spend(length, self._trade.stop)
-        landing, offset = job.landing, job.wanted.offset
+        landing, offset = job.landing, wanted.offset
         landing.begin()
         try:
-            for piece in split_pieces(payload):
+            for piece in split_pieces(payload, wanted.length):
                 landing.write(offset, memoryview(piece))
                 offset += len(piece)
         except DamagedError as error:
-            raise StreamLost(f"a compressed range arrived damaged ({error})") from error
+            raise StreamBrokenError(f"A compressed range arrived damaged ({error}).") from error
         finally:
-            complete = landing.end(job.wanted.offset, offset)
+            complete = landing.end(wanted.offset, offset)
             self._pending.popleft()
-            received = offset - job.wanted.offset
+            received = offset - wanted.offset
             self._trade.tally.plain_bytes += received
-            if received < job.wanted.length:
+            if received < wanted.length:
                 self._trade.work.give_back(job, received)
         if complete:
             self._finish(landing)

@@ -1,7 +1,8 @@
 """One connection to a sender: requests go out ahead of their answers, frames come back in order.
 
 Runs where the shards land (the laptop, or a host that pulls from another). Starts `ssh … python -c SOURCE` as a
-child process, or the sender alone where the source is this very machine. One thread uses it.
+child process, or the sender alone where the source is this very machine. One thread uses it. The far end is not
+trusted: what it says before its first answer, on stderr and in front of a payload is bounded.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import os
 import secrets
 import select
 import subprocess
-import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from remote.errors import HostError
 from remote.transfer import sender
-from remote.transfer.sender import FRAME
+from remote.transfer.sender import FRAME, PONG
 
 SOURCE = Path(sender.__file__).read_text(encoding="ascii")
 PIPE_BYTES = 1 << 20
@@ -29,6 +30,7 @@ HELLO_SECONDS = 60.0
 SILENCE_SECONDS = 120.0
 """Digests of a part of 50 GB take longer than ssh's own keepalive, which notices a lost host within 45 s."""
 NOISE_BYTES = 1 << 20
+_WORDS_BYTES = 600
 _F_SETPIPE_SZ = 1031
 _STATUS_NOT_FOUND = 127
 
@@ -41,6 +43,12 @@ class StreamRefused(HostError):
     """There is no way in, and trying again would not help: a key, a name, a Python that is not there."""
 
     kind = "refused"
+
+
+class StreamBrokenError(HostError):
+    """The far end does not speak as a sender does; what it sends is not asked for again."""
+
+    kind = "protocol"
 
 
 @dataclass(frozen=True)
@@ -57,17 +65,20 @@ class Stream:
 
     def __init__(self, command: list[str], root: str, payload: str = "") -> None:
         self._hello = {"root": root, "payload": payload}
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115
         self._child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._words,
+            stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
         )
         assert self._child.stdin is not None
         assert self._child.stdout is not None
+        assert self._child.stderr is not None
+        self._words = b""
+        self._listener = threading.Thread(target=self._listen, args=(self._child.stderr,), daemon=True)
+        self._listener.start()
         self._stdin = self._child.stdin.fileno()
         self._stdout = self._child.stdout.fileno()
         self._patience = HELLO_SECONDS
@@ -86,14 +97,27 @@ class Stream:
         """Wait until the sender answers, passing over what a login shell prints; measures the round trip."""
         nonce = secrets.token_hex(16)
         self._write({**self._hello, "nonce": nonce})
-        seen = b""
-        while not seen.endswith(b"\n" + nonce.encode() + b"\n"):
-            seen = seen[-NOISE_BYTES:] + self._read_byte()
+        self._pass_over(b"\n" + nonce.encode() + b"\n")
         asked = time.monotonic()
         self.ask({"do": "ping", "ticket": 0})
-        self.frame()
+        if self.frame() != Frame(PONG, 0, 0):
+            raise StreamBrokenError("The far end answers, and not as a sender does.")
         self.round_trip = time.monotonic() - asked
         self._patience = SILENCE_SECONDS
+
+    def _pass_over(self, wanted: bytes) -> None:
+        """Read to the end of `wanted`, byte by byte, since what follows it is not text."""
+        seen, passed, ends_at = b"", 0, time.monotonic() + HELLO_SECONDS
+        while seen != wanted:
+            seen = seen[-len(wanted) + 1 :] + self._read_byte()
+            passed += 1
+            if passed > NOISE_BYTES:
+                raise StreamBrokenError(
+                    "The login shell printed over 1 MiB before the sender's first word.",
+                    remedy="Make the shell's start-up files silent for sessions without a terminal.",
+                )
+            if time.monotonic() > ends_at:
+                raise StreamLost(f"no sender spoke within {HELLO_SECONDS:.0f} s")
 
     def ask(self, *requests: dict[str, Any]) -> None:
         """Send requests; their answers come in this order."""
@@ -104,8 +128,10 @@ class Stream:
         """The head of the next answer."""
         return Frame(*FRAME.unpack(self.payload(FRAME.size)))
 
-    def payload(self, length: int) -> bytes:
-        """Exactly `length` bytes."""
+    def payload(self, length: int, most: int = NOISE_BYTES) -> bytes:
+        """Exactly `length` bytes; raises StreamBrokenError where the far end announces more than `most`."""
+        if length > most:
+            raise StreamBrokenError(f"An answer of {length:,} bytes was announced where {most:,} are possible.")
         data = bytearray(length)
         view = memoryview(data)
         while view:
@@ -138,7 +164,13 @@ class Stream:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
-        self._words.close()
+        self._listener.join(1.0)
+
+    def _listen(self, stream: IO[bytes]) -> None:
+        """Keep the last words of stderr, however many there are."""
+        with stream:
+            while chunk := stream.read(_WORDS_BYTES):
+                self._words = (self._words + chunk)[-_WORDS_BYTES:]
 
     def _write(self, message: dict[str, Any]) -> None:
         view = memoryview(json.dumps(message).encode() + b"\n")
@@ -159,6 +191,7 @@ class Stream:
             status = self._child.wait(5.0)
         except subprocess.TimeoutExpired:
             return StreamLost("the stream ended while its process lives")
+        self._listener.join(1.0)
         words = self._last_words()
         hopeless = ("Permission denied", "Host key verification failed", "Could not resolve hostname")
         if status == _STATUS_NOT_FOUND or any(word in words for word in hopeless):
@@ -169,6 +202,5 @@ class Stream:
         return StreamLost(words or f"the connection ended with status {status}")
 
     def _last_words(self) -> str:
-        self._words.seek(0)
-        text = self._words.read()[-600:].decode("utf-8", "replace").strip()
+        text = self._words.decode("utf-8", "replace").strip()
         return " ".join(part for part in text.split() if part.isprintable())
