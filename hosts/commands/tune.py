@@ -73,5 +73,5 @@ def _tune(backend: Backend, root: Path, plan: Plan, say: Callable[[str], None]) 
     finalists = Screening(backend, root, plan, spec, record, say).best(collectives(host, plan.mode))
     challengers = [setting for setting in with_flags(host, finalists) if setting != now]
     # The current setting is measured first and last, so that a drift of the machine is in its own spread.
-    Confirming(backend, root, plan, spec.name, record, say).run([now, *challengers[: plan.confirm], now])
+    Confirming(backend, root, plan, spec.name, record, say).run([now, *challengers, now])
     return conclude(host, plan, now, record)

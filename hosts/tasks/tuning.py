@@ -97,7 +97,7 @@ def bench(
     DRY_RUN,
     mode="the mode to tune",
     goal="decode or prefill: which message sizes and which measurement count",
-    confirm="how many of the best settings get a real server",
+    confirm="how many of the best NCCL settings get real servers, each with every combination of the grid's flags",
     repetitions="repetitions of each confirming measurement",
     deadline="seconds that the collectives' benchmark may take under one setting",
     fresh="forget an unfinished search instead of resuming it",

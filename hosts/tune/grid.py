@@ -34,10 +34,16 @@ class Setting(BaseModel):
 
     @property
     def key(self) -> str:
-        """Its name in tables and in the record: `NCCL_ALGO=Ring NCCL_PROTO=LL --disable-custom-all-reduce=True`."""
+        """Its name in tables and in the record: `NCCL_ALGO=Ring NCCL_PROTO=LL no --disable-custom-all-reduce`."""
         words = [f"{name}={value}" for name, value in sorted(self.env.items())]
-        words += [f"--{name}={value}" for name, value in sorted(self.flags.items())]
+        words += [_flag(name, value) for name, value in sorted(self.flags.items())]
         return " ".join(words) or "nothing set"
+
+
+def _flag(name: str, value: FlagValue) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"no --{name}"
+    return f"--{name}={value}"
 
 
 def grid_of(host: Host) -> dict[str, list[FlagValue]]:

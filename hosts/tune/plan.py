@@ -14,7 +14,7 @@ class Plan:
     mode: str
     goal: Goal
     confirm: int = 3
-    """Challengers that get a real server."""
+    """NCCL settings beside the current one that get real servers, each with every combination of the grid's flags."""
     repetitions: int = 5
     """Of a confirming measurement."""
     deadline_seconds: float = 60.0

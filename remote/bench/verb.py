@@ -108,11 +108,12 @@ def _arguments(state: ServerState, case: Case, seed: int) -> list[str]:
 
 
 def _capture(state: ServerState, context: Context) -> Literal["none", "dormant", "active"]:
-    """Dormant where a patched model file is on the disk and this server runs without a dump directory."""
+    """Dormant where model files were patched before this server started, which runs without a dump directory."""
     if state.capture is not None:
         return "active"
-    standing = attached(AttachedRequest(env={}), context)
-    return "dormant" if any(file.state == "attached" for file in standing.files) else "none"
+    files = attached(AttachedRequest(env=state.spec.env), context).files
+    patched = [Path(file.path) for file in files if file.state == "attached"]
+    return "dormant" if any(path.stat().st_mtime < state.started_at for path in patched) else "none"
 
 
 def _check_answers(wanted: list[Case], results: list[dict[str, Any]]) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from benchmarks.tune_practice import frozen_ranks
 from hosts.inventory.model import Host, Mode
 from hosts.inventory.servers import server_specs
 from hosts.practice.paths import PracticePaths
@@ -23,23 +22,6 @@ from hosts.tune.screening import Screening
 pytestmark = pytest.mark.engine
 
 PLAN = Plan(mode="serve", goal="decode", confirm=1, deadline_seconds=30.0)
-HANGING = "ROOST_INDUCED=hang"
-
-
-def freeze_marked_ranks(stopped: threading.Event) -> None:
-    """SIGSTOP every rank that was started under the marked setting, as a driver that never answers would."""
-    while not stopped.wait(0.05):
-        for process in psutil.process_iter(["cmdline"]):
-            try:
-                if "remote.tune.rank" in (process.info["cmdline"] or []) and _is_marked(process):
-                    process.send_signal(signal.SIGSTOP)
-            except psutil.NoSuchProcess:
-                continue
-
-
-def _is_marked(process: psutil.Process) -> bool:
-    name, value = HANGING.split("=")
-    return process.environ().get(name) == value
 
 
 def ranks() -> list[int]:
@@ -67,15 +49,9 @@ def test_settings_that_crash_or_hang_are_recorded_and_the_others_are_ranked(
     spec = server_specs(host, "serve")[0]
     basis = Basis(grid=host.tune, now=current(host, "serve"), model=spec.model, tp=2, gpus=[])
     record = load(tmp_path, host.name, "serve", "decode", basis, fresh=True)
-    stopped = threading.Event()
-    freezer = threading.Thread(target=freeze_marked_ranks, args=(stopped,))
-    freezer.start()
-    try:
+    with frozen_ranks("ROOST_INDUCED", "hang"):
         screening = Screening(LocalBackend(host), tmp_path, PLAN, spec, record, lambda text: None)
         best = screening.best(collectives(host, "serve"))
-    finally:
-        stopped.set()
-        freezer.join()
     by_key = {key: entry.screened[0] for key, entry in record.entries.items()}
     assert by_key["GLOO_SOCKET_IFNAME=nonsense0 ROOST_INDUCED=none"].status == "crashed"
     assert "nonsense0" in by_key["GLOO_SOCKET_IFNAME=nonsense0 ROOST_INDUCED=none"].cause

@@ -1,0 +1,77 @@
+"""A practice fleet of a benchmark's own, and `inv` on it with everything that it says. Laptop's Python."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hosts.practice import fleet
+from hosts.practice.paths import PracticePaths
+
+CLONE = Path(__file__).resolve().parents[1]
+
+
+@dataclass
+class Practice:
+    """The fleet, and the transcript of what was typed at it."""
+
+    paths: PracticePaths
+    transcript: list[str] = field(default_factory=list)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Type `inv WORDS`; stdout and stderr come together."""
+        self._say(f"$ inv {' '.join(words)}")
+        return subprocess.Popen(
+            [str(Path(sys.executable).parent / "inv"), *words],
+            cwd=CLONE,
+            env={**os.environ, "ROOST_INVENTORY": str(self.paths.inventory), "COLUMNS": "160"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def follow(self, process: subprocess.Popen[str]) -> int:
+        """Take down what it says until it ends; return its exit code."""
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._say(line.rstrip())
+        return process.wait()
+
+    def inv(self, *words: str) -> None:
+        """`inv WORDS` must end well."""
+        code = self.follow(self.start(*words))
+        if code:
+            raise SystemExit(f"inv {words[0]} ended with {code}")
+
+    def note(self, text: str) -> None:
+        """A remark between commands."""
+        self._say(f"# {text}")
+
+    def _say(self, line: str) -> None:
+        shown = line.replace(str(self.paths.root), "~")
+        self.transcript.append(shown)
+        print(shown, flush=True)
+
+
+@contextmanager
+def practising(hosts: int) -> Iterator[Practice]:
+    """A fleet in a temporary folder, with this clone's engine and models; ended with the block."""
+    with tempfile.TemporaryDirectory(prefix="roost-practice-") as folder:
+        root = Path(folder)
+        (root / ".practice").mkdir(mode=0o700)
+        (root / ".engine").symlink_to(CLONE / ".engine")
+        models = PracticePaths(CLONE).models
+        models.mkdir(parents=True, exist_ok=True)
+        (root / ".practice" / "models").symlink_to(models)
+        fleet.up(root, hosts=hosts)
+        try:
+            yield Practice(PracticePaths(root))
+        finally:
+            fleet.down(root)
