@@ -72,6 +72,9 @@ def _inventory(paths: PracticePaths, hosts: list[HostFacts], model: Path) -> dic
             "extract": {
                 "capture": True,
                 "flags": {**FLAGS, "disable-cuda-graph": True, "disable-radix-cache": True},
+                "why": {
+                    "disable-radix-cache": "a cached prefix is never computed, so its rows would be missing",
+                },
             },
         },
         "local": {"python": str(paths.engine_python), "workdir": str(paths.local_workdir)},
