@@ -112,5 +112,6 @@ def _chosen(record: TuneRecord, winner: Setting) -> list[str]:
     if not results:
         return []
     chosen = results[-1].chosen
-    channels = [] if chosen.channels is None else [f"{chosen.channels} channels"]
-    return [*chosen.transports, *channels, *chosen.algorithms]
+    channels = [] if chosen.channels is None else [f"{chosen.channels} channels, a ring in each"]
+    link = [f"over {chosen.link}"] if chosen.link else []
+    return [*chosen.transports, *link, *channels, *chosen.algorithms]

@@ -28,6 +28,8 @@ class CollectiveChoice(Message):
     version: str = ""
     transports: list[str] = Field(default_factory=list)
     """As NCCL names them: `P2P/CUMEM`, `SHM/direct/direct`, `NET/Socket/0` …"""
+    link: str = ""
+    """The slowest way between two of the GPUs that a ring goes: NVLink, a PCIe switch, through the CPU …"""
     channels: int | None = None
     """Collective channels; a ring runs in each."""
     algorithms: list[str] = Field(default_factory=list)

@@ -1,7 +1,7 @@
 """What NCCL chose and what it ignored, read from its own log (`NCCL_DEBUG=INFO`). Host side, pure.
 
-The wording is NCCL's own (`src/graph/connect.cc`, `src/transport/*.cc`, `src/misc/param.cc`, `src/enqueue.cc`) from
-2.18 to 2.29; the logs that the tests read were recorded on two H200s.
+The wording is NCCL's own (`src/graph/*.cc`, `src/transport/*.cc`, `src/misc/param.cc`, `src/enqueue.cc`) from 2.18 to
+2.29; the logs that the tests read were recorded on two H200s.
 """
 
 from __future__ import annotations
@@ -13,6 +13,17 @@ from remote.messages.tune import CollectiveChoice
 
 _VERSION = re.compile(r"NCCL version (\S+)")
 _TRANSPORT = re.compile(r"Channel \d+(?:/\d+)? : \d+\[[^\]]*\] -> \d+\[[^\]]*\](?: \[\w+\])? via (\S+)")
+_RING_PATH = re.compile(r"NCCL INFO Pattern 4, .*\btype (\w+)/\w+")
+"""Pattern 4 is the ring; before the slash stands the path between GPUs, behind it the one to the network."""
+LINKS = {
+    "NVL": "NVLink",
+    "NVB": "NVLink through another GPU",
+    "PIX": "a PCIe switch",
+    "PXB": "PCIe switches",
+    "PXN": "NVLink, then PCIe",
+    "PHB": "PCIe through the CPU",
+    "SYS": "PCIe through both CPUs",
+}
 _CHANNELS = re.compile(r"(\d+) coll channels")
 _SET = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$")
 _TUNING = re.compile(r"NCCL INFO (\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
@@ -31,6 +42,8 @@ def read_choice(logs: Iterable[str]) -> CollectiveChoice:
             choice.version = found[1]
         elif found := _TRANSPORT.search(line):
             transports[found[1]] = None
+        elif found := _RING_PATH.search(line):
+            choice.link = LINKS.get(found[1], found[1])
         elif found := _CHANNELS.search(line):
             choice.channels = int(found[1])
         elif found := _SET.search(line):

@@ -47,3 +47,13 @@ def test_a_value_that_nccl_refuses_or_ignores_is_reported_in_its_own_words(name:
 
 def test_noise_about_plugins_and_topology_is_no_warning() -> None:
     assert choice("untouched").warnings == []
+
+
+@pytest.mark.parametrize(
+    ("path", "link"), [("NVL/PIX", "NVLink"), ("SYS/PHB", "PCIe through both CPUs"), ("C2C/SYS", "C2C")]
+)
+def test_the_ring_s_way_between_gpus_is_named(path: str, link: str) -> None:
+    start = "box:1:1 [0] NCCL INFO Pattern"
+    rest = "crossNic 0, nChannels 12, bw 20.000000/20.000000, type"
+    lines = [f"{start} 4, {rest} {path}, sameChannels 1", f"{start} 1, {rest} LOC/LOC, sameChannels 1"]
+    assert read_choice(["\n".join(lines)]).link == link
