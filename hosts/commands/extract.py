@@ -50,6 +50,8 @@ class Started:
     """Hosts that lost their share, with its open records."""
     unfenced: dict[str, str] = field(default_factory=dict)
     """Lost hosts that could not be told, with the reason: they may go on with what is others' now."""
+    idle: list[str] = field(default_factory=list)
+    """Chosen hosts that have no share in the plan: nothing was started there."""
 
 
 def newest_run(fleet: Fleet) -> str:
@@ -94,8 +96,9 @@ def start(
         if share.host in plan.lost and share.host not in before.lost
     }
     chosen = fleet.narrowed([host for host in fleet.hosts if host.name in folders])
+    idle = [host.name for host in fleet.hosts if host.name not in folders]
     outcomes = chosen.each(lambda backend: _start(backend, plan, folders[backend.host.name], then_stop, on_progress))
-    return Started(plan, outcomes, given_away, _fence(fleet, plan))
+    return Started(plan, outcomes, given_away, _fence(fleet, plan), idle)
 
 
 def follow(fleet: Fleet, run: str, on_status: Callable[[Host, RunStatus], None]) -> list[Outcome[RunStatus]]:

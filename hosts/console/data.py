@@ -6,6 +6,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from hosts.commands.plan import Planned
+from hosts.commands.prepare import Inspected
 from hosts.console.output import Output
 from hosts.console.text import duration, printable, size
 from hosts.plan.capacity import Forecast
@@ -49,6 +50,14 @@ def show_histogram(output: Output, histogram: list[tuple[int, int, int]]) -> Non
         for low, high, count in histogram
     ]
     output.table(("tokens", "records", ""), rows)
+
+
+def show_inspected(output: Output, found: Inspected) -> None:
+    """Every record, or where none was asked for what the dataset left out."""
+    for record in found.records:
+        show_record(output, record)
+    if not found.records:
+        show_drops(output, found.manifest)
 
 
 def show_record(output: Output, record: InspectedRecord) -> None:

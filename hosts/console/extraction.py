@@ -17,7 +17,9 @@ COLUMNS = ("host", "servers", "run", "state", "records", "tokens", "tokens/s", "
 
 
 def show_start(output: Output, started: Started) -> None:
-    """What a start changed beside starting: shares given away, hosts that could not be told."""
+    """What a start changed beside starting: hosts without a share, shares given away, hosts that could not be told."""
+    for host in started.idle:
+        output.note(f"{host} has no share in the plan of {started.plan.run}: nothing is done there.")
     for host, records in started.given_away.items():
         output.note(f"{host} is left out: the undelivered of its {records:,} records go to the others.")
     for host, reason in started.unfenced.items():

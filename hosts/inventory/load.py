@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from hosts.errors import InventoryError
 from hosts.inventory import positions
-from hosts.inventory.model import Host, Inventory, Mode, Notify, ServerEntry
+from hosts.inventory.model import SECRET_FLAG, Host, Inventory, Mode, Notify, ServerEntry
 
 ENVIRONMENT_VARIABLE = "ROOST_INVENTORY"
 DEFAULT_NAME = "inventory.yaml"
@@ -106,6 +106,8 @@ class _Loader:
         """The first problem at the place where the person wrote it: the host's own key, or the shared one."""
         problem = error.errors(include_url=False)[0]
         location = tuple(part for part in problem["loc"] if isinstance(part, str | int))
+        if problem["type"] == SECRET_FLAG:
+            return self._wrong(self._written((*location, problem["ctx"]["key"]), where), problem["msg"])
         written = self._written(location, where)
         if problem["type"] == "extra_forbidden":
             text = f"unknown key {str(location[-1])!r}{_nearest(str(location[-1]), _keys_at(location[:-1]))}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from remote.messages.server import Attach, FinalNorm
 
@@ -41,6 +42,12 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+SECRET_FLAGS = ("api-key", "admin-api-key", "ssl-keyfile-password")
+"""Of SGLang, which reads them from its command line alone, where every user of the box sees them."""
+SECRET_FLAG = "secret_flag"  # noqa: S105
+"""The type of the validation error, whose input must not be shown."""
+
+
 class Mode(Section):
     """One way of running the server, complete in itself: `inv serve --mode NAME`."""
 
@@ -53,6 +60,22 @@ class Mode(Section):
     """A sentence on a flag or variable, shown by `inv diff-modes`."""
     restart: bool = False
     """Start again after a crash, with capped backoff."""
+
+    @field_validator("flags")
+    @classmethod
+    def _no_secrets(cls, value: dict[str, FlagValue]) -> dict[str, FlagValue]:
+        for name, given in value.items():
+            flag = name.partition("=")[0].lstrip("-").replace("_", "-")
+            # SGLang's parser takes abbreviations; --ssl-keyfile is a flag of its own.
+            meant = [secret for secret in SECRET_FLAGS if secret.startswith(flag) and flag != "ssl-keyfile"]
+            if flag and meant and given is not False:
+                raise PydanticCustomError(
+                    SECRET_FLAG,
+                    "the flag --{flag} would show its secret to every user of the box (SGLang takes it on the command "
+                    "line only); leave it away: servers listen on 127.0.0.1, and other secrets belong into `secrets`",
+                    {"flag": meant[0], "key": name},
+                )
+        return value
 
 
 class ServerEntry(Section):

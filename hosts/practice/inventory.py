@@ -19,6 +19,15 @@ from remote.files import write_whole
 
 LAYERS = [1, 3, 5]
 """Boundaries of the six-layer tiny model; with the final state four slots, as on the real boxes."""
+WHY = {
+    "device": "the practice hosts have no GPU",
+    "dtype": "SGLang's auto would turn the float32 checkpoint into float16",
+    "attention-backend": "attention in plain PyTorch, which every CPU runs",
+    "max-total-tokens": "room for the KV cache of one tiny server; all hosts share this machine's memory",
+    "chunked-prefill-size": "long prompts are prefilled in chunks, as on real boxes",
+    "disable-cuda-graph": "there are no CUDA graphs without a GPU",
+}
+RADIX_WHY = "a cached prefix is never computed, so its rows would be missing"
 
 
 @dataclass(frozen=True)
@@ -68,13 +77,11 @@ def _inventory(paths: PracticePaths, hosts: list[HostFacts], model: Path) -> dic
             "env": {**ENVIRONMENT, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(hosts)))},
         },
         "modes": {
-            "serve": {"flags": {**FLAGS, "disable-cuda-graph": True}},
+            "serve": {"flags": {**FLAGS, "disable-cuda-graph": True}, "why": {**WHY}},
             "extract": {
                 "capture": True,
                 "flags": {**FLAGS, "disable-cuda-graph": True, "disable-radix-cache": True},
-                "why": {
-                    "disable-radix-cache": "a cached prefix is never computed, so its rows would be missing",
-                },
+                "why": {**WHY, "disable-radix-cache": RADIX_WHY},
             },
         },
         "local": {"python": str(paths.engine_python), "workdir": str(paths.local_workdir)},

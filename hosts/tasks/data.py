@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json as jsonlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -13,43 +11,23 @@ from invoke.context import Context
 
 from hosts.commands import plan as planning
 from hosts.commands import prepare as preparing
-from hosts.console.data import plan_document, show_drops, show_plan, show_prepared, show_record
+from hosts.console.data import plan_document, show_inspected, show_plan, show_prepared
 from hosts.console.live import live_lines
-from hosts.console.output import EXIT_FAILED, Output
+from hosts.console.output import EXIT_FAILED
 from hosts.errors import UsageError
-from hosts.fleet import Fleet
-from hosts.inventory.load import inventory_path, load_inventory
-from hosts.inventory.select import select
-from hosts.tasks.session import JSON, TARGET, finish, printing, roost_task, session
-from remote.messages.dataset import InspectedRecord, InspectRequest, PrepareRequest
+from hosts.tasks.places import PLACES, demand, places, show_places
+from hosts.tasks.session import JSON, TARGET, finish, roost_task, session
+from hosts.transport.backend import Backend
+from remote.messages.dataset import InspectRequest, PrepareRequest, PrepareResult
 
-_ONE = {
-    "host": "the host where the verb runs and the paths are (default: this laptop)",
-    "inventory": TARGET["inventory"],
-}
 _TOKENIZER = {
     "tokenizer": "folder of the model or its tokenizer (default: the model of the place where it runs)",
     "trust_remote_code": "let the tokenizer's folder run code of its own",
 }
 
 
-@contextmanager
-def data_session(
-    hosts: str | None, inventory: str | None, json: bool, *, many: bool = False
-) -> Iterator[tuple[Fleet, Output]]:
-    """A fleet of the host where a data verb is to run (or, with `many`, of hosts), or of none: then on the laptop."""
-    with printing(json) as output:
-        loaded = load_inventory(inventory_path(inventory))
-        chosen = (select(loaded, None, hosts) if many else select(loaded, hosts, None)) if hosts else []
-        fleet = Fleet(loaded, chosen)
-        try:
-            yield fleet, output
-        finally:
-            fleet.close()
-
-
 @roost_task(
-    _ONE,
+    PLACES,
     _TOKENIZER,
     JSON,
     iterable=["input"],
@@ -71,6 +49,7 @@ def prepare(
     input: list[str] | None = None,
     tokenizer: str | None = None,
     host: str | None = None,
+    hosts: str | None = None,
     seed: int = 0,
     keep_order: bool = False,
     max_len: int = 0,
@@ -85,12 +64,18 @@ def prepare(
     json: bool = False,
 ) -> None:
     """Make a dataset of conversations: merge, dedup, shuffle, chat template, loss mask, global indices."""
-    with data_session(host, inventory, json) as (fleet, output):
-        backend = preparing.where(fleet)
-        request = PrepareRequest(
-            inputs=preparing.local_paths(fleet, backend, list(input or [])),
-            out=preparing.local_paths(fleet, backend, [_given(out, "--out")])[0],
-            tokenizer=preparing.tokenizer_of(fleet, backend, tokenizer),
+    with places(host, hosts, inventory, json) as (fleet, output):
+        known = [preparing.tokenizer_of(fleet.inventory, each, tokenizer) for each in fleet.hosts]
+        demand(
+            "inv prepare --input chats.jsonl --out data/kimi --tokenizer /models/kimi-k2.5",
+            input=input,
+            out=out,
+            tokenizer=all(known),
+        )
+        settings = PrepareRequest(
+            inputs=list(input or []),
+            out=out,
+            tokenizer="",
             seed=None if keep_order else seed,
             max_len=max_len or None,
             too_long=cast(Literal["drop", "truncate"], _one_of(too_long, "--too-long", ("drop", "truncate"))),
@@ -101,14 +86,23 @@ def prepare(
             trust_remote_code=trust_remote_code,
             processes=processes or None,
         )
+
+        def one(backend: Backend) -> PrepareResult:
+            there = backend.host
+            paths = {
+                "inputs": [preparing.local_path(there, path) for path in settings.inputs],
+                "out": preparing.local_path(there, settings.out),
+                "tokenizer": preparing.tokenizer_of(fleet.inventory, there, tokenizer),
+            }
+            return preparing.prepare(backend, settings.model_copy(update=paths), lines)
+
         with live_lines(output, fleet) as lines:
-            result = preparing.prepare(backend, request, lines)
-        output.document(result.model_dump(mode="json"))
-        show_prepared(output, result)
+            outcomes = fleet.each(one)
+        finish(show_places(output, fleet, outcomes, show_prepared))
 
 
 @roost_task(
-    _ONE, _TOKENIZER, JSON, dataset="the dataset's folder", records="indices separated by commas, as in 0,17,203"
+    PLACES, _TOKENIZER, JSON, dataset="the dataset's folder", records="indices separated by commas, as in 0,17,203"
 )
 def inspect(
     context: Context,
@@ -116,30 +110,26 @@ def inspect(
     records: str = "0",
     tokenizer: str | None = None,
     host: str | None = None,
+    hosts: str | None = None,
     trust_remote_code: bool = False,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
     """Show records of a dataset as a trainer sees them, the tokens under the loss coloured."""
-    with data_session(host, inventory, json) as (fleet, output):
-        backend = preparing.where(fleet)
-        request = InspectRequest(
-            dataset=preparing.local_paths(fleet, backend, [_given(dataset, "--dataset")])[0],
-            indices=_indices(records),
-            tokenizer=tokenizer,
-            trust_remote_code=trust_remote_code,
-        )
-        seen: list[InspectedRecord] = []
+    with places(host, hosts, inventory, json) as (fleet, output):
+        demand("inv inspect --dataset data/kimi --records 0,17", dataset=dataset)
+        indices = _indices(records)
 
-        def show(record: InspectedRecord) -> None:
-            seen.append(record)
-            show_record(output, record)
+        def one(backend: Backend) -> preparing.Inspected:
+            path = preparing.local_path(backend.host, dataset)
+            request = InspectRequest(
+                dataset=path, indices=indices, tokenizer=tokenizer, trust_remote_code=trust_remote_code
+            )
+            return preparing.inspect(backend, request)
 
-        result = preparing.inspect(backend, request, show)
-        shown = [record.model_dump(mode="json") for record in seen]
-        output.document({"manifest": result.manifest.model_dump(mode="json"), "records": shown})
-        if not seen:
-            show_drops(output, result.manifest)
+        with live_lines(output, fleet):
+            outcomes = fleet.each(one)
+        finish(show_places(output, fleet, outcomes, show_inspected))
 
 
 @roost_task(
@@ -165,19 +155,13 @@ def plan(
 ) -> None:
     """Share a dataset out to the hosts by tokens, and say how many bytes and hours, and whether it fits."""
     with session(host, hosts, inventory, json) as (fleet, output):
-        folder = Path(_given(dataset, "--dataset")).expanduser()
+        demand("inv plan --hosts all --dataset data/kimi --run kimi-1", dataset=dataset)
+        folder = Path(dataset).expanduser()
         name = run or folder.absolute().name
         planned = planning.plan(fleet, folder, name, rate=rate or None, freeing=freeing, anew=anew)
         output.document(plan_document(planned))
         show_plan(output, planned)
         finish(0 if planned.fits else EXIT_FAILED)
-
-
-def _given(value: str, option: str) -> str:
-    """A required option; as a positional argument, Invoke would take `--help` for its value."""
-    if not value:
-        raise UsageError(f"{option} is missing.")
-    return value
 
 
 def _one_of(value: str, option: str, known: tuple[str, ...]) -> str:

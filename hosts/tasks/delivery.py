@@ -8,16 +8,15 @@ from invoke.context import Context
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from hosts.commands import extract as extraction
-from hosts.commands import prepare as preparing
 from hosts.commands import pull as pulling
 from hosts.commands import unpack as unpacking
 from hosts.console.live import live_lines
-from hosts.console.output import EXIT_FAILED
 from hosts.console.pull import show_pulled, watching
 from hosts.console.text import size
+from hosts.console.unpack import show_unpacked
 from hosts.errors import UsageError
 from hosts.pull.pull import Wish
-from hosts.tasks.data import data_session
+from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
 from remote.messages.codec import CompressResult, UnpackRequest
 from remote.messages.transfer import Store
@@ -84,7 +83,7 @@ def compress(
 ) -> None:
     """Compress finished shards where they lie, without loss, to two thirds; pull and verify read them as they are."""
     with session(host, hosts, inventory, json) as (fleet, output):
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             outcomes = unpacking.compress(fleet, run or extraction.newest_run(fleet), lines)
         finish(output.outcomes(outcomes, _compressed_line, lambda result: bool(result.failed)))
 
@@ -96,13 +95,12 @@ def _compressed_line(result: CompressResult) -> str:
 
 
 @roost_task(
+    PLACES,
     JSON,
     iterable=["paths"],
     paths="a *.rz file or a folder of them; may be given several times",
     out="folder that gets the plain shards (default: beside their containers)",
     remove="delete each container once its plain shard is verified and durable",
-    host="the host where the paths are (default: this laptop)",
-    inventory=TARGET["inventory"],
 )
 def unpack(
     context: Context,
@@ -110,24 +108,17 @@ def unpack(
     out: str = "",
     remove: bool = False,
     host: str | None = None,
+    hosts: str | None = None,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
     """Make compressed shards plain again, each verified by its digest."""
-    with data_session(host, inventory, json) as (fleet, output):
-        backend = preparing.where(fleet)
-        with live_lines(output) as lines:
-            request = UnpackRequest(paths=list(paths or []), out=out, remove=remove)
-            result = unpacking.unpack(backend, request, lines)
-        output.document(result.model_dump(mode="json"))
-        for path, reason in result.failed.items():
-            output.note(f"{path}: {reason}")
-        ratio = result.packed_bytes / result.plain_bytes if result.plain_bytes else 0.0
-        output.line(
-            f"{result.unpacked:,} shards unpacked to {size(result.plain_bytes)} (compressed: {ratio:.3f} of that), "
-            f"{result.present:,} were plain already, {len(result.failed):,} are damaged."
-        )
-        finish(EXIT_FAILED if result.failed else 0)
+    with places(host, hosts, inventory, json) as (fleet, output):
+        demand("inv unpack --paths /data/kimi-1/hidden_states", paths=paths)
+        request = UnpackRequest(paths=list(paths or []), out=out, remove=remove)
+        with live_lines(output, fleet) as lines:
+            outcomes = fleet.each(lambda backend: unpacking.unpack(backend, request, lines))
+        finish(show_places(output, fleet, outcomes, show_unpacked, lambda result: bool(result.failed)))
 
 
 def _rate(text: str) -> float | None:

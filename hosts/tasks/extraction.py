@@ -21,6 +21,7 @@ from hosts.console.output import Output
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome
 from hosts.tasks.notifying import NOTIFY, Teller
+from hosts.tasks.runs import chosen_run
 from hosts.tasks.session import JSON, TARGET, finish, roost_task, session
 from remote.messages.extract import RunStatus
 
@@ -62,7 +63,7 @@ def extract(
         wishes = [name for name, wish in (("pause", pause), ("resume", resume), ("stop", stop)) if wish]
         if len(wishes) > 1 or then not in ("", "stop"):
             raise UsageError("Give one of --pause, --resume and --stop; --then knows only 'stop'.")
-        run = run or extraction.newest_run(fleet)
+        run = chosen_run(fleet, output, run)
         teller = Teller(fleet, output, f"run {run}", "finished", end_line, has_failed) if notify else None
         if wishes:
             finish(output.outcomes(extraction.steer(fleet, run, wishes[0]), end_line))
@@ -89,7 +90,8 @@ def status(
 ) -> None:
     """Show how the run and the servers stand on every host."""
     with session(host, hosts, inventory, json) as (fleet, output):
-        outcomes = standing.status(fleet, run)
+        with live_lines(output, fleet):
+            outcomes = standing.status(fleet, run)
         show_status(output, outcomes)
         finish(output.outcomes(outcomes))
 

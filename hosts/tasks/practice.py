@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from invoke.context import Context
+from invoke.main import program
 
 from hosts.errors import UsageError
 from hosts.practice import fleet as practising
@@ -13,10 +14,24 @@ from hosts.tasks.session import JSON, printing, roost_task
 ROOT = Path(__file__).parents[2]
 """This clone; the practice fleet's state is `.practice/` in it."""
 
+HELP = ("--help", "-h")
+"""Invoke takes them for the value of a positional argument."""
 
-@roost_task(JSON, action="up, down or status", count="how many hosts `up` starts")
+
+@roost_task(
+    JSON,
+    action="up (start it; what runs stays), down (end it and all that runs on it) or status",
+    count="how many hosts `up` starts",
+)
 def practice(context: Context, action: str, count: int = 2, json: bool = False) -> None:
-    """Start, end or show the practice fleet: sshd on loopback, SGLang on CPU (`inv practice up`)."""
+    """Start, end or show this machine's practice fleet: sshd on loopback, SGLang on CPU (`inv practice up`).
+
+    inv practice up [--count N], inv practice status, inv practice down. It is this machine alone, so there is no
+    --hosts; after `export ROOST_INVENTORY=.practice/inventory.yaml` every other task works on its hosts.
+    """
+    if action in HELP:
+        program.print_task_help(practice.name)
+        return
     with printing(json) as output:
         if action == "down":
             ended = practising.down(ROOT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from invoke.context import Context
@@ -9,16 +10,20 @@ from invoke.context import Context
 from hosts.commands import export as exporting
 from hosts.commands import prepare as preparing
 from hosts.commands import verify as verifying
-from hosts.commands.extract import newest_run
 from hosts.console.live import live_lines
 from hosts.console.output import EXIT_FAILED, Output
 from hosts.console.verify import show_exported, show_faults, verdict
 from hosts.errors import UsageError
-from hosts.fleet import Fleet
+from hosts.fleet import Fleet, fleet_of
+from hosts.inventory.load import inventory_path, load_inventory
+from hosts.inventory.select import select
 from hosts.plan.plan import load, plan_path
-from hosts.tasks.data import data_session
-from hosts.tasks.session import JSON, TARGET, finish, roost_task, session
-from remote.messages.export import ExportRequest, Format
+from hosts.pull.direct import Place, place_of
+from hosts.tasks.places import PLACES, demand, places, show_places
+from hosts.tasks.runs import chosen_run
+from hosts.tasks.session import JSON, TARGET, finish, printing, roost_task, session
+from hosts.transport.backend import Backend
+from remote.messages.export import ExportRequest, ExportResult, Format
 from remote.messages.verify import Fault, VerifyRequest, VerifyResult
 
 FORMATS = ("speculators", "speculators-v1", "specforge", "model-optimizer")
@@ -27,11 +32,11 @@ FORMATS = ("speculators", "speculators-v1", "specforge", "model-optimizer")
 @roost_task(
     TARGET,
     JSON,
-    folder="a destination on this laptop (what inv pull --to was given)",
-    run="instead: a run on its hosts, checked where the shards lie",
+    folder="a destination as inv pull --to was given it: a folder on this laptop, or HOST:FOLDER",
+    run="a run on its hosts, checked where the shards lie (default: the one planned last); with --folder, its run",
     model="a model folder: also compare a sample with what transformers computes",
     quick="names, sizes and headers only: seconds instead of reading every byte",
-    repair="queue exactly the wrong records again",
+    repair="queue exactly the wrong records again; a folder's on --hosts (default: all)",
 )
 def verify(
     context: Context,
@@ -47,16 +52,21 @@ def verify(
 ) -> None:
     """Check every shard: digest, shape, dtype, finite, token ids; holes and strangers; exit 1 on any fault."""
     if folder:
-        _verify_folder(folder, run, hosts or host, model, quick, repair, inventory, json)
+        _verify_folder(folder, run, host, hosts, model, quick, repair, inventory, json)
         return
     with session(host, hosts, inventory, json) as (fleet, output):
-        name = run or newest_run(fleet)
+        name = chosen_run(fleet, output, run)
         faults: list[tuple[str, Fault]] = []
         request = VerifyRequest(run=name, model=model, digests=not quick)
         with live_lines(output, fleet) as lines:
             outcomes = verifying.verify_run(fleet, request, lambda place, fault: faults.append((place, fault)), lines)
-        code = output.outcomes(outcomes, verdict, lambda result: bool(result.faults))
-        show_faults(output, faults)
+        code = output.outcomes(
+            outcomes,
+            verdict,
+            lambda result: bool(result.faults),
+            amiss="some records are wrong",
+            details=partial(show_faults, output, faults),
+        )
         if repair:
             for done in verifying.repair_run(fleet, name, outcomes):
                 output.note(f"{done.host.name}: {done.error or f'{done.result.records} records queued again'}")
@@ -66,6 +76,7 @@ def verify(
 def _verify_folder(
     folder: str,
     run: str,
+    host: str | None,
     hosts: str | None,
     model: str,
     quick: bool,
@@ -73,35 +84,47 @@ def _verify_folder(
     inventory: str | None,
     json: bool,
 ) -> None:
-    if repair and not hosts:
-        hosts = "all"
-    with data_session(hosts if repair else None, inventory, json, many=True) as (fleet, output):
-        path = preparing.local_paths(fleet, fleet.local, [folder])[0]
-        faults: list[tuple[str, Fault]] = []
-        here = preparing.local_paths(fleet, fleet.local, [model])[0] if model else ""
-        request = VerifyRequest(folder=path, model=here, digests=not quick)
-        with live_lines(output, fleet) as lines:
-            result = verifying.verify_folder(
-                fleet.local, request, lambda place, fault: faults.append((place, fault)), lines
+    """Check a destination where it lies; with `repair`, its hosts are those that make the wrong records again."""
+    with printing(json) as output:
+        named = host is not None or hosts is not None
+        if not repair and (run or named):
+            raise UsageError(
+                "With --folder, --run and --hosts say where --repair queues the wrong records again.",
+                remedy="Leave --folder away to check a run on its hosts, or say --folder HOST:FOLDER.",
             )
-        found = [fault.model_dump(mode="json") for _, fault in faults]
-        output.document({**result.model_dump(mode="json"), "found": found})
-        show_faults(output, faults)
-        output.line(verdict(result))
-        if repair and result.requeue:
-            _repair(fleet, output, path, run, result)
-        finish(0 if result.complete else EXIT_FAILED)
+        loaded = load_inventory(inventory_path(inventory))
+        place = place_of(Fleet(loaded, []), folder) or Place(loaded.local, folder)
+        with (
+            fleet_of(loaded, [place.host]) as there,
+            fleet_of(loaded, select(loaded, host, hosts if named else "all") if repair else []) as makers,
+        ):
+            backend = there.backend(place.host)
+            path = preparing.local_path(place.host, place.folder)
+            faults: list[tuple[str, Fault]] = []
+            here = preparing.local_path(place.host, model) if model else ""
+            request = VerifyRequest(folder=path, model=here, digests=not quick)
+            with live_lines(output, there) as lines:
+                result = verifying.verify_folder(
+                    backend, request, lambda place, fault: faults.append((place, fault)), lines
+                )
+            found = [fault.model_dump(mode="json") for _, fault in faults]
+            output.document({**result.model_dump(mode="json"), "found": found})
+            show_faults(output, faults)
+            output.line(verdict(result))
+            if repair and result.requeue:
+                _repair(makers, backend, output, path, run, result)
+            finish(0 if result.complete else EXIT_FAILED)
 
 
-def _repair(fleet: Fleet, output: Output, folder: str, run: str, result: VerifyResult) -> None:
-    plan = load(plan_path(fleet.inventory.path.absolute().parent, run or newest_run(fleet)))
-    for done in verifying.repair_folder(fleet, plan, fleet.local, folder, result.requeue):
+def _repair(fleet: Fleet, backend: Backend, output: Output, folder: str, run: str, result: VerifyResult) -> None:
+    plan = load(plan_path(fleet.inventory.path.absolute().parent, chosen_run(fleet, output, run)))
+    for done in verifying.repair_folder(fleet, plan, backend, folder, result.requeue):
         output.note(f"{done.host.name}: {done.error or f'{done.result.records} records queued again'}")
     output.note("Then: inv extract makes them, inv pull brings them.")
 
 
 @roost_task(
-    {"host": "the host where the destination is (default: this laptop)", "inventory": TARGET["inventory"]},
+    PLACES,
     JSON,
     folder="the destination (what inv pull --to was given)",
     out="the export's folder, made new",
@@ -119,27 +142,28 @@ def export(
     partial: bool = False,
     processes: int = 0,
     host: str | None = None,
+    hosts: str | None = None,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
     """Write a destination's records in the layout of a trainer, with its side files and a card."""
-    with data_session(host, inventory, json) as (fleet, output):
-        backend = preparing.where(fleet)
-        chosen = format or fleet.inventory.local.format
-        if chosen not in FORMATS:
-            raise UsageError(f"There is no format {chosen!r}.", remedy=f"Formats: {', '.join(FORMATS)}.")
-        if not folder or not out:
-            raise UsageError("An export needs --folder (a destination) and --out.")
-        paths = preparing.local_paths(fleet, backend, [folder, out])
-        request = ExportRequest(
-            folder=paths[0],
-            out=paths[1],
-            format=cast(Format, chosen),
-            model=preparing.local_paths(fleet, backend, [model])[0] if model else "",
-            partial=partial,
-            processes=processes or None,
-        )
+    with places(host, hosts, inventory, json) as (fleet, output):
+        demand("inv export --folder /data/kimi-1 --out /data/kimi-1-export", folder=folder, out=out)
+        if format and format not in FORMATS:
+            raise UsageError(f"There is no format {format!r}.", remedy=f"Formats: {', '.join(FORMATS)}.")
+
+        def one(backend: Backend) -> ExportResult:
+            there = backend.host
+            request = ExportRequest(
+                folder=preparing.local_path(there, folder),
+                out=preparing.local_path(there, out),
+                format=cast(Format, format or there.format),
+                model=preparing.local_path(there, model) if model else "",
+                partial=partial,
+                processes=processes or None,
+            )
+            return exporting.export(backend, request, lines)
+
         with live_lines(output, fleet) as lines:
-            result = exporting.export(backend, request, lines)
-        output.document(result.model_dump(mode="json"))
-        show_exported(output, result)
+            outcomes = fleet.each(one)
+        finish(show_places(output, fleet, outcomes, show_exported))

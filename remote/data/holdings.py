@@ -65,10 +65,11 @@ class Holdings:
 
 def of_destination(folder: Path) -> Holdings:
     """A destination's holdings; raises UsageError where `folder` is not one."""
+    identity = destination_identity(folder)
     dataset = DatasetFolder.open(folder)
     ledger = folder / "roost" / "ledger.sqlite"
     return Holdings(
-        identity=destination_identity(folder),
+        identity=identity,
         shards=folder / HIDDEN_STATES,
         rows=_delivered_rows(ledger),
         expected=np.arange(dataset.manifest.records, dtype=np.int64),
@@ -84,7 +85,7 @@ def destination_identity(folder: Path) -> Identity:
     except FileNotFoundError as error:
         raise UsageError(
             f"{folder} is not a place that shards were pulled to: it has no roost/manifest.json.",
-            remedy="Name the folder that was given to inv pull --to.",
+            remedy="Fill it with inv pull --to, or name the folder that inv pull --to was given.",
         ) from error
     except ValidationError as error:
         raise HostError(f"{path} could not be read.", remedy="Pull again: it is written anew.") from error

@@ -69,7 +69,8 @@ def _pip(target: Path, *arguments: str) -> None:
 
 def _link_shims(target: Path) -> None:
     """Put the shims on the venv's path, and have the one that must come before torchvision imported."""
-    packages = sysconfig.get_path("purelib", vars={"base": str(target), "platbase": str(target)})
+    # A venv's own scheme: Debian's Python answers for /usr/local otherwise.
+    packages = sysconfig.get_path("purelib", "venv", vars={"base": str(target), "platbase": str(target)})
     Path(packages, "roost-shims.pth").write_text(f"{SHIMS}\nimport roost_torchvision_schema\n")
 
 

@@ -103,6 +103,18 @@ def test_a_mistake_is_named_with_its_line_and_the_nearest_right_key(tmp_path: Pa
     assert "inventory.yaml" in str(raised.value)
 
 
+@pytest.mark.parametrize("flag", ["api-key", "--api_key", "admin-api-key", "api-k", "ssl-keyfile-password"])
+def test_a_secret_among_the_flags_is_refused_and_not_repeated(tmp_path: Path, flag: str) -> None:
+    text = f"hosts: {{a: {{}}}}\nmodes:\n  serve:\n    flags:\n      tp-size: 8\n      {flag}: s3cret\n"
+    with pytest.raises(InventoryError, match=r"inventory\.yaml line 6: the flag --.* would show its secret") as raised:
+        load(tmp_path, text)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_a_flag_that_only_begins_like_a_secret_one_is_none(tmp_path: Path) -> None:
+    load(tmp_path, "hosts: {a: {}}\nmodes: {serve: {flags: {ssl-keyfile: /key.pem, api-key: false}}}")
+
+
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InventoryError, match="could not be read: No such file"):
         load_inventory(tmp_path / "none.yaml")

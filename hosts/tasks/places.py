@@ -1,0 +1,77 @@
+"""Where a data verb runs: on the laptop, or on hosts of the inventory, each with its own files. Laptop's side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from hosts.console.live import DeadHosts
+from hosts.console.output import EXIT_FAILED, EXIT_OK, Output
+from hosts.errors import UsageError
+from hosts.fleet import Fleet, Outcome
+from hosts.inventory.load import inventory_path, load_inventory
+from hosts.inventory.select import select
+from hosts.tasks.session import TARGET, printing
+
+T = TypeVar("T", bound=BaseModel)
+
+PLACES = {
+    "host": "run on this host, where the paths then are (default: on this laptop)",
+    "hosts": "the same on several hosts, each with the paths of its own: names and groups, or 'all'",
+    "inventory": TARGET["inventory"],
+}
+
+
+@contextmanager
+def places(host: str | None, hosts: str | None, inventory: str | None, json: bool) -> Iterator[tuple[Fleet, Output]]:
+    """The fleet of the hosts that were named, or of the laptop alone; connections end with the block."""
+    with printing(json) as output:
+        loaded = load_inventory(inventory_path(inventory))
+        named = host is not None or hosts is not None
+        fleet = Fleet(loaded, select(loaded, host, hosts) if named else [loaded.local])
+        fleet.watcher = DeadHosts(output)
+        try:
+            yield fleet, output
+        finally:
+            fleet.close()
+
+
+def show_places(
+    output: Output,
+    fleet: Fleet,
+    outcomes: Sequence[Outcome[T]],
+    show: Callable[[Output, T], None],
+    failed: Callable[[T], bool] = lambda _: False,
+) -> int:
+    """Show the laptop's result as it is, or that of every host under its name; return the exit code.
+
+    Raises the laptop's own error.
+    """
+    if fleet.hosts == [fleet.inventory.local]:
+        result = outcomes[0].result
+        output.document(result.model_dump(mode="json"))
+        show(output, result)
+        return EXIT_FAILED if failed(result) else EXIT_OK
+
+    def by_host() -> None:
+        for outcome in outcomes:
+            if outcome.value is not None:
+                output.line(f"{outcome.host.name}:")
+                show(output, outcome.value)
+
+    return output.outcomes(outcomes, failed=failed, details=by_host)
+
+
+def demand(example: str, **options: object) -> None:
+    """Raise UsageError naming every option that was not given, with `example` for what to type.
+
+    They are no positional arguments, for Invoke would take `--help` for the value of one.
+    """
+    missing = [f"--{name}" for name, value in options.items() if not value]
+    if missing:
+        listed = " and ".join([", ".join(missing[:-1]), missing[-1]] if len(missing) > 1 else missing)
+        verb = "is" if len(missing) == 1 else "are"
+        raise UsageError(f"{listed} {verb} missing.", remedy=f"As in: {example}")
