@@ -3,8 +3,9 @@
     python benchmarks/collectives.py --gpus 0,1 --hidden 7168 --out benchmarks/results
 
 Settings are interleaved over several rounds and compared by the ratio of medians to the untouched environment. A
-setting that crashes, hangs or is ignored is a row of the table. Needs two GPUs, since a one-rank collective is no
-measurement; `--gpus ""` tries the mechanism with two gloo ranks. NVLink multicast (NVLS) stays off.
+setting that crashes, hangs or is ignored is a row of the table. A one-rank collective is no measurement: without two
+GPUs it says "not measured" and why, and writes nothing; `--gpus ""` tries the mechanism with two gloo ranks. NVLink
+multicast (NVLS) stays off.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from remote.context import Context
+from remote.errors import HostError
 from remote.messages.tune import ScreenRequest, ScreenResult
 from remote.paths import Workdir
 from remote.report import Report
@@ -61,7 +63,10 @@ def main() -> None:
         for name, setting in SETTINGS.items():
             logs = given.logs / name.split(" (")[0].replace(" ", "-") if given.logs and not round_number else None
             request = ScreenRequest(env={"NCCL_NVLS_ENABLE": "0", **setting}, gpus=gpus, hidden_size=given.hidden)
-            results[name].append(screen(request, context, keep_logs=logs))
+            try:
+                results[name].append(screen(request, context, keep_logs=logs))
+            except HostError as error:
+                raise SystemExit(f"not measured: {error}") from None
             print(name, results[name][-1].status, f"{results[name][-1].seconds:.1f} s", flush=True)
     write(given.out, results, gpus, given.hidden)
 
