@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from remote.capture.request_id import RequestId
 from remote.errors import HostError, RecordError
+from remote.extract import conditions
 from remote.extract.assignment import Work
 from remote.extract.backlog import Task
 from remote.extract.client import Answer, AttemptError, ServerGoneError
@@ -66,7 +67,8 @@ class Harvest:
     async def attempt(self, task: Task, endpoint: Endpoint) -> Row:
         """Run one try to its committed row; gives the try's tokens back to `endpoint` once the prefill is over.
 
-        Raises ServerGoneError, AttemptError, CaptureError or RecordError for this try, HostError for the host.
+        Raises ServerGoneError, AttemptError, CaptureError, NoRoomError or RecordError for this try, HostError for
+        the host.
         """
         index, tokens = int(self.work.index[task.position]), self.work.tokens(task.position)
         rid, sampled = self.rid(task), is_sampled(index, self.work.assignment.parity_rate)
@@ -107,14 +109,18 @@ class Harvest:
     async def _await_dump(self, dump: asyncio.Future[Found], endpoint: Endpoint) -> Found:
         """The dump follows the answer, from capture's own writer threads: within the time of a request."""
         life, seconds = endpoint.life, self.work.assignment.request_timeout_seconds
-        deadline = asyncio.get_running_loop().time() + seconds
+        answered, full = asyncio.get_running_loop().time(), False
         while True:
+            full = full or conditions.room_bytes(endpoint.dump_dir) < conditions.CAUSE_BYTES
             done, _ = await asyncio.wait({dump}, timeout=min(LIFE_POLL_SECONDS, seconds))
             if done:
                 return dump.result()
             if not endpoint.ready or endpoint.life != life:
                 raise ServerGoneError("The server ended between its answer and the dump.")
-            if asyncio.get_running_loop().time() > deadline:
+            waited = asyncio.get_running_loop().time() - answered
+            if full and waited > conditions.FULL_GRACE_SECONDS:
+                raise conditions.NoRoomError("The RAM disk was full, and no dump came.")
+            if waited > seconds:
                 raise AttemptError(f"The server answered, but no dump came within {seconds:g} s.")
 
     async def _compare(

@@ -6,6 +6,8 @@ Runs on the host inside the extractor's event loop; reads files and the file sys
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
@@ -13,6 +15,28 @@ from pydantic import ValidationError
 from remote.extract.epochs import newest_epoch
 from remote.messages.extract import Assignment, Control
 from remote.paths import RunPaths
+
+CAUSE_BYTES = 1 << 16
+"""With less than this free in the RAM disk, capture may find no room to say why there is no dump."""
+FULL_GRACE_SECONDS = 5.0
+"""After an answer; a dump that found room in the RAM disk is there within milliseconds."""
+
+
+class NoRoomError(Exception):
+    """The RAM disk was full to the last byte when the dump was due: nothing is wrong with the record."""
+
+
+def room_bytes(directory: Path) -> int:
+    """Free in a dump directory's file system for this user, 0 where no file more can be made.
+
+    A directory that is not there lacks nothing: whoever uses it says so.
+    """
+    try:
+        status = os.statvfs(directory)
+    except OSError:
+        return sys.maxsize
+    full = status.f_files > 0 and status.f_favail == 0
+    return 0 if full else status.f_bavail * status.f_frsize
 
 
 class Conditions:

@@ -20,7 +20,7 @@ from remote.extract.backlog import Backlog, Task
 from remote.extract.canaries import Canaries
 from remote.extract.client import Client
 from remote.extract.commit import Committer
-from remote.extract.conditions import Conditions
+from remote.extract.conditions import CAUSE_BYTES, Conditions, room_bytes
 from remote.extract.endpoint import Budget, Endpoint, endpoints
 from remote.extract.judgement import DEATHS_ALONE, TRY_ERRORS, Judgement
 from remote.extract.ledger import Ledger
@@ -172,8 +172,17 @@ class Extractor:
         if not any(endpoint.ready for endpoint in self._endpoints):
             return self._without_server(now)
         self._unready_since = None
+        if starved := self._starved(size):
+            return False if self._flying else self._say("waiting", starved)
         self._say("running")
         return True
+
+    def _starved(self, size: int) -> str:
+        """Why no dump of `size` bytes finds room in any RAM disk; "" where one does."""
+        full = [one.dump_dir for one in self._endpoints if one.ready and room_bytes(one.dump_dir) < size + CAUSE_BYTES]
+        if len(full) < sum(endpoint.ready for endpoint in self._endpoints):
+            return ""
+        return f"The RAM disk of {full[0]} has no room for the next record's dump."
 
     def _without_server(self, now: float) -> bool:
         why = " ".join(endpoint.why_not_ready() for endpoint in self._endpoints)
@@ -203,7 +212,11 @@ class Extractor:
         ready = [endpoint for endpoint in self._endpoints if endpoint.ready and endpoint.admits(length)]
         if task.deaths >= DEATHS_ALONE:
             ready = [endpoint for endpoint in ready if endpoint.requests == 0]
-        free = [endpoint for endpoint in ready if self._dumps[endpoint.dump_dir].admits(size)]
+        free = [
+            endpoint
+            for endpoint in ready
+            if self._dumps[endpoint.dump_dir].admits(size) and room_bytes(endpoint.dump_dir) >= size + CAUSE_BYTES
+        ]
         if ready and not free:
             self._progress.state.backpressure_seconds += TICK_SECONDS
         return min(free, key=lambda endpoint: endpoint.tokens.used, default=None)

@@ -13,6 +13,7 @@ from remote.extract.assignment import Work
 from remote.extract.backlog import Backlog, Task
 from remote.extract.client import AttemptError, RefusedError, ServerGoneError
 from remote.extract.commit import Committer
+from remote.extract.conditions import NoRoomError
 from remote.extract.endpoint import Endpoint
 from remote.extract.ledger import Ledger, Row
 from remote.extract.progress import Progress
@@ -24,9 +25,9 @@ DEATHS_ALONE = 2
 """From the second death on a record travels alone, so that the third one can only be its own doing."""
 DEATHS_LIMIT = 3
 
-TryError = ServerGoneError | AttemptError | CaptureError | RecordError
+TryError = ServerGoneError | AttemptError | CaptureError | NoRoomError | RecordError
 """What a try may raise that is not the host's fault."""
-TRY_ERRORS = (ServerGoneError, AttemptError, CaptureError, RecordError)
+TRY_ERRORS = (ServerGoneError, AttemptError, CaptureError, NoRoomError, RecordError)
 
 
 class Judgement:
@@ -53,6 +54,10 @@ class Judgement:
 
     async def failed(self, task: Task, endpoint: Endpoint, life: tuple[int, float], error: TryError) -> None:
         """Decide about a try that failed on `endpoint`, whose life was `life` when it began."""
+        if isinstance(error, NoRoomError):
+            self._progress.state.retries += 1
+            self._backlog.retry(task, time.monotonic())
+            return
         if isinstance(error, ServerGoneError):
             endpoint.refresh()
             if not endpoint.ready or endpoint.life != life:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from remote.errors import HostError, RoostError, UsageError
-from remote.extract import attempt, conditions, judgement
+from remote.extract import attempt, conditions, extractor, judgement
 from remote.extract.progress import read_state
 from remote.extract.store import store
 from remote.messages.extract import ExtractorState
@@ -24,7 +24,7 @@ class Running:
         self._host = host
         self.state: ExtractorState | None = None
         self.error: RoostError | None = None
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -244,3 +244,21 @@ def _nonces(host: Host) -> set[str]:
 
     with Ledger(host.paths.ledger) as ledger:
         return ledger.nonces()
+
+
+def test_a_ram_disk_that_others_fill_to_the_last_byte_is_waited_for_and_costs_no_try(
+    host: Host, running: Callable[[Host], Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Capture then cannot even say why there is no dump: the request's own timeout would be the first to end it."""
+    room = {"bytes": 1 << 30}
+    monkeypatch.setattr(conditions, "room_bytes", lambda _: room["bytes"])
+    monkeypatch.setattr(extractor, "room_bytes", lambda _: room["bytes"])
+    monkeypatch.setattr(conditions, "FULL_GRACE_SECONDS", 0.2)
+    host.serve(faults={"3": ["none", ""]}, delay=0.1)
+    host.assign([16] * 20, in_flight_tokens=16, request_timeout_seconds=3600.0, max_attempts=1)
+    run = running(host)
+    until(lambda: len(host.states()) == 3, "the record before the one whose dump finds no room")
+    room["bytes"] = 0
+    until(says(host, "waiting", "no room for the next record's dump"), "waiting for the RAM disk")
+    room["bytes"] = 1 << 30
+    assert run.end().counts.done == 20
