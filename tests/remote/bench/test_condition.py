@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import psutil
+import pytest
+
 from remote.bench.cases import cases
-from remote.bench.condition import parse
+from remote.bench.condition import parse, strangers
 from remote.messages.bench import BenchRequest
+from remote.messages.server import ProcessRef, ServerState
+from remote.servers.gpu import Gpu
 
 
 def test_a_gpu_that_is_slowed_down_says_why_and_an_idle_one_does_not() -> None:
@@ -27,3 +32,16 @@ def test_values_that_the_driver_does_not_know_stay_unset() -> None:
 def test_prefill_lengths_beyond_the_context_are_left_out() -> None:
     request = BenchRequest(profiles=["prefill"], prefill_lengths=[512, 4095, 8192])
     assert [case.prompt_tokens for case in cases(request, context_length=4096)] == [512]
+
+
+def test_a_foreign_process_on_the_servers_own_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = psutil.Process()
+    ref = ProcessRef(pid=own.pid, created_at=own.create_time())
+    ours, other = {own.pid: 1 << 30, 77: 3 << 30}, {78: 1 << 30}
+    shown = [Gpu(0, "NVIDIA H200", 1 << 37, 0, ours), Gpu(1, "NVIDIA H200", 1 << 37, 0, other)]
+    monkeypatch.setattr("remote.bench.condition.gpus", lambda: shown)
+    spec = {"name": "main", "mode": "serve", "model": "/m", "port": 8000}
+    state = ServerState.model_validate(
+        {**spec, "status": "ready", "command": [], "log": "", "spec": {**spec, "gpus": [0]}, "server": ref}
+    )
+    assert strangers(state) == ["GPU 0 is also used by pid 77 (3.0 GiB)."]
