@@ -7,71 +7,46 @@ and leaves neither behind. Exit code 1 where a trial failed; its line's seed rep
 from __future__ import annotations
 
 import argparse
+import datetime
 import itertools
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
 
 from tests.faults import namespaces
+from tests.faults.box import CLONE
 from tests.faults.faults import FAULTS, Fault
 from tests.faults.fleet import PATTERN_RUN, RECORDS, FaultFleet, fault_fleet
+from tests.faults.results import RANDOM, Result, append, totals
 from tests.faults.trial import Trial
 
-
-@dataclass
-class Totals:
-    """What all trials came to."""
-
-    runs: int = 0
-    failed: int = 0
-    records: int = 0
-    lost: int = 0
-    duplicated: int = 0
-    corrupt: int = 0
-
-    def add(self, trial: Trial, ended_well: bool) -> None:
-        self.runs += 1
-        self.failed += not ended_well
-        self.records += RECORDS
-        self.lost += len(trial.account.lost)
-        self.duplicated += len(trial.account.duplicated)
-        self.corrupt += len(trial.account.corrupt)
-
-    def __str__(self) -> str:
-        return (
-            f"runs {self.runs}, failed {self.failed}, records {self.records}, lost {self.lost}, "
-            f"duplicated {self.duplicated}, corrupt {self.corrupt}"
-        )
+ENDED_WELL = "every record delivered once"
 
 
 def main(arguments: list[str]) -> int:
     options = _options(arguments)
+    if options.seed is None:
+        options.seed = random.SystemRandom().randrange(1 << 31)
+        arguments = [*arguments, "--seed", str(options.seed)]
+    if options.fleets > 1 and options.part is None:
+        return _side_by_side(options, arguments)
     why = namespaces.enter("tests.faults", arguments)
     if why:
         print(f"No namespaces: {why}. On loopback instead, without the faults that need them.", flush=True)
-    seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
-    print("| fault | moment | victim | seed | seconds | outcome |\n|---|---|---|---|---|---|", flush=True)
-    totals, begun = Totals(), time.monotonic()
-    with fault_fleet(isolated=not why) as fleet:
-        built = time.monotonic() - begun
-        for number, (fault, moment) in enumerate(_schedule(options, isolated=not why)):
-            _run(fleet, fault, moment, seed + number, totals)
-            if options.minutes and time.monotonic() - begun > options.minutes * 60:
-                break
-        left = fleet.end()
-    for what in left:
-        print(f"left over after inv stop and inv clean: {what}")
-    print(f"\n{totals}; {time.monotonic() - begun:.0f} s, {built:.0f} s of it until the fleet stood; first seed {seed}")
-    return 1 if totals.failed or left else 0
+    return _run_all(options, isolated=not why)
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seed", type=int, help="of the first trial; each further one's is one more")
     parser.add_argument("--only", action="append", default=[], metavar="NAME[:MOMENT]", help="may be repeated")
-    parser.add_argument("--minutes", type=float, default=0, help="go round at random moments until then")
+    parser.add_argument("--minutes", type=float, default=0, help="at random moments, for so long")
+    parser.add_argument("--fleets", type=int, default=1, help="so many fleets side by side")
+    parser.add_argument("--results", type=Path, help="append a line of JSON a trial to this file")
+    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     known = {fault.name for fault in FAULTS}
     unknown = {name.split(":")[0] for name in options.only} - known
@@ -80,8 +55,40 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
+def _side_by_side(options: argparse.Namespace, arguments: list[str]) -> int:
+    """A process a fleet, each with its part of the trials."""
+    argv = [sys.executable, "-m", "tests.faults", *arguments]
+    parts = [subprocess.Popen([*argv, "--part", str(part)], cwd=CLONE) for part in range(options.fleets)]
+    return max(part.wait() for part in parts)
+
+
+def _run_all(options: argparse.Namespace, *, isolated: bool) -> int:
+    begun = time.monotonic()
+    part, revision = options.part or 0, _revision()
+    results: list[Result] = []
+    if not part:
+        print("| fault | moment | victim | seed | seconds | outcome |\n|---|---|---|---|---|---|", flush=True)
+    with fault_fleet(isolated=isolated) as fleet:
+        built = time.monotonic() - begun
+        trials = itertools.islice(enumerate(_schedule(options, isolated=isolated)), part, None, options.fleets)
+        for number, (fault, moment) in trials:
+            result = _run(fleet, fault, moment, options.seed + number, revision)
+            print(result.row(), flush=True)
+            results.append(result)
+            if options.results is not None:
+                append(options.results, result)
+            if options.minutes and time.monotonic() - begun > options.minutes * 60:
+                break
+        left = fleet.end()
+    for what in left:
+        print(f"left over after inv stop and inv clean: {what}")
+    seconds = f"{time.monotonic() - begun:.0f} s, {built:.0f} s of it until the fleet stood"
+    print(f"\n{totals(results)}; {seconds}; first seed {options.seed}")
+    return 1 if any(result.failed for result in results) or left else 0
+
+
 def _schedule(options: argparse.Namespace, *, isolated: bool) -> Iterator[tuple[Fault, str]]:
-    """Every fault at each of its moments once; with `--minutes`, at random moments for ever after."""
+    """Every fault at each of its moments once; with `--minutes`, faults in any order at random moments for ever."""
     wanted = [tuple(name.split(":")) for name in options.only]
     trials = [
         (fault, moment)
@@ -90,28 +97,51 @@ def _schedule(options: argparse.Namespace, *, isolated: bool) -> Iterator[tuple[
         for moment in fault.moments
         if not wanted or (fault.name,) in wanted or (fault.name, moment) in wanted
     ]
-    yield from trials
-    if options.minutes:
-        last = {fault.name: (fault, moment) for fault, moment in trials}
-        yield from itertools.cycle(last.values())
+    if not options.minutes:
+        yield from trials
+        return
+    at_random = [trial for trial in trials if trial[1] == RANDOM] or trials
+    draw = random.Random(options.seed)
+    while True:
+        yield from draw.sample(at_random, len(at_random))
 
 
-def _run(fleet: FaultFleet, fault: Fault, moment: str, seed: int, totals: Totals) -> None:
+def _run(fleet: FaultFleet, fault: Fault, moment: str, seed: int, revision: str) -> Result:
     draw = random.Random(seed)
     own = fault.step == "extract" or fault.own_run
-    run = f"trial-{totals.runs}" if own else PATTERN_RUN
+    run = f"trial-{seed}" if own else PATTERN_RUN
     trial = Trial(fleet, fault, moment, run, draw.choice(sorted(fleet.boxes)), draw)
-    begun, outcome = time.monotonic(), "every record delivered once"
+    begun, outcome = time.monotonic(), ENDED_WELL
     try:
         trial.go()
     except Exception as error:
         outcome = f"FAILED: {type(error).__name__}: {error}".replace("\n", " ")
-    totals.add(trial, not outcome.startswith("FAILED"))
-    seconds = time.monotonic() - begun
-    notes = f" ({'; '.join(trial.notes)})" if trial.notes else ""
-    print(f"| {fault.name} | {moment} | {trial.victim} | {seed} | {seconds:.0f} | {outcome}{notes} |", flush=True)
-    if outcome.startswith("FAILED"):
         fleet.heal()
+    return Result(
+        fault=fault.name,
+        moment=moment if trial.fraction is None else f"{RANDOM} {trial.fraction:.2f}",
+        hosts=len(trial.names),
+        victim=trial.victim,
+        seed=seed,
+        seconds=round(time.monotonic() - begun, 1),
+        outcome=outcome,
+        records=RECORDS,
+        lost=len(trial.account.lost),
+        duplicated=len(trial.account.duplicated),
+        corrupt=len(trial.account.corrupt),
+        quarantined=len(trial.account.quarantined),
+        notes=trial.notes,
+        revision=revision,
+        at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def _revision() -> str:
+    """The commit on trial; "" where this is no clone."""
+    asked = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=CLONE, capture_output=True, text=True, check=False
+    )
+    return asked.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from tests.faults.box import is_extractor, is_sender, is_server, is_sshd
+from tests.faults.results import RANDOM
 
 if TYPE_CHECKING:
     from tests.faults.trial import Trial
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Action = Callable[["Trial"], None]
 Step = Literal["extract", "pull"]
 
-MOMENTS: dict[str, float | None] = {"first": 0.0, "half": 0.5, "last": 0.9, "random": None}
+MOMENTS = {"first": 0.0, "half": 0.5, "last": 0.9}
 """Share of the victim's records that are finished (extract), or of all that are delivered (pull)."""
 BEFORE = "before"
 """Struck between extraction and pull."""
@@ -42,7 +43,7 @@ class Fault:
     strike: Action
     mend: Action = nothing
     restore: Action = nothing
-    moments: tuple[str, ...] = tuple(MOMENTS)
+    moments: tuple[str, ...] = (*MOMENTS, RANDOM)
     needs_namespaces: bool = False
     unreachable: bool = False
     """While it lasts, a call to the victim must end in time with a sentence, and the other host must answer."""
@@ -52,6 +53,11 @@ class Fault:
     """Changes what the hosts have, so that a pull needs a run of its own."""
     refusal: str = ""
     """Words that the interrupted command must say."""
+
+    @property
+    def needs_other(self) -> bool:
+        """Whether it concerns the host that it does not strike."""
+        return self.gone or self.unreachable
 
 
 def _kill(is_meant: Callable[[list[str]], bool]) -> Action:

@@ -30,12 +30,14 @@ from hosts.commands.pull import Pulled, pull
 from hosts.commands.stop import stop
 from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.load import load_inventory
-from hosts.plan.plan import load, plan_path, save
+from hosts.plan.plan import Plan, load, plan_path, save
 from hosts.practice.models import tiny_model
 from hosts.practice.paths import PracticePaths
 from hosts.pull.pull import Wish
+from remote.extract.lock import is_locked
 from remote.files import write_whole
 from remote.messages.dataset import PrepareRequest, Ranges
+from remote.paths import Workdir
 from tests.faults import checker
 from tests.faults.box import CLONE, Box, is_sshd
 
@@ -56,6 +58,8 @@ class FaultFleet:
     isolated: bool
     boxes: dict[str, Box] = field(default_factory=dict)
     truth: dict[int, str] = field(default_factory=dict)
+    uncleaned: list[str] = field(default_factory=list)
+    """Runs whose folders are still on the boxes."""
 
     @property
     def laptop(self) -> Path:
@@ -77,21 +81,30 @@ class FaultFleet:
         with fleet_of(inventory, chosen) as fleet:
             yield fleet
 
-    def begin_run(self, run: str) -> None:
-        """Plan a run of its own over both boxes, as the first one was planned."""
-        path = plan_path(self.laptop, run)
-        save(load(plan_path(self.laptop, PATTERN_RUN)).model_copy(update={"run": run}), path)
+    def begin_run(self, run: str, names: tuple[str, ...]) -> None:
+        """Plan a run of its own over both boxes or one of them, as the first ones were planned."""
+        pattern = PATTERN_RUN if len(names) > 1 else f"only-{names[0]}"
+        save(self.plan(pattern).model_copy(update={"run": run}), plan_path(self.laptop, run))
+        self.uncleaned.append(run)
+
+    def plan(self, run: str) -> Plan:
+        """A run's plan as it stands."""
+        return load(plan_path(self.laptop, run))
 
     def extract(self, run: str, *names: str, delivered: Ranges | None = None) -> extraction.Started:
         """`inv extract --detach`."""
         with self.connected(*names) as fleet:
             return extraction.start(fleet, run, delivered=delivered)
 
-    def follow(self, run: str, *names: str) -> dict[str, str]:
-        """Wait until no extractor of the run is at work; how each host ended."""
-        with self.connected(*names) as fleet:
+    def follow(self, run: str) -> dict[str, str]:
+        """`inv extract` as it waits until no extractor of the run is at work; how each host ended."""
+        with self.connected() as fleet:
             ended = extraction.follow(fleet, run, lambda *_: None)
         return {outcome.host.name: outcome.result.state.status for outcome in ended}
+
+    def extracts(self, run: str, name: str) -> bool:
+        """Whether a box has an extractor of the run at work, by the lock that the kernel keeps for it."""
+        return self.boxes[name].is_on and is_locked(Workdir(self.boxes[name].workdir).run(run))
 
     def pull(self, run: str, destination: Path, *names: str, check: bool = False) -> Pulled:
         """`inv pull`."""
@@ -124,14 +137,31 @@ class FaultFleet:
         for name in self.boxes:
             for run in (self.boxes[name].workdir / "runs").glob("trial-*"):
                 shutil.rmtree(run)
+        self.uncleaned.clear()
         self.restore_pattern()
+
+    def clean(self) -> list[str]:
+        """`inv clean` of every trial's run; what is left over of them."""
+        left: list[str] = []
+        for name, box in self.boxes.items():
+            runs = [run for run in self.uncleaned if self.run_folder(name, run).exists()]
+            if runs:
+                with self.connected(name) as fleet:
+                    (cleaned,) = clean(fleet, names=runs, older_than_days=0, force=True)
+                left += [] if cleaned.error is None else [f"{name}: {cleaned.error}"]
+            for run in runs or self.uncleaned[-1:]:
+                left += checker.leftovers(box.workdir, box.ramdisk / "sglang_hs", run)
+        self.uncleaned.clear()
+        # What a killed server had aside is swept by its next start, or by inv stop at the suite's end.
+        return [path for path in left if "/sglang_hs/.aside-" not in path]
 
     def end(self) -> list[str]:
         """`inv stop` and `inv clean` of everything; what is left over on the boxes after that."""
+        left = self.clean()
         with self.connected() as fleet:
             stopped = stop(fleet, names=[], grace_seconds=5.0)
             cleaned = clean(fleet, names=[PATTERN_RUN], older_than_days=0, force=True)
-        left = [f"{one.host.name}: {one.error}" for one in stopped if one.error is not None]
+        left += [f"{one.host.name}: {one.error}" for one in stopped if one.error is not None]
         left += [f"{one.host.name}: {one.error}" for one in cleaned if one.error is not None]
         for box in self.boxes.values():
             left += _processes_left(box)
@@ -188,6 +218,9 @@ def _build(fleet: FaultFleet) -> None:
     with fleet.connected() as connected:
         _dataset(connected, model, dataset)
         assert plan(connected, dataset, PATTERN_RUN).fits
+    for name in fleet.boxes:
+        with fleet.connected(name) as connected:
+            assert plan(connected, dataset, f"only-{name}").fits
     fleet.truth = _undisturbed(fleet)
 
 

@@ -1,7 +1,8 @@
 """What runs as process 1 of a box: its own sshd, its own stand-in server, its own RAM disk. Ends with its stdin.
 
 A program, started by `tests.faults.box` inside the box's namespaces (or, without any, on loopback). Reads one JSON
-line `Power`, answers one with its ports, and then starts the stand-in anew for every further line (its `Config`).
+line `Power`, answers one with its ports, and then starts the stand-in anew for every further line (fields of its
+`Config`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 import urllib.request
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from hosts.practice.sshd import PrivateSshd, free_port
 from remote.paths import Workdir
 from remote.servers import dump
 from remote.servers.processes import MARK
-from tests.remote.extract.standin import Config
 
 RAMDISK = "/dev/shm"
 SSH_PORT, SERVER_PORT = 22, 30000
@@ -56,26 +56,26 @@ def main() -> None:
     threading.Thread(target=_reap, daemon=True).start()
     _say({"ssh_port": port, "server_port": SERVER_PORT if power.isolated else free_port()})
     for line in sys.stdin:
-        _serve(Config(**json.loads(line)))
+        _serve(json.loads(line))
         _say({})
     sshd.stop(ref)
     for child in psutil.Process().children(recursive=True):
         child.kill()
 
 
-def _serve(config: Config) -> None:
+def _serve(config: dict[str, Any]) -> None:
     """Start the stand-in, and return once it is ready by its state file."""
-    server = Workdir(Path(config.workdir)).server(config.name)
+    server = Workdir(Path(config["workdir"])).server("main")
     mark = f"{server.root}#{secrets.token_hex(8)}"
-    log = Path(config.workdir).parent / "standin.log"
+    log = Path(config["workdir"]).parent / "standin.log"
     with log.open("ab") as output:
-        argv = [sys.executable, str(STANDIN), str(config.port)]
-        environ = {**os.environ, MARK: mark, "HOME": str(Path(config.workdir).parent)}
+        argv = [sys.executable, str(STANDIN), str(config["port"])]
+        environ = {**os.environ, MARK: mark, "HOME": str(Path(config["workdir"]).parent)}
         subprocess.Popen(
             argv, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
-    dump.claim(Path(config.dump_dir), mark)
-    url, body = f"http://127.0.0.1:{config.port}/configure", json.dumps(asdict(config)).encode()
+    dump.claim(Path(config["dump_dir"]), mark)
+    url, body = f"http://127.0.0.1:{config['port']}/configure", json.dumps(config).encode()
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:

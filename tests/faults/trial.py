@@ -5,6 +5,7 @@ Called by the suite's runner. Raises nothing for what the product does wrong: th
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -15,21 +16,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from hosts.commands.clean import clean
 from hosts.commands.extract import delivered_to
 from hosts.commands.status import status
-from hosts.plan.plan import load, plan_path
 from tests.faults import checker
 from tests.faults.box import Box, is_extractor, is_sender
 from tests.faults.checker import Account
 from tests.faults.faults import BEFORE, MOMENTS, Fault
-from tests.faults.fleet import PATTERN_RUN, RECORDS, FaultFleet
+from tests.faults.fleet import DELAY_SECONDS, PATTERN_RUN, RECORDS, FaultFleet
+from tests.faults.results import RANDOM
 
 TRIAL_SECONDS = 240
 COMMAND_SECONDS = 120.0
 """In which every command must have ended, whatever broke."""
 MOMENT_SECONDS = 60.0
 RESUMES = 4
+CLEANED_TOGETHER = 8
+"""Runs that one `inv clean` removes."""
 RATE = "300KB"
 """Of the pull that a fault strikes, so that it has a middle."""
 
@@ -51,6 +53,8 @@ class Trial:
     notes: list[str] = field(default_factory=list)
     account: Account = field(default_factory=Account)
     planted: list[tuple[str, int]] = field(default_factory=list)
+    fraction: float | None = None
+    """How much of the step is done when the fault strikes at a random moment."""
     _command: subprocess.Popen[str] | None = None
     _killed: bool = False
 
@@ -61,6 +65,12 @@ class Trial:
     @property
     def other(self) -> str:
         return next(name for name in self.fleet.boxes if name != self.victim)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The hosts of the trial's run: at a random moment of an extraction the victim alone, where that will do."""
+        alone = self.moment == RANDOM and self.fault.step == "extract" and not self.fault.needs_other
+        return (self.victim,) if alone else tuple(self.fleet.boxes)
 
     @property
     def destination(self) -> Path:
@@ -99,41 +109,45 @@ class Trial:
             shutil.rmtree(self.destination, ignore_errors=True)
 
     def _go(self) -> None:
+        if self.moment == RANDOM:
+            self.fraction = self.draw.random()
         if self.run != PATTERN_RUN:
-            self.fleet.begin_run(self.run)
-            self.fleet.extract(self.run)
+            self.fleet.begin_run(self.run, self.names)
+            self.fleet.extract(self.run, *self.names)
         if self.fault.step == "extract":
             self._strike_extraction()
         else:
             self._strike_pull()
         if self.fault.unreachable:
             self._ask_while_broken()
-        elif self.fault.step == "extract":
+        elif self.fault.step == "extract" and self.moment != RANDOM:
             self._ask()
         self._judge()
         self.fault.mend(self)
-        self._finish(self.other if self.fault.gone else "")
+        self._finish((self.other,) if self.fault.gone else self.names)
         self.fault.restore(self)
         if self.fault.gone:
             self._come_back()
         self._clean()
 
     def _strike_extraction(self) -> None:
-        share = load(plan_path(self.fleet.laptop, self.run)).share(self.victim)
+        share = self.fleet.plan(self.run).share(self.victim)
         assert share is not None
-        wanted = self._fraction() * share.records
-        _await(lambda: len(checker.finished(self._run_folder(self.victim))) >= wanted, "the moment")
+        wanted = self._share_done() * share.records
+        shards = self._run_folder(self.victim) / "shards"
+        _await(lambda: shards.is_dir() and _shards(shards) >= wanted, "the moment")
+        time.sleep(self.draw.uniform(0, DELAY_SECONDS))  # anywhere between two records
         self.fault.strike(self)
 
     def _strike_pull(self) -> None:
         if self.run != PATTERN_RUN:
-            self.fleet.follow(self.run)
+            self._await_extractors(self.names)
         if self.moment == BEFORE:
             self.fault.strike(self)
         command = ("pull", "--hosts", "all", "--to", str(self.destination), "--run", self.run, "--limit-rate", RATE)
         self._command = process = self.fleet.inv(*command)
         if self.moment != BEFORE:
-            wanted = self._fraction() * RECORDS
+            wanted = self._share_done() * RECORDS
             _await(lambda: process.poll() is not None or self._arrived() >= wanted, "the moment")
             self.fault.strike(self)
         said = self._said(may_fail=True)
@@ -157,9 +171,10 @@ class Trial:
             raise TrialError(f"{process.args!r} ended with {process.returncode}: {said[-300:]}")
         return said
 
-    def _fraction(self) -> float:
-        fraction = MOMENTS[self.moment]
-        return self.draw.random() if fraction is None else fraction
+    def _share_done(self) -> float:
+        if self.fraction is not None:
+            return self.fraction
+        return MOMENTS[self.moment]
 
     def _arrived(self) -> int:
         folder = self.destination / "hidden_states"
@@ -186,8 +201,8 @@ class Trial:
     def _run_folder(self, host: str) -> Path:
         return self.fleet.run_folder(host, self.run)
 
-    def _examined(self) -> Account:
-        runs = {name: self._run_folder(name) for name in self.fleet.boxes}
+    def _examined(self, *names: str) -> Account:
+        runs = {name: self._run_folder(name) for name in names or self.fleet.boxes}
         return checker.examine(self.destination, runs, self.fleet.truth, self.planted)
 
     def _judge(self) -> None:
@@ -195,19 +210,13 @@ class Trial:
         if self.account.faults:
             raise TrialError("; ".join(self.account.faults))
 
-    def _finish(self, only: str) -> None:
-        """Resume until every record is delivered, as a person would: extract, pull, and look again."""
-        names = (only,) if only else tuple(self.fleet.boxes)
+    def _finish(self, names: tuple[str, ...]) -> None:
+        """Resume until every record is delivered, as a person would: extract what is open, pull, and look again."""
         for _ in range(RESUMES):
-            if self.run != PATTERN_RUN and len(self._examined().delivered) < RECORDS:
-                delivered = delivered_to(self.destination) if only and self._arrived() >= 0 else None
-                started = self.fleet.extract(self.run, *names, delivered=delivered)
-                for outcome in started.outcomes:
-                    if outcome.error is not None:
-                        self.note(f"{outcome.host.name}: {outcome.error}")
-                self.fleet.follow(self.run, *names)
-            pulled = self.fleet.pull(self.run, self.destination, *names)
-            if not pulled.missing:
+            self._await_extractors(names)
+            if self.run != PATTERN_RUN and self._examined(*names).open:
+                self._resume(names)
+            if not self.fleet.pull(self.run, self.destination, *names).missing:
                 break
         self.planted.clear()
         self._judge()
@@ -215,9 +224,20 @@ class Trial:
             causes = sorted(set(self.account.quarantined.values()))
             raise TrialError(f"{RECORDS - len(self.account.delivered)} records did not arrive: {causes}")
 
+    def _resume(self, names: tuple[str, ...]) -> None:
+        lost = len(names) < len(self.names)
+        delivered = delivered_to(self.destination) if lost and self._arrived() >= 0 else None
+        for outcome in self.fleet.extract(self.run, *names, delivered=delivered).outcomes:
+            if outcome.error is not None:
+                self.note(f"{outcome.host.name}: {outcome.error}")
+        self._await_extractors(names)
+
+    def _await_extractors(self, names: tuple[str, ...]) -> None:
+        _await(lambda: not any(self.fleet.extracts(self.run, name) for name in names), "the end of the extraction")
+
     def _come_back(self) -> None:
         """A host that was given up returns: it is fenced, and nothing is delivered twice."""
-        if self.victim in load(plan_path(self.fleet.laptop, self.run)).lost:
+        if self.victim in self.fleet.plan(self.run).lost:
             self.fleet.extract(self.run, self.other)
         pulled = self.fleet.pull(self.run, self.destination)
         for outcome in pulled.outcomes:
@@ -229,16 +249,13 @@ class Trial:
         is_ours: Callable[[list[str]], bool] = lambda argv: is_extractor(argv) or is_sender(argv)  # noqa: E731
         boxes = self.fleet.boxes.values()
         _await(lambda: not any(box.processes(is_ours) for box in boxes), "the end of every extractor and sender")
-        if self.run == PATTERN_RUN:
-            return
-        with self.fleet.connected() as fleet:
-            clean(fleet, names=[self.run], older_than_days=0, force=True)
-        for box in boxes:
-            found = checker.leftovers(box.workdir, box.ramdisk / "sglang_hs", self.run)
-            # What a killed server had aside is swept by its next start, or by inv stop at the suite's end.
-            left = [path for path in found if "/sglang_hs/.aside-" not in path]
-            if left:
-                raise TrialError(f"left over on {box.name}: {left}")
+        if len(self.fleet.uncleaned) >= CLEANED_TOGETHER and (left := self.fleet.clean()):
+            raise TrialError(f"left over of the last {CLEANED_TOGETHER} runs: {left}")
+
+
+def _shards(folder: Path) -> int:
+    """How many shards have their final name."""
+    return sum(name.startswith("hs_") for name in os.listdir(folder))
 
 
 def _await(condition: Callable[[], bool], what: str) -> None:
