@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hosts.commands.nodes import span_hosts
+from hosts.commands.preflight import OnFinding, preflight
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.inventory.servers import server_specs
@@ -24,21 +25,31 @@ def serve(
     wait: bool = False,
     on_progress: Callable[[Host, Progress], None] | None = None,
     on_outcome: Callable[[Outcome[ServeResult]], None] | None = None,
+    on_finding: OnFinding | None = None,
 ) -> list[Outcome[ServeResult]]:
     """Start the servers of `mode` on all hosts at once; with `replace`, stop the earlier ones first.
 
     A mistake in the inventory (a mode that a host does not have) raises UsageError before any host is touched. Where a
-    server spans hosts, nothing starts anywhere unless every host could start its part.
+    server spans hosts, nothing starts anywhere unless every host could start its part. `on_finding` is told what a
+    person should know of a host and what does not keep its servers from starting.
     """
     specs = span_hosts(fleet, {host.name: server_specs(host, mode) for host in fleet.hosts})
     patience = max((host.ready_timeout for host in fleet.hosts), default=0.0) + OVERHEAD_SECONDS
+    looked = preflight(fleet, on_progress, on_finding)
+    fit = fleet.narrowed([outcome.host for outcome in looked if outcome.ok])
+    unfit = [Outcome[ServeResult](outcome.host, error=outcome.error) for outcome in looked if not outcome.ok]
 
     def call(only_plan: bool) -> list[Outcome[ServeResult]]:
         def request(host: Host) -> ServeRequest:
             return ServeRequest(servers=specs[host.name], replace=replace, dry_run=only_plan, wait_for_lock=wait)
 
         told = None if only_plan else on_outcome
-        return fleet.call("serve", request, ServeResult, deadline=patience, on_progress=on_progress, on_outcome=told)
+        if told is not None:
+            for outcome in unfit:
+                told(outcome)
+        found = fit.call("serve", request, ServeResult, deadline=patience, on_progress=on_progress, on_outcome=told)
+        by_host = {outcome.host.name: outcome for outcome in [*found, *unfit]}
+        return [by_host[host.name] for host in fleet.hosts]
 
     if not dry_run and any(spec.nodes for found in specs.values() for spec in found):
         planned = call(only_plan=True)

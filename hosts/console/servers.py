@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from hosts.console.output import Output
 from hosts.console.text import duration, size
+from hosts.doctor.findings import Finding
 from hosts.fleet import Outcome
+from hosts.inventory.model import Host
 from remote.messages.server import ProcessRow, ServeResult, ServerState, StopResult
 
 IN_THE_WAY = "something stays in the way"
@@ -25,6 +27,11 @@ def _state(state: ServerState) -> str:
     proof = f": {state.canary}" if state.canary else ""
     capture = f", capture of {state.capture.boundaries}{proof}" if state.capture else ""
     return f"{state.name} {state.status} on port {state.port}{took} (SGLang {state.sglang}{capture})"
+
+
+def show_finding(output: Output, host: Host, finding: Finding) -> None:
+    """What was seen of a host and does not keep its servers from starting."""
+    output.note(f"{host.name}: {finding.subject} {finding.text}. {finding.remedy}")
 
 
 def show_plan(output: Output, outcomes: Sequence[Outcome[ServeResult]]) -> None:

@@ -32,7 +32,7 @@ def gpus(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
     elif found:
         yield green("gpus", _named(found))
     if found:
-        yield _driver(facts)
+        yield driver(facts)
 
 
 def _named(found: list[GpuFact]) -> str:
@@ -40,10 +40,10 @@ def _named(found: list[GpuFact]) -> str:
     return ", ".join(f"{count} x {name}, {size(total)}" for (name, total), count in kinds.items())
 
 
-def _driver(facts: Facts) -> Finding:
+def driver(facts: Facts) -> Finding:
     """CUDA runs with any driver of its own major version; a newer major needs a newer driver."""
-    driver, cuda, built = facts.gpu.driver, facts.gpu.cuda, facts.python.torch_cuda
-    said = f"driver {driver or 'unknown'}, CUDA up to {cuda or 'unknown'}"
+    cuda, built = facts.gpu.cuda, facts.python.torch_cuda
+    said = f"driver {facts.gpu.driver or 'unknown'}, CUDA up to {cuda or 'unknown'}"
     if facts.python.packages.get("torch") and not built:
         return red(
             "driver",

@@ -29,4 +29,4 @@ RULES: tuple[Rule, ...] = (
 def judge(facts: Facts, wanted: Expectations, way: Network | None = None) -> list[Finding]:
     """Every finding about a host, in the order of the rules; `way` is None for the laptop itself."""
     findings = [finding for rule in RULES for finding in rule(facts, wanted)]
-    return findings + (list(surroundings.network(way)) if way is not None else [])
+    return findings if way is None else [*findings, *surroundings.network(way), *surroundings.clock(way)]

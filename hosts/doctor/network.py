@@ -33,9 +33,13 @@ class Exchange:
 
 def measure(backend: Backend) -> Network:
     """Round trip, clock skew and one stream's throughput; raises ConnectionLostError where nothing comes back."""
+    return measure_clock(backend).model_copy(update={"bytes_per_second": _throughput(backend)})
+
+
+def measure_clock(backend: Backend) -> Network:
+    """Round trip and clock skew alone, likewise."""
     best = min(_exchanges(backend), key=lambda exchange: exchange.seconds)
-    rate = _throughput(backend)
-    return Network(round_trip_seconds=best.seconds, clock_skew_seconds=best.skew, bytes_per_second=rate)
+    return Network(round_trip_seconds=best.seconds, clock_skew_seconds=best.skew)
 
 
 def _python(backend: Backend, program: str) -> Process:

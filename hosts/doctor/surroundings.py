@@ -135,7 +135,7 @@ def tools(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
 
 
 def network(way: Network) -> Iterator[Finding]:
-    """The way from the laptop, and the difference of the clocks."""
+    """The way from the laptop."""
     said = f"round trip {way.round_trip_seconds * 1000:.1f} ms"
     rate = way.bytes_per_second
     if rate is None:
@@ -148,6 +148,10 @@ def network(way: Network) -> Iterator[Finding]:
         )
     else:
         yield green("network", f"{said}, one stream brings {size(rate)}/s or more")
+
+
+def clock(way: Network) -> Iterator[Finding]:
+    """The difference between the host's clock and the laptop's."""
     skew = way.clock_skew_seconds
     if abs(skew) > SKEW_SECONDS + way.round_trip_seconds:
         side = "ahead of" if skew > 0 else "behind"

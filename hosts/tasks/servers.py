@@ -12,7 +12,15 @@ from hosts.commands import stop as stopping
 from hosts.console.disk import clean_line, show_stored
 from hosts.console.live import live_lines
 from hosts.console.output import Output
-from hosts.console.servers import IN_THE_WAY, is_left, server_line, show_plan, show_processes, stop_line
+from hosts.console.servers import (
+    IN_THE_WAY,
+    is_left,
+    server_line,
+    show_finding,
+    show_plan,
+    show_processes,
+    stop_line,
+)
 from hosts.fleet import Fleet
 from hosts.tasks.notifying import NOTIFY, Teller
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
@@ -185,5 +193,6 @@ def _serve(
                 wait=wait,
                 on_progress=lines,
                 on_outcome=teller,
+                on_finding=partial(show_finding, output),
             )
         finish(output.outcomes(outcomes, server_line, details=partial(show_plan, output, outcomes)))

@@ -43,8 +43,9 @@ def model_facts(folder: Path) -> ModelFacts:
         values = json.loads(content)
     except OSError as error:
         raise HostError(
-            f"The model at {folder} could not be read: {error.strerror}.",
-            remedy="Check the inventory's model path for this host.",
+            f"The inventory's `model` for this host is {folder}, and its config.json could not be read: "
+            f"{error.strerror}.",
+            remedy="Mount or copy the model there, or correct `model` in the inventory.",
         ) from error
     except ValueError as error:
         raise HostError(f"{path} is not JSON.") from error

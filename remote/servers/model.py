@@ -22,7 +22,10 @@ def check_model(path: str) -> dict[str, Any]:
     """Return the model's config; raises HostError for an absent folder, config or weight file, or a damaged one."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise HostError(f"There is no model folder {path}.", remedy=_nearest(folder))
+        raise HostError(
+            f"The inventory's `model` for this host is {path}, and there is no such folder: {_nearest(folder)}.",
+            remedy="Mount or copy the model there, or correct `model` in the inventory.",
+        )
     config = _config(folder)
     missing = _missing_shards(folder)
     if missing:
@@ -115,4 +118,4 @@ def _missing_shards(folder: Path) -> list[str]:
 def _nearest(folder: Path) -> str:
     """Name the deepest folder of the path that exists: most often a mount that is missing on this host."""
     parent = next(parent for parent in folder.parents if parent.is_dir())
-    return f"{parent} exists, {folder.relative_to(parent).parts[0]} in it does not: mount or copy the model."
+    return f"{parent} exists, {folder.relative_to(parent).parts[0]} in it does not"

@@ -137,7 +137,7 @@ def test_another_model_under_the_same_shape_is_noticed(fleet: Fleet, dataset: Pa
 
 def test_a_host_without_its_model_is_named(fleet: Fleet, dataset: Path, tmp_path: Path) -> None:
     (tmp_path / "b" / "config.json").unlink()
-    with pytest.raises(HostError, match=r"b: The model at .* could not be read"):
+    with pytest.raises(HostError, match=r"b: The inventory's `model` for this host is .* could not be read"):
         plan(fleet, dataset, "run")
 
 

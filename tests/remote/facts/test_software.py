@@ -33,7 +33,7 @@ def test_a_missing_package_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_absent_model_is_a_sentence_with_a_remedy(tmp_path: Path) -> None:
     found = model_facts(str(tmp_path / "nowhere"))
-    assert "no model folder" in found.problem
+    assert "there is no such folder" in found.problem
     assert found.remedy
 
 
