@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import psutil
+import subprocess
+from collections.abc import Iterator
+
 import pytest
 
 from remote.bench.cases import cases
@@ -10,6 +12,7 @@ from remote.bench.condition import parse, strangers
 from remote.messages.bench import BenchRequest
 from remote.messages.server import ProcessRef, ServerState
 from remote.servers.gpu import Gpu
+from remote.servers.processes import reference
 
 
 def test_a_gpu_that_is_slowed_down_says_why_and_an_idle_one_does_not() -> None:
@@ -34,14 +37,21 @@ def test_prefill_lengths_beyond_the_context_are_left_out() -> None:
     assert [case.prompt_tokens for case in cases(request, context_length=4096)] == [512]
 
 
-def test_a_foreign_process_on_the_servers_own_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = psutil.Process()
-    ref = ProcessRef(pid=own.pid, created_at=own.create_time())
-    ours, other = {own.pid: 1 << 30, 77: 3 << 30}, {78: 1 << 30}
+@pytest.fixture
+def server() -> Iterator[ProcessRef]:
+    """A process that lives as long as the test."""
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    yield reference(process.pid)
+    process.kill()
+    process.wait()
+
+
+def test_a_foreign_process_on_the_servers_own_gpu_is_named(monkeypatch: pytest.MonkeyPatch, server: ProcessRef) -> None:
+    ours, other = {server.pid: 1 << 30, 77: 3 << 30}, {78: 1 << 30}
     shown = [Gpu(0, "NVIDIA H200", 1 << 37, 0, ours), Gpu(1, "NVIDIA H200", 1 << 37, 0, other)]
     monkeypatch.setattr("remote.bench.condition.gpus", lambda: shown)
     spec = {"name": "main", "mode": "serve", "model": "/m", "port": 8000}
     state = ServerState.model_validate(
-        {**spec, "status": "ready", "command": [], "log": "", "spec": {**spec, "gpus": [0]}, "server": ref}
+        {**spec, "status": "ready", "command": [], "log": "", "spec": {**spec, "gpus": [0]}, "server": server}
     )
     assert strangers(state) == ["GPU 0 is also used by pid 77 (3.0 GiB)."]
