@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 
 def examples(count: int) -> settings:
-    """So many examples, derived from the test itself, so that everybody sees the same; a failure says how to repeat it."""
+    """So many examples, the same for everybody since the test itself decides; a failure says how to repeat it."""
     return settings(
         max_examples=count,
         derandomize=True,
@@ -83,21 +83,21 @@ class Maker:
     """Makes values of a type from one seed."""
 
     def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
+        self.random = random.Random(seed)
 
     def text(self) -> str:
         """An attack, or any characters."""
-        if self._random.random() < 0.5:
-            return self._random.choice(ESCAPES)
-        points = (self._random.choice((32, 128, 0x3000, 0x11000)) for _ in range(self._random.randrange(12)))
-        return "".join(chr(self._random.randrange(point)) for point in points)
+        if self.random.random() < 0.5:
+            return self.random.choice(ESCAPES)
+        points = (self.random.choice((32, 128, 0x3000, 0x11000)) for _ in range(self.random.randrange(12)))
+        return "".join(chr(self.random.randrange(point)) for point in points)
 
     def anything(self, depth: int = 0) -> Any:
         """A JSON value."""
-        kind = self._random.randrange(7 if depth < 4 else 5)
+        kind = self.random.randrange(7 if depth < 4 else 5)
         if kind < 5:
             return self.of((type(None), bool, int, float, str)[kind])
-        count = self._random.randrange(4)
+        count = self.random.randrange(4)
         if kind == 5:
             return [self.anything(depth + 1) for _ in range(count)]
         return {self.text(): self.anything(depth + 1) for _ in range(count)}
@@ -105,8 +105,8 @@ class Maker:
     def object_like(self, model: type[BaseModel]) -> dict[str, Any]:
         """The keys of `model`, in half of the cases one with a value of any kind, or one more."""
         value = {name: self.of(field.annotation) for name, field in model.model_fields.items()}
-        if self._random.random() < 0.5:
-            value[self._random.choice([*model.model_fields, "more"])] = self.anything()
+        if self.random.random() < 0.5:
+            value[self.random.choice([*model.model_fields, "more"])] = self.anything()
         return value
 
     def valid(self, model: type[M]) -> M:
@@ -123,15 +123,15 @@ class Maker:
         """A value of a type as a message's field names it."""
         origin, inner = get_origin(kind), get_args(kind)
         if origin in (Union, types.UnionType):
-            return self.of(self._random.choice(inner))
+            return self.of(self.random.choice(inner))
         if origin is Literal:
-            return self._random.choice(inner)
+            return self.random.choice(inner)
         if origin is list:
-            return [self.of(inner[0]) for _ in range(self._random.randrange(3))]
+            return [self.of(inner[0]) for _ in range(self.random.randrange(3))]
         if origin is tuple:
             return [self.of(one) for one in inner]
         if origin is dict:
-            return {self.of(inner[0]): self.of(inner[1]) for _ in range(self._random.randrange(3))}
+            return {self.of(inner[0]): self.of(inner[1]) for _ in range(self.random.randrange(3))}
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return {name: self.of(field.annotation) for name, field in kind.model_fields.items()}
         return self._plain(kind)
@@ -140,11 +140,11 @@ class Maker:
         if kind is str:
             return self.text()
         if kind is bool:
-            return self._random.random() < 0.5
+            return self.random.random() < 0.5
         if kind is int:
-            return self._random.choice(INTS) if self._random.random() < 0.5 else self._random.randrange(100)
+            return self.random.choice(INTS) if self.random.random() < 0.5 else self.random.randrange(100)
         if kind is float:
-            return self._random.choice(FLOATS) if self._random.random() < 0.5 else self._random.uniform(0, 100)
+            return self.random.choice(FLOATS) if self.random.random() < 0.5 else self.random.uniform(0, 100)
         if kind is type(None):
             return None
         if kind in (Any, object):

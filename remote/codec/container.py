@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import xxhash
 
+from remote import foreign
 from remote.codec.layout import Layout, header_bytes, layout_of
 from remote.codec.piece import HEADER, Bytes, DamagedError, pack, payload_bytes, unpack
 from remote.errors import RecordError
@@ -47,9 +48,13 @@ def layout_in(source: BinaryIO) -> Layout:
     return layout_of(first + source.read(header_bytes(first) - len(first)))
 
 
-def pack_file(source: Path, target: Path) -> Index:
+def pack_file(source: Path, target: Path, *, durable: bool = True) -> Index:
     """Write the container of `source` to `target`, whole and fsynced; `source` stays. Raises OSError."""
-    with source.open("rb", buffering=0) as plain, written_aside(target) as aside, aside.open("r+b") as packed:
+    with (
+        source.open("rb", buffering=0) as plain,
+        written_aside(target, durable=durable) as aside,
+        aside.open("r+b") as packed,
+    ):
         layout = layout_in(plain)
         size = os.fstat(plain.fileno()).st_size
         digest = xxhash.xxh3_128()
@@ -74,10 +79,17 @@ def read_index(stream: BinaryIO) -> Index:
         if magic != MAGIC:
             raise DamagedError("it does not end as a container does")
         stream.seek(-_TAIL.size - length, os.SEEK_END)
-        found = json.loads(stream.read(length))
-        return Index(found["size"], found["xxh3"], [(begin, at) for begin, at in found["pieces"]])
-    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        end = stream.tell()
+        found = foreign.loads(stream.read(length))
+        index = Index(found["size"], found["xxh3"], [(begin, at) for begin, at in found["pieces"]])
+        if not isinstance(index.xxh3, str) or not all(
+            isinstance(begin, int) and isinstance(at, int) and 0 <= begin <= index.size and 0 <= at < end
+            for begin, at in [(index.size, 0), *index.pieces]
+        ):
+            raise DamagedError("its index cannot be")
+    except (OSError, ValueError, LookupError, TypeError, struct.error) as error:
         raise error if isinstance(error, DamagedError) else DamagedError("it has no index") from error
+    return index
 
 
 def read_piece(stream: BinaryIO, at: int) -> Bytes:

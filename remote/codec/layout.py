@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from remote import foreign
 
 PIECE_BYTES = 16 << 20
 """Plain bytes of a piece: 292 rows of four slots of 7,168; the base then costs 0.2%."""
@@ -40,16 +41,16 @@ def layout_of(head: bytes) -> Layout:
     """
     try:
         (length,) = struct.unpack_from("<Q", head)
-        header = json.loads(head[8 : 8 + length])
+        header = foreign.loads(head[8 : 8 + length])
         tensors = [entry for name, entry in header.items() if name != "__metadata__" and entry["dtype"] == "BF16"]
         largest = max(tensors, key=lambda entry: int(entry["data_offsets"][1]) - int(entry["data_offsets"][0]))
         begin, end = (8 + length + int(offset) for offset in largest["data_offsets"])
         channels = 1
         for dimension in largest["shape"][1:]:
             channels *= int(dimension)
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError):
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError):
         return Layout()
-    return Layout(begin, end, channels) if begin < end and 0 < channels <= PIECE_BYTES // 2 else Layout()
+    return Layout(begin, end, channels) if 0 <= begin < end and 0 < channels <= PIECE_BYTES // 2 else Layout()
 
 
 def header_bytes(first: bytes) -> int:

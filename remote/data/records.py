@@ -5,10 +5,10 @@ Pure functions; called in the worker processes of `prepare`.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from remote import foreign
 from remote.errors import RecordError
 
 Message = dict[str, Any]
@@ -81,12 +81,14 @@ def normalize(raw: Any) -> Conversation | Tokens:
 def _tokens(raw: dict[str, Any]) -> Tokens:
     if raw.get("loss_mask") is None:
         raise RecordError("it has input_ids and no loss_mask")
-    ids, mask = list(raw["input_ids"]), list(raw["loss_mask"])
+    ids, mask = raw["input_ids"], raw["loss_mask"]
+    if not isinstance(ids, list) or not isinstance(mask, list):
+        raise RecordError("its input_ids and loss_mask are not both lists")
     if len(ids) != len(mask):
         raise RecordError(f"it has {len(ids)} input_ids and a loss_mask of {len(mask)}")
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
         raise RecordError("its input_ids are not all integers")
-    if not set(mask) <= {0, 1}:
+    if not all(isinstance(value, int | float) and value in (0, 1) for value in mask):
         raise RecordError("its loss_mask has values other than 0 and 1")
     return Tokens(ids, [int(value) for value in mask])
 
@@ -130,6 +132,8 @@ def _message(turn: Any, number: int) -> Message:
         if key not in ("role", "from", "content", "value", "text") and value is not None:
             message[key] = value
     if message.get("tool_calls"):
+        if not isinstance(message["tool_calls"], list):
+            raise RecordError(f"the tool calls of message {number} are not a list")
         message["tool_calls"] = [_call(call) for call in message["tool_calls"]]
     elif "tool_calls" in message:
         del message["tool_calls"]
@@ -140,7 +144,10 @@ def _call(call: Any) -> dict[str, Any]:
     """An OpenAI tool call; a bare function with its arguments is wrapped."""
     if not isinstance(call, dict):
         raise RecordError("a tool call is not an object")
-    return call if "function" in call else {"type": "function", "function": call}
+    wrapped = call if "function" in call else {"type": "function", "function": call}
+    if not isinstance(wrapped["function"], dict):
+        raise RecordError("the function of a tool call is not an object")
+    return wrapped
 
 
 def _text(content: Any, number: int) -> str:
@@ -161,6 +168,6 @@ def _json_if_text(value: Any, what: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return foreign.loads(value)
     except ValueError as error:
         raise RecordError(f"{what} is a text that is not JSON") from error

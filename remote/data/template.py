@@ -14,6 +14,7 @@ from typing import Any
 
 import xxhash
 
+from remote import foreign
 from remote.data.records import Conversation, Message
 from remote.data.tokenizer import ModelTokenizer, Spans
 from remote.errors import RecordError, UsageError
@@ -161,7 +162,7 @@ def _as_object(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:
-        return json.loads(arguments or "{}")
+        return foreign.loads(arguments or "{}")
     except ValueError as error:
         raise RecordError("the arguments of a tool call are a text that is not JSON") from error
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from remote import foreign
 from remote.codec.container import SUFFIX as CONTAINER_SUFFIX
 from remote.codec.container import plain_pieces
 from remote.codec.piece import DamagedError
@@ -122,14 +123,17 @@ def _parsed(content: Buffer) -> tuple[dict[str, TensorSpec], dict[str, str], dic
     if length > min(_LONGEST_HEADER, len(content) - 8):
         raise RecordError("it is not a safetensors file, or was cut short")
     try:
-        entries = json.loads(content[8 : 8 + length])
+        entries = foreign.loads(content[8 : 8 + length])
         metadata = entries.pop("__metadata__", {})
         specs = {name: TensorSpec(name, entry["dtype"], tuple(entry["shape"])) for name, entry in entries.items()}
         places = {name: entry["data_offsets"] for name, entry in entries.items()}
-        sizes_fit = all(places[name][1] - places[name][0] == spec.size_bytes for name, spec in specs.items())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        sizes_fit = all(
+            min(0, *spec.shape, places[name][0]) == 0 and places[name][1] - places[name][0] == spec.size_bytes
+            for name, spec in specs.items()
+        )
+        end = max((stop for _, stop in places.values()), default=0)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise RecordError("its safetensors header cannot be read") from error
-    end = max((stop for _, stop in places.values()), default=0)
     if not sizes_fit or 8 + length + end != len(content):
         raise RecordError(f"it has {len(content)} bytes and its header speaks of {8 + length + end}")
     return specs, metadata, {name: 8 + length + start for name, (start, _) in places.items()}

@@ -20,6 +20,11 @@ _ABORT_SECONDS = 10.0
 _BODY_LIMIT = 300
 
 
+def most_bytes(rows: int) -> int:
+    """An answer about so many tokens is never longer, their logprobs (about 100 bytes each) included."""
+    return (1 << 20) + 1024 * rows
+
+
 class ServerGoneError(Exception):
     """The server did not answer, or broke off: it may be restarting, and the record need not be at fault."""
 
@@ -60,7 +65,9 @@ class Client:
         if logprobs:
             body |= {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
         try:
-            status, answer = await asyncio.wait_for(self._post("/generate", body), self._timeout)
+            status, answer = await asyncio.wait_for(
+                self._post("/generate", body, most_bytes(len(tokens))), self._timeout
+            )
         except asyncio.TimeoutError:
             await self.abort(rid)
             raise AttemptError(f"The server did not answer within {self._timeout:g} s.") from None
@@ -71,14 +78,19 @@ class Client:
     async def abort(self, rid: str) -> None:
         """Take a request back; a server that does not answer even that is left alone."""
         try:
-            await asyncio.wait_for(self._post("/abort_request", {"rid": rid}), _ABORT_SECONDS)
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._post("/abort_request", {"rid": rid}, most_bytes(0)), _ABORT_SECONDS)
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError, AttemptError):
             return
 
-    async def _post(self, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+    async def _post(self, path: str, body: dict[str, Any], most: int) -> tuple[int, bytes]:
         headers = {"Content-Type": "application/json"}
         async with self._session.post(self._url + path, data=orjson.dumps(body), headers=headers) as response:
-            return response.status, await response.read()
+            answer = bytearray()
+            async for chunk in response.content.iter_any():
+                answer += chunk
+                if len(answer) > most:
+                    raise AttemptError(f"The server's answer is over {most:,} bytes long.")
+            return response.status, bytes(answer)
 
 
 def _understand(status: int, body: bytes, rows: int) -> Answer:
@@ -90,16 +102,16 @@ def _understand(status: int, body: bytes, rows: int) -> Answer:
         meta = orjson.loads(body)["meta_info"]
         prompt, reason = meta["prompt_tokens"], meta.get("finish_reason") or {}
         if reason.get("type") == "abort":
-            _raise(reason.get("status_code") or 500, reason.get("message") or "aborted")
+            _raise(reason.get("status_code") or 500, _excerpt(str(reason.get("message") or "aborted").encode()))
         if prompt != rows:
-            raise AttemptError(f"The server answered for {prompt} tokens, and {rows} were sent.")
+            raise AttemptError(f"The server answered for {prompt!r:.40} tokens, and {rows} were sent.")
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise AttemptError(f"The server's answer could not be read ({error!r}): {_excerpt(body)}") from error
+        raise AttemptError(f"The server's answer could not be read ({error!r:.100}): {_excerpt(body)}") from error
     return Answer(meta)
 
 
 def _raise(status: int, said: str) -> None:
-    message = f"The server answered {status}: {said}"
+    message = f"The server answered {status!r:.20}: {said}"
     if 400 <= status < 500 and status not in (408, 429):
         raise RefusedError(message)
     raise AttemptError(message)

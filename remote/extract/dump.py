@@ -5,7 +5,7 @@ Runs on the host in the collector's threads. Reads only; what is in the rows the
 
 from __future__ import annotations
 
-import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +15,7 @@ import orjson
 import xxhash
 from numpy.typing import NDArray
 
+from remote import foreign
 from remote.errors import RecordError
 from remote.messages.extract import Identity
 
@@ -83,6 +84,8 @@ def read_header(file: BinaryIO, path: Path) -> Header:
             raise ValueError(f"a header of {length} bytes")
         entries = orjson.loads(file.read(length))
         metadata = entries.pop("__metadata__", {})
+        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+            raise TypeError("its metadata are not texts")
         tensors = {name: _span(entry, 8 + length) for name, entry in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"The dump {path.name} is not a safetensors file: {error}.") from error
@@ -130,7 +133,8 @@ def norms(header: Header, slots: int) -> tuple[list[float], list[float]]:
     """Mean and maximum norm a slot, as capture measured them."""
     mean, largest = _json(header.metadata.get("mean_norm")), _json(header.metadata.get("max_norm"))
     for values in (mean, largest):
-        if not isinstance(values, list) or len(values) != slots or not all(np.isfinite(values)):
+        numbers = isinstance(values, list) and all(isinstance(value, float | int) for value in values)
+        if not numbers or len(values) != slots or not all(math.isfinite(value) for value in values):
             raise RecordError(f"The dump's norms are {values!r} instead of {slots} finite numbers.")
         if min(values) <= 0:
             raise RecordError(f"Slot {values.index(min(values))} of the dump is all zeros.")
@@ -139,18 +143,18 @@ def norms(header: Header, slots: int) -> tuple[list[float], list[float]]:
 
 def _span(entry: dict[str, Any], base: int) -> Span:
     begin, end = entry["data_offsets"]
-    if not 0 <= begin <= end:
+    if not (isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end):
         raise ValueError(f"offsets {begin}, {end}")
     return Span(entry["dtype"], tuple(entry["shape"]), base + begin, base + end)
 
 
 def _json(text: str | None) -> Any:
     try:
-        return json.loads(text or "null")
+        return foreign.loads(text or "null")
     except ValueError:
         return text
 
 
 def _same(what: str, found: object, wanted: object) -> None:
     if found != wanted:
-        raise RecordError(f"The dump's {what} is {found!r}, and {wanted!r} was asked for.")
+        raise RecordError(f"The dump's {what} is {found!r:.200}, and {wanted!r} was asked for.")

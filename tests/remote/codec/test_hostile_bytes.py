@@ -1,0 +1,128 @@
+"""Bytes that only look compressed: refused in one sentence, before they cost memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remote.codec.container import MAGIC, plain_pieces
+from remote.codec.layout import PIECE_BYTES, layout_of
+from remote.codec.piece import HEADER, DamagedError, pack, split_pieces
+from tests.hostile import examples, json_objects
+
+PLAIN = np.arange(4 * 64, dtype=np.uint16).tobytes()
+
+
+def bomb(plain: int) -> bytes:
+    """A few kilobytes that unpack to `plain` bytes."""
+    return zstandard.ZstdCompressor().compress(bytes(plain))
+
+
+@examples(200)
+@given(st.binary(max_size=100), st.integers(0, 300))
+def test_bytes_of_any_kind_are_refused_or_have_their_size(payload: bytes, size: int) -> None:
+    try:
+        assert sum(map(len, split_pieces(payload, size))) == size
+    except DamagedError:
+        return
+
+
+@examples(200)
+@given(st.integers(0, 1 << 16), st.integers(0, 255))
+def test_a_damaged_piece_is_refused_or_has_its_size(place: int, value: int) -> None:
+    payload = bytearray(b"".join(pack(PLAIN, 64)))
+    payload[place % len(payload)] = value
+    try:
+        assert sum(map(len, split_pieces(payload, len(PLAIN)))) == len(PLAIN)
+    except DamagedError:
+        return
+
+
+@pytest.mark.parametrize(("said", "channels"), [(1000, 0), (1000, 2), (0, 0)])
+def test_a_bomb_is_not_unpacked(said: int, channels: int) -> None:
+    packed = bomb(200 << 20)
+    payload = HEADER.pack(said, channels, len(packed)) + bytes(channels) + packed + bytes(said // 2 if channels else 0)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedError):
+            list(split_pieces(payload, 1000))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [len(PLAIN) - 2, len(PLAIN) + 2])
+def test_pieces_of_more_or_less_than_was_asked_for_are_refused(size: int) -> None:
+    with pytest.raises(DamagedError):
+        list(split_pieces(b"".join(pack(PLAIN, 64)), size))
+
+
+def header_of(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text
+
+
+numbers = st.one_of(st.integers(-(1 << 70), 1 << 70), st.integers(-1, 60), st.floats(), st.text(max_size=2))
+tensors = st.fixed_dictionaries(
+    {
+        "dtype": st.just("BF16"),
+        "shape": st.lists(st.integers(-5, 1 << 70), max_size=4),
+        "data_offsets": st.lists(st.integers(-(1 << 70), 1 << 70), max_size=3),
+    }
+)
+
+
+@examples(200)
+@given(
+    st.one_of(
+        st.binary(max_size=40),
+        json_objects().map(lambda value: json.dumps(value).encode()),
+        tensors.map(lambda entry: json.dumps({"x": entry}).encode()),
+    ),
+    st.integers(0, 1 << 20),
+)
+def test_a_shard_is_cut_whole_whatever_its_header_says(text: bytes, size: int) -> None:
+    pieces = list(layout_of(header_of(text)).cut(0, size))
+    assert [begin for begin, _, _ in pieces] == [0, *(end for _, end, _ in pieces[:-1])][: len(pieces)]
+    assert (pieces[-1][1] if pieces else 0) == size
+    assert all(0 < end - begin <= PIECE_BYTES for begin, end, _ in pieces)
+    assert all(not channels or (end - begin) % (2 * channels) == 0 for begin, end, channels in pieces)
+
+
+def test_a_deeply_nested_header_has_no_layout() -> None:
+    assert layout_of(header_of(b"[" * 100_000)).channels == 0
+
+
+@examples(150)
+@given(
+    st.one_of(
+        json_objects(),
+        st.fixed_dictionaries(
+            {
+                "size": numbers,
+                "xxh3": st.text(max_size=5),
+                "pieces": st.lists(st.tuples(numbers, numbers), max_size=3),
+            }
+        ),
+    ).map(lambda value: json.dumps(value).encode()),
+    st.binary(max_size=40),
+)
+def test_a_container_of_any_content_is_refused_or_read(text: bytes, before: bytes) -> None:
+    container = io.BytesIO(MAGIC + before + text + struct.pack("<I8s", len(text), MAGIC))
+    try:
+        list(plain_pieces(container))
+    except DamagedError:
+        return
+
+
+def test_a_deeply_nested_index_is_refused() -> None:
+    text = b"[" * 100_000
+    with pytest.raises(DamagedError):
+        list(plain_pieces(io.BytesIO(MAGIC + text + struct.pack("<I8s", len(text), MAGIC))))
