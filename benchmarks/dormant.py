@@ -1,0 +1,131 @@
+"""Does a patched SGLang that serves without capture cost anything? `inv bench` before the patch and with it dormant.
+
+    .venv/bin/python -m benchmarks.dormant [--rounds 2] [--pairs 4]
+
+Two practice hosts with an SGLang install each: the practice engine's files, the model files copied. In a round one
+host's install is bare and the other's is patched (`inv attach --way patch`); both serve in mode `serve`. `inv bench`
+measures them in turn, in an order that changes, while the other server stands still, so that a drift of the machine
+meets both. In the next round the hosts change roles. Each `inv bench` counts as one value, whose time to first token
+is the prefill's; `inv bench --compare` judges.
+
+Writes the transcript to `benchmarks/results/dormant-<date>.md` and the numbers beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from benchmarks.practice import Practice, practising
+from hosts.bench.results import BenchResults
+from hosts.practice import fleet
+
+HOSTS = ("practice1", "practice2")
+PROFILE = ("--profile", "single", "--prompt-tokens", "256", "--output-tokens", "64", "--repetitions", "3")
+ARMS = ("bare", "dormant")
+
+
+def main() -> None:
+    """Measure round by round; write comparison, transcript and numbers."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--rounds", type=int, default=2)
+    options.add_argument("--pairs", type=int, default=4, help="measurements of each server in a round")
+    options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    given = options.parse_args()
+    with practising(hosts=len(HOSTS)) as practice:
+        give_installs(practice)
+        for number in range(given.rounds):
+            bare, patched = HOSTS if number % 2 == 0 else HOSTS[::-1]
+            measure(practice, {"bare": bare, "dormant": patched}, given.pairs)
+        practice.inv("bench", "--compare", "*/bare*,*/dormant*")
+        write(given.out, practice)
+
+
+def measure(practice: Practice, host_of: dict[str, str], pairs: int) -> None:
+    """One round: serve both, measure them in turn, stop both and leave both installs bare."""
+    practice.inv("attach", "--host", host_of["dormant"], "--way", "patch")
+    practice.inv("serve", "--hosts", "all", "--mode", "serve")
+    for pair in range(pairs):
+        for arm in ARMS if pair % 2 == 0 else ARMS[::-1]:
+            other = next(host for name, host in host_of.items() if name != arm)
+            with stopped(practice, other):
+                practice.inv("bench", "--host", host_of[arm], *PROFILE, "--label", arm)
+    practice.inv("stop", "--hosts", "all")
+    practice.inv("detach", "--host", host_of["dormant"])
+
+
+def give_installs(practice: Practice) -> None:
+    """Each host imports an SGLang of its own, in front of the engine's: model files copied, links to all else."""
+    python = str(practice.paths.engine_python)
+    asked = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    engine = Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
+    text = practice.paths.inventory.read_text()
+    for host in HOSTS:
+        site = practice.paths.root / f"{host}-site"
+        for folder, own in (("sglang", "srt"), ("sglang/srt", "models")):
+            (site / folder).mkdir(parents=True)
+            for child in (engine / folder).iterdir():
+                if child.name not in (own, "__pycache__"):
+                    (site / folder / child.name).symlink_to(child)
+        shutil.copytree(engine / "sglang/srt/models", site / "sglang/srt/models")
+        for metadata in engine.glob("sglang-*.dist-info"):
+            shutil.copytree(metadata, site / metadata.name)
+        text = text.replace(f"  {host}:\n", f"  {host}:\n    env: {{PYTHONPATH: '{site}'}}\n    ready_timeout: 1200\n")
+    practice.paths.inventory.write_text(text)
+
+
+@contextmanager
+def stopped(practice: Practice, name: str) -> Iterator[None]:
+    """Every process of that host's server stands still for the block: an idle SGLang on CPU keeps a core busy."""
+    processes: list[psutil.Process] = []
+    for host in fleet.status(practice.paths.root):
+        for each in host.running if host.name == name else []:
+            server = psutil.Process(each.process.pid)
+            processes += [server, *server.children(recursive=True)]
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
+
+
+def write(folder: Path, practice: Practice) -> None:
+    """The transcript as Markdown and every kept result as JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    kept = BenchResults(practice.paths.inventory.parent)
+    results = [kept.load(name) for name in kept.names()]
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, load average {load} at the end"
+    lines = ["# A dormant patch against no patch", "", f"{machine}; SGLang {results[0].sglang} on CPU, {date}."]
+    lines += ["`python -m benchmarks.dormant`", "", "```", *practice.transcript, "```"]
+    (folder / f"dormant-{date}.md").write_text("\n".join(lines) + "\n")
+    numbers = [
+        {
+            "host": result.host,
+            "label": result.label,
+            "capture": result.capture,
+            "taken_at": result.taken_at,
+            "measurements": [each.model_dump() for each in result.measurements],
+        }
+        for result in results
+    ]
+    document = {"machine": machine, "sglang": results[0].sglang, "torch": results[0].torch, "results": numbers}
+    (folder / f"dormant-{date}.json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
