@@ -5,33 +5,25 @@ Laptop's side, called by `sshd.py` and `fleet.py`; signals only a process whose 
 
 from __future__ import annotations
 
-import os
 import signal
 from contextlib import suppress
 
 import psutil
 
 from remote.messages.server import ProcessRef
+from remote.servers import processes
 
 GRACE_SECONDS = 5.0
 
 
 def reference(process: psutil.Process) -> ProcessRef:
     """Describe a living process."""
-    pid = process.pid
-    return ProcessRef(pid=pid, created_at=process.create_time(), group=os.getpgid(pid), session=os.getsid(pid))
+    return processes.reference(process.pid)
 
 
 def find(ref: ProcessRef | None) -> psutil.Process | None:
     """Return the process that `ref` describes, or None where it has ended."""
-    if ref is None:
-        return None
-    try:
-        process = psutil.Process(ref.pid)
-        same = process.create_time() == ref.created_at and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return None
-    return process if same else None
+    return processes.find(ref)
 
 
 def end(processes: list[psutil.Process], grace_seconds: float = GRACE_SECONDS) -> None:

@@ -64,7 +64,9 @@ class ProcessRef(Message):
 
     pid: int
     created_at: float
-    """`psutil.Process.create_time()`."""
+    """`psutil.Process.create_time()`: moves when the host's clock is set."""
+    start: str = ""
+    """The boot, and the clock ticks after it, at which it began: moves with nothing. "" where that is not told."""
     group: int
     session: int
 

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import psutil
 
@@ -22,14 +23,16 @@ The token differs with every start, so that a container's server whose folder ha
 """
 
 CREATE_TIME_SLACK_SECONDS = 1.0
-"""`create_time` is boot time plus ticks, and the boot time that the kernel reports moves when NTP slews the clock."""
+"""`create_time` is boot time plus ticks, and the boot time that the kernel reports moves when NTP slews the clock.
+Counts only where a record has no `start`, which is exact."""
 
 
 def reference(pid: int) -> ProcessRef:
     """Describe the running process `pid`; raises psutil.NoSuchProcess where there is none."""
     created_at = psutil.Process(pid).create_time()
     try:
-        return ProcessRef(pid=pid, created_at=created_at, group=os.getpgid(pid), session=os.getsid(pid))
+        group, session = os.getpgid(pid), os.getsid(pid)
+        return ProcessRef(pid=pid, created_at=created_at, start=_start(pid), group=group, session=session)
     except ProcessLookupError as error:
         raise psutil.NoSuchProcess(pid) from error
 
@@ -48,7 +51,7 @@ def find(ref: ProcessRef | None) -> psutil.Process | None:
         return None
     try:
         process = psutil.Process(ref.pid)
-        if abs(process.create_time() - ref.created_at) > CREATE_TIME_SLACK_SECONDS:
+        if not _began_as(process, ref):
             return None
         return None if is_zombie(process) else process
     except psutil.NoSuchProcess:
@@ -66,7 +69,7 @@ def is_zombie(process: psutil.Process) -> bool:
 def is_reused(ref: ProcessRef) -> bool:
     """Whether `ref`'s pid belongs to a later process now, so that its session number proves nothing."""
     try:
-        return abs(psutil.Process(ref.pid).create_time() - ref.created_at) > CREATE_TIME_SLACK_SECONDS
+        return not _began_as(psutil.Process(ref.pid), ref)
     except psutil.NoSuchProcess:
         return False
 
@@ -127,12 +130,40 @@ def _by_session(ref: ProcessRef, mark: str) -> Iterator[psutil.Process]:
         try:
             if os.getsid(process.pid) != ref.session:
                 continue
-            if process.create_time() < ref.created_at - CREATE_TIME_SLACK_SECONDS:
+            if _is_older(process, ref):
                 continue
             if leader_lives or _looks_ours(process, mark):
                 yield process
         except (ProcessLookupError, psutil.NoSuchProcess):
             continue
+
+
+def _start(pid: int) -> str:
+    """When `pid` began, as the kernel counts it; "" where it has ended or this is no Linux.
+
+    The clock can be set, by hours after a suspended VM or a lost NTP server, and every `create_time` moves with it.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return ""
+    return f"{boot} {int(fields[19])}"
+
+
+def _began_as(process: psutil.Process, ref: ProcessRef) -> bool:
+    """Whether `process` began when the one that `ref` describes did."""
+    if ref.start and (now := _start(process.pid)):
+        return now == ref.start
+    return bool(abs(process.create_time() - ref.created_at) <= CREATE_TIME_SLACK_SECONDS)
+
+
+def _is_older(process: psutil.Process, ref: ProcessRef) -> bool:
+    """Whether `process` began before the one that `ref` describes, so that it cannot be that one's doing."""
+    if ref.start and (now := _start(process.pid)):
+        (boot, ticks), (own_boot, own_ticks) = now.split(), ref.start.split()
+        return boot == own_boot and int(ticks) < int(own_ticks)
+    return bool(process.create_time() < ref.created_at - CREATE_TIME_SLACK_SECONDS)
 
 
 def _looks_ours(process: psutil.Process, mark: str) -> bool:
