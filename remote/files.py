@@ -25,7 +25,11 @@ def make_directory(path: Path) -> Path:
 
 def fsync_directory(path: Path) -> None:
     """Make renames inside `path` survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _fsync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:
@@ -33,26 +37,27 @@ def fsync_directory(path: Path) -> None:
 
 
 @contextmanager
-def written_aside(path: Path) -> Iterator[Path]:
-    """Yield a name beside `path` to write to; on success fsync it and rename it to `path`, on failure remove it."""
+def written_aside(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Yield a name beside `path` to write to; on success fsync it and rename it to `path`, on failure remove it.
+
+    Without `durable` nothing is fsynced: for file systems that cannot.
+    """
     aside = path.with_name(f"{ASIDE}{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
     os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
     try:
         yield aside
-        descriptor = os.open(aside, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        if durable:
+            _fsync(aside, os.O_RDONLY)
         aside.replace(path)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    fsync_directory(path.parent)
+    if durable:
+        fsync_directory(path.parent)
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace `path` with `content`, atomically and durably."""
+def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Replace `path` with `content`, atomically and (with `durable`) durably."""
     make_directory(path.parent)
-    with written_aside(path) as aside:
+    with written_aside(path, durable=durable) as aside:
         aside.write_bytes(content)

@@ -54,6 +54,7 @@ def _host_share(plan: Plan, share: PlannedShare, host: Host, folder: Path) -> Ho
         server_names=server_names(host),
         parity_rate=host.parity_rate,
         min_free_bytes=int(host.min_free),
+        store=host.store,
         vocab_size=0,
         context_length=share.context_length,
     )

@@ -11,7 +11,7 @@ from hosts.fleet import Fleet, Outcome, fleet_of
 from hosts.plan.lengths import read_manifest
 from hosts.plan.plan import Plan, load, plan_path
 from hosts.pull.bucket import destination_of, is_bucket
-from hosts.pull.direct import Place, place_of, pull_to
+from hosts.pull.direct import DirectPull, Place, place_of
 from hosts.pull.pull import HostTally, Pull, Tallies, Wish, missing_of
 from remote.messages.transfer import DestinationManifest, Store
 from remote.transfer.dataset import gaps, place_dataset, write_manifest
@@ -24,6 +24,7 @@ Watch = Callable[[Tallies], Callable[[], None]]
 class Pulled:
     """What a pull came to."""
 
+    run: str
     destination: str
     outcomes: list[Outcome[HostTally]]
     manifest: DestinationManifest | None = None
@@ -52,6 +53,8 @@ def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain"
     dataset = Path(plan.dataset)
     records = read_manifest(dataset).records
     with destination_of(to, store, _spools(fleet)) as destination:
+        if wish.free:
+            destination.refuse_freeing()
         place_dataset(dataset, destination)
         job = Pull(fleet, destination, wish, records)
         end = watch(job.tallies)
@@ -60,35 +63,45 @@ def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain"
         finally:
             end()
             manifest = write_manifest(destination, wish.run, plan.identity, records)
-        return Pulled(to, outcomes, manifest, gaps(destination.ledger.indices(), records))
+        return Pulled(wish.run, to, _judged(outcomes, plan), manifest, gaps(destination.ledger.indices(), records))
 
 
 def _pull_to_host(fleet: Fleet, place: Place, wish: Wish, plan: Plan, watch: Watch, store: Store) -> Pulled:
-    if wish.follow:
-        raise UsageError("--follow goes to this laptop or a bucket.", remedy="Repeat the pull to a host instead.")
-    tallies: Tallies = {host.name: HostTally() for host in fleet.hosts}
     with fleet_of(fleet.inventory, [place.host]) as one:
-        end = watch(tallies)
+        job = DirectPull(fleet, one.backend(place.host), place.folder, wish, plan, store)
+        end = watch(job.tallies)
         try:
-            backend = one.backend(place.host)
-            outcomes, result = pull_to(fleet, backend, place.folder, wish, plan, store, tallies)
+            outcomes, result = job.run()
         finally:
             end()
-    return Pulled(f"{place.host.name}:{place.folder}", outcomes, result.manifest, result.missing)
+    return Pulled(wish.run, str(place), _judged(outcomes, plan), result.manifest, result.missing)
 
 
 def dry_run(fleet: Fleet, wish: Wish, to: str) -> Pulled:
     """What a pull would bring; writes nothing on the hosts (but the payload, where it is missing)."""
-    if place_of(fleet, to) is not None:
-        raise UsageError(
-            "--dry-run looks into a folder here or a bucket.", remedy="Leave it away: a pull repeats nothing."
-        )
-    records = read_manifest(Path(_plan(fleet, wish).dataset)).records
+    plan = _plan(fleet, wish)
+    place = place_of(fleet, to)
+    if place is not None:
+        with fleet_of(fleet.inventory, [place.host]) as one:
+            outcomes, result = DirectPull(fleet, one.backend(place.host), place.folder, wish, plan).look()
+        return Pulled(wish.run, to, _judged(outcomes, plan), None, result.missing)
+    records = read_manifest(Path(plan.dataset)).records
     if not is_bucket(to) and not (Path(to).expanduser() / "roost" / "ledger.sqlite").exists():
-        return Pulled(to, missing_of(fleet, None, wish.run, records), None, [(0, records)])
+        outcomes = missing_of(fleet, None, wish.run, records)
+        return Pulled(wish.run, to, _judged(outcomes, plan), None, [(0, records)])
     with destination_of(to, "plain", _spools(fleet)) as destination:
         outcomes = missing_of(fleet, destination, wish.run, records)
-        return Pulled(to, outcomes, None, gaps(destination.ledger.indices(), records))
+        return Pulled(wish.run, to, _judged(outcomes, plan), None, gaps(destination.ledger.indices(), records))
+
+
+def _judged(outcomes: list[Outcome[HostTally]], plan: Plan) -> list[Outcome[HostTally]]:
+    """A host that does not know the run, and that the plan gave no share, has nothing to bring: no failure."""
+    return [
+        Outcome(outcome.host, HostTally(has_share=False))
+        if outcome.error is not None and outcome.error.kind == UsageError.kind and not plan.share(outcome.host.name)
+        else outcome
+        for outcome in outcomes
+    ]
 
 
 def _plan(fleet: Fleet, wish: Wish) -> Plan:

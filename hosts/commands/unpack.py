@@ -28,6 +28,9 @@ def unpack(backend: Backend, request: UnpackRequest, on_progress: OnProgress | N
     return backend.call("unpack", request, UnpackResult, deadline=None, on_progress=notify)
 
 
-def compress(fleet: Fleet, run: str, on_progress: OnProgress | None = None) -> list[Outcome[CompressResult]]:
+def compress(
+    fleet: Fleet, run: str, on_progress: OnProgress | None = None, *, dry_run: bool = False
+) -> list[Outcome[CompressResult]]:
     """Compress a run's finished shards where they lie, on every host at once; the ledgers know."""
-    return fleet.call("compress", CompressRequest(run=run), CompressResult, deadline=None, on_progress=on_progress)
+    request = CompressRequest(run=run, dry_run=dry_run)
+    return fleet.call("compress", request, CompressResult, deadline=None, on_progress=on_progress)

@@ -101,6 +101,8 @@ def show_pulled(output: Output, pulled: Pulled) -> int:
 
 
 def _host_line(tally: HostTally) -> str:
+    if not tally.has_share:
+        return "no share in this run"
     if tally.report is None:
         missing = tally.offered - tally.present
         return f"{tally.offered:,} records ready, {missing:,} of them ({size(tally.wanted_bytes)}) not here yet"
@@ -134,6 +136,7 @@ def _last_line(pulled: Pulled) -> str:
 def pulled_document(pulled: Pulled) -> dict[str, Any]:
     """The `--json` summary."""
     return {
+        "run": pulled.run,
         "destination": pulled.destination,
         "manifest": pulled.manifest.model_dump(mode="json") if pulled.manifest else None,
         "missing": {"records": pulled.missing_records, "ranges": pulled.missing},
@@ -148,6 +151,7 @@ def _host_document(outcome: Outcome[HostTally]) -> dict[str, Any]:
     tally, report = outcome.value, outcome.value.report
     found: dict[str, Any] = {
         "ok": not (report and report.failed),
+        "share": tally.has_share,
         "offered": tally.offered,
         "present": tally.present,
         "wanted_bytes": tally.wanted_bytes,

@@ -84,12 +84,15 @@ class Bucket(Destination):
     def room_bytes(self) -> float:
         return math.inf
 
+    def refuse_freeing(self) -> None:
+        """An object that is there is kept, whatever the spool's file system can do."""
+
     def place(self, landing: Landing) -> Placed:
         """Upload a verified record; it appears in the bucket whole or not at all."""
         source = landing.part
         if self.store == "compressed":
             source = landing.part.with_suffix(".rz")
-            pack_part(landing, source)
+            pack_part(landing, source, durable=self.durable)
         size = source.stat().st_size
         name = self._object(self._shard(landing.row.index, self.store))
         self._upload(source, name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hosts.errors import HostError, RoostError
 from hosts.pull.sources import free
 from hosts.transport.backend import Backend
-from remote.messages.extract import ShardRow
+from remote.messages.extract import Delivered, ShardRow
 from remote.messages.transfer import DeliveredRow
 from remote.transfer.batches import take_batch
 from remote.transfer.destination import Destination
@@ -30,7 +30,7 @@ class Freeing:
         self._backend = backend
         self._run = run
         self._tally = tally
-        self._queue: queue.Queue[int | None] = queue.Queue()
+        self._queue: queue.Queue[Delivered | None] = queue.Queue()
         self._thread = threading.Thread(target=self._work, name=f"free-{backend.host.name}")
         self.error: RoostError | None = None
 
@@ -52,10 +52,10 @@ class Freeing:
             if self._tally is None:
                 return
             if row.durable:
-                self._queue.put(row.index)
+                self._queue.put(Delivered(index=row.index, xxh3=row.xxh3))
             else:
                 self.error = HostError(
-                    "Nothing was freed: the destination's file system cannot fsync.",
+                    "Nothing more was freed: the destination's file system cannot fsync.",
                     remedy="Pull to a local disk, or free by hand after checking with inv verify.",
                 )
 
@@ -65,7 +65,7 @@ class Freeing:
             return
         known = destination.ledger.find(row.index)
         if known and known.durable and known.xxh3 == row.xxh3 and destination.is_intact(known):
-            self._queue.put(row.index)
+            self._queue.put(Delivered(index=row.index, xxh3=row.xxh3))
 
     def _work(self) -> None:
         last = False
@@ -77,7 +77,7 @@ class Freeing:
                 except RoostError as error:
                     self.error = error
 
-    def _free(self, batch: list[int]) -> None:
+    def _free(self, batch: list[Delivered]) -> None:
         assert self._tally is not None
         result = free(self._backend, self._run, batch)
         self._tally.freed += result.records

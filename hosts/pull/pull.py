@@ -19,6 +19,7 @@ from hosts.pull.freeing import Freeing
 from hosts.pull.sources import Offer, offer, source_of
 from hosts.transport.backend import Backend
 from remote.messages.extract import ShardRow
+from remote.messages.transfer import Store
 from remote.transfer.delivery import Delivery
 from remote.transfer.destination import Destination
 from remote.transfer.hostpull import HostPull, HostReport, Limits, Source, cannot_write
@@ -55,8 +56,10 @@ class HostTally:
     freed_bytes: int = 0
     status: str = ""
     """Of the host's extractor."""
-    given_up: set[tuple[int, str]] = field(default_factory=set)
-    """Index and digest of what was tried and did not come right: not tried again while following."""
+    given_up: set[tuple[int, str, Store]] = field(default_factory=set)
+    """What was tried and did not come right, as `version_of` tells it: not tried again while following."""
+    has_share: bool = True
+    """Whether the run has anything to do with this host."""
 
     @property
     def arrived_bytes(self) -> int:
@@ -65,6 +68,17 @@ class HostTally:
 
 
 Tallies = dict[str, HostTally]
+
+
+def version_of(row: ShardRow) -> tuple[int, str, Store]:
+    """A record as its host has it now: made anew, or compressed meanwhile, it is another one."""
+    return row.index, row.xxh3, row.stored
+
+
+def changed(tried: list[ShardRow], now: list[ShardRow]) -> list[ShardRow]:
+    """Those rows of `now` whose records were tried in another version."""
+    before = {row.index: version_of(row) for row in tried}
+    return [row for row in now if row.index in before and before[row.index] != version_of(row)]
 
 
 class Pull:
@@ -116,9 +130,7 @@ class Pull:
             assert found.result is not None
             cursor, tally.status = found.result.cursor, found.result.status
             missing = self._missing(found.rows, backend.host.name, tally, freeing)
-            if missing:
-                puller.run(self._source(backend, missing), missing, freeing.delivered)
-                tally.given_up |= {(row.index, row.xxh3) for row in missing if row.index in puller.report.failed}
+            self._bring(backend, puller, missing, tally, freeing)
             if puller.report.error is not None and not self._wish.follow:
                 return
             if not self._wish.follow or (tally.status not in AT_WORK and not found.rows):
@@ -126,6 +138,20 @@ class Pull:
             cursor = 0 if puller.report.error is not None else cursor
             puller.report.error = None
             self._stop.wait(FOLLOW_SECONDS)
+
+    def _bring(
+        self, backend: Backend, puller: HostPull, rows: list[ShardRow], tally: HostTally, freeing: Freeing
+    ) -> None:
+        """Pull these rows; what failed because its host has changed it meanwhile is pulled as it is now."""
+        while rows and not self._stop.is_set():
+            puller.run(self._source(backend, rows), rows, freeing.delivered)
+            failed = [row for row in rows if row.index in puller.report.failed]
+            tally.given_up |= {version_of(row) for row in failed}
+            rows = []
+            if failed and puller.report.error is None:
+                rows = changed(failed, self._listed(backend, 0).rows)
+            for row in rows:
+                del puller.report.failed[row.index]
 
     def _source(self, backend: Backend, rows: list[ShardRow]) -> Source:
         codec = self._wish.limits.compress != "never" or any(row.stored == "compressed" for row in rows)
@@ -143,7 +169,7 @@ class Pull:
     def _missing(self, rows: list[ShardRow], host: str, tally: HostTally, freeing: Freeing) -> list[ShardRow]:
         missing = []
         for row in rows:
-            if (row.index, row.xxh3) in tally.given_up:
+            if version_of(row) in tally.given_up:
                 continue
             tally.offered += 1
             if self._destination.has(row, host) and not (self._wish.check and self._damaged(row.index)):

@@ -10,15 +10,32 @@ from pathlib import Path
 from hosts.errors import ProtocolError
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
-from hosts.transport.openssh import ssh_command
+from hosts.transport.openssh import AES_CIPHER, ssh_command
 from hosts.transport.payload import current_payload
-from remote.messages.extract import IndicesRequest, IndicesResult, ShardBatch, ShardRow, ShardsRequest, ShardsResult
-from remote.transfer.hostpull import Source
+from remote.messages.extract import (
+    Delivered,
+    FreedRequest,
+    IndicesResult,
+    ShardBatch,
+    ShardRow,
+    ShardsRequest,
+    ShardsResult,
+)
+from remote.messages.transfer import FetchSource
+from remote.transfer.hostpull import Compress, Source
 from remote.transfer.stream import SOURCE
 
 LISTING_DEADLINE_SECONDS = 300.0
 FREEING_DEADLINE_SECONDS = 600.0
 
+_OPTIONS = {
+    "BatchMode": "yes",
+    "StrictHostKeyChecking": "yes",
+    "ServerAliveInterval": "15",
+    "ServerAliveCountMax": "3",
+    "Compression": "no",
+    "Ciphers": f"^{AES_CIPHER}",
+}
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
@@ -47,6 +64,25 @@ def source_of(host: Host, run: str, folder: Path, *, codec: bool) -> Source:
     return Source(host.name, command, f"{host.workdir}/runs/{run}/shards", payload)
 
 
+def fetch_source(host: Host, destination: Host, run: str, rows: list[ShardRow], compress: Compress) -> FetchSource:
+    """How the host `destination` pulls these rows from `host`."""
+    codec = compress != "never" or any(row.stored == "compressed" for row in rows)
+    sender = [*shlex.split(host.exec), host.python, *([] if codec else ["-I", "-S"]), "-c", SOURCE]
+    payload = f"{host.workdir}/payloads/{current_payload().digest}" if codec else ""
+    command = sender if host.name == destination.name else [*_login(host), shlex.join(sender)]
+    return FetchSource(
+        name=host.name, command=command, root=f"{host.workdir}/runs/{run}/shards", payload=payload, rows=rows
+    )
+
+
+def _login(host: Host) -> list[str]:
+    """How another host reaches this one: by the same address, with that host's keys."""
+    options = [f"-o{key}={value}" for key, value in _OPTIONS.items()]
+    user = ["-l", host.user] if host.user else []
+    port = ["-p", str(host.ssh_port)] if host.ssh_port else []
+    return ["ssh", *options, f"-oConnectTimeout={host.connect_timeout:.0f}", *user, *port, host.address or host.name]
+
+
 def offer(backend: Backend, run: str, after: int, records: int) -> Offer:
     """Rows of the host's ledger that are newer than the cursor `after`, of a dataset of so many `records`.
 
@@ -71,7 +107,7 @@ def _can_be(row: ShardRow, records: int) -> bool:
     return 0 <= row.index < records and row.rows > 0 and row.size_bytes > 0 and bool(_DIGEST.fullmatch(row.xxh3))
 
 
-def free(backend: Backend, run: str, indices: list[int]) -> IndicesResult:
-    """Let the host delete what is delivered."""
-    request = IndicesRequest(run=run, indices=indices)
+def free(backend: Backend, run: str, records: list[Delivered]) -> IndicesResult:
+    """Let the host delete what is delivered; what it has made anew since, with another digest, stays."""
+    request = FreedRequest(run=run, records=records)
     return backend.call("freed", request, IndicesResult, deadline=FREEING_DEADLINE_SECONDS)

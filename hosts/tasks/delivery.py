@@ -7,7 +7,6 @@ from typing import cast
 from invoke.context import Context
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from hosts.commands import extract as extraction
 from hosts.commands import pull as pulling
 from hosts.commands import unpack as unpacking
 from hosts.console.live import live_lines
@@ -17,6 +16,7 @@ from hosts.console.unpack import show_unpacked
 from hosts.errors import UsageError
 from hosts.pull.pull import Wish
 from hosts.tasks.places import PLACES, demand, places, show_places
+from hosts.tasks.runs import chosen_run
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
 from remote.messages.codec import CompressResult, UnpackRequest
 from remote.messages.transfer import Store
@@ -65,30 +65,33 @@ def pull(
         if compress not in ("never", "auto", "always"):
             raise UsageError(f"--compress is {compress!r}; it can be never, auto or always.")
         limits = Limits(streams or None, _rate(limit_rate), cast(Compress, compress))
-        wish = Wish(run or extraction.newest_run(fleet), limits, follow=follow, free=free, check=check)
+        wish = Wish(chosen_run(fleet, output, run), limits, follow=follow, free=free, check=check)
         if dry_run:
             finish(show_pulled(output, pulling.dry_run(fleet, wish, to)))
         else:
             finish(show_pulled(output, pulling.pull(fleet, wish, to, watching(output), cast(Store, store))))
 
 
-@roost_task(TARGET, JSON, run="name of the run (default: the one planned last)")
+@roost_task(TARGET, JSON, DRY_RUN, run="name of the run (default: the one planned last)")
 def compress(
     context: Context,
     run: str = "",
     host: str | None = None,
     hosts: str | None = None,
+    dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
     """Compress finished shards where they lie, without loss, to two thirds; pull and verify read them as they are."""
     with session(host, hosts, inventory, json) as (fleet, output):
         with live_lines(output, fleet) as lines:
-            outcomes = unpacking.compress(fleet, run or extraction.newest_run(fleet), lines)
+            outcomes = unpacking.compress(fleet, chosen_run(fleet, output, run), lines, dry_run=dry_run)
         finish(output.outcomes(outcomes, _compressed_line, lambda result: bool(result.failed)))
 
 
 def _compressed_line(result: CompressResult) -> str:
+    if result.plain:
+        return f"{result.plain:,} shards ({size(result.plain_bytes)}) would be compressed, to about two thirds"
     gained = result.plain_bytes - result.packed_bytes
     text = f"{result.compressed:,} shards compressed, {size(gained)} gained"
     return f"{text}, {len(result.failed):,} are damaged and stay plain" if result.failed else text

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remote.capture.request_id import RequestId
+from remote.codec.atrest import pack_shard
 from remote.errors import HostError, RecordError
 from remote.extract import conditions
 from remote.extract.assignment import Work
@@ -36,6 +37,8 @@ from remote.paths import RunPaths
 DISK_POLL_SECONDS = 0.5
 LIFE_POLL_SECONDS = 0.5
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,13 @@ class Harvest:
             dump.cancel()
         identity, state = self.work.assignment.identity, endpoint.state
         expected = Expected(rid, index, tokens, identity, state.sglang, endpoint.capture.version)
-        stored = await self._store(found, expected)
+        shard = self.paths.shard(index)
+        stored = await self._to_disk(expected, _store_parts, found, shard, expected)
         parity = await self._compare(stored, tokens, answer, endpoint) if sampled else {}
+        done_with = {*found.parts, found.whole}
+        if self.work.assignment.store == "compressed":
+            await self._to_disk(expected, pack_shard, shard, stored.xxh3)
+            done_with.add(shard)
         row = Row(
             index=index,
             state="done",
@@ -89,13 +97,14 @@ class Harvest:
             epoch=self.work.assignment.epoch,
             size_bytes=stored.size_bytes,
             xxh3=stored.xxh3,
+            stored=self.work.assignment.store,
             mean_norm=stored.mean_norm,
             max_norm=stored.max_norm,
             parity=parity,
             flag=" ".join(self.band.observe(stored.mean_norm, stored.max_norm)),
             attempts=task.attempt,
         )
-        await self.committer.commit(row, {*found.parts, found.whole})
+        await self.committer.commit(row, done_with)
         return row
 
     async def _prefill(self, rid: str, task: Task, endpoint: Endpoint, *, logprobs: bool) -> Answer:
@@ -133,12 +142,11 @@ class Harvest:
             stored.path.unlink(missing_ok=True)
             raise
 
-    async def _store(self, found: Found, expected: Expected) -> Stored:
-        """Copy to the disk; a full one is waited for, with the dump kept."""
-        loop, shard = asyncio.get_running_loop(), self.paths.shard(expected.index)
+    async def _to_disk(self, expected: Expected, write: Callable[..., T], *arguments: object) -> T:
+        """Let a collector's thread write; a full disk is waited for, with the dump kept."""
         while True:
             try:
-                return await loop.run_in_executor(self.pool, _store_parts, found, shard, expected)
+                return await asyncio.get_running_loop().run_in_executor(self.pool, write, *arguments)
             except OSError as error:
                 if error.errno not in _NO_SPACE:
                     raise HostError(

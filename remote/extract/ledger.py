@@ -20,6 +20,7 @@ from remote.files import FILE_MODE, make_directory
 from remote.messages.extract import Counts, ShardRow
 
 State = Literal["done", "quarantined", "freed"]
+Stored = Literal["plain", "compressed"]
 
 SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -58,6 +59,7 @@ class Row:
     epoch: int
     size_bytes: int = 0
     xxh3: str = ""
+    stored: Stored = "plain"
     mean_norm: Sequence[float] = ()
     max_norm: Sequence[float] = ()
     parity: dict[str, Any] = field(default_factory=dict)
@@ -99,8 +101,8 @@ class Ledger:
         now = time.time()
         with self._transaction():
             self._db.executemany(
-                "INSERT OR REPLACE INTO records (idx, state, rows, size_bytes, xxh3, epoch, mean_norm, max_norm,"
-                " parity, flag, cause, attempts, finished_at) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                "INSERT OR REPLACE INTO records (idx, state, rows, size_bytes, xxh3, epoch, stored, mean_norm,"
+                " max_norm, parity, flag, cause, attempts, finished_at) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
                 [_values(row, now) for row in rows],
             )
 
@@ -153,14 +155,35 @@ class Ledger:
         """Delete rows, so that their records are open again; returns how many there were."""
         return self._change("DELETE FROM records WHERE idx IN ({marks})", indices)
 
-    def free(self, indices: Iterable[int]) -> int:
-        """Mark finished records as delivered and deleted here; returns how many were `done`."""
-        return self._change("UPDATE records SET state = 'freed' WHERE state = 'done' AND idx IN ({marks})", indices)
+    def free(self, records: Iterable[tuple[int, str]]) -> int:
+        """Mark finished records (index, digest) as delivered and deleted here; returns how many were `done`.
 
-    def mark_stored(self, index: int, stored: Literal["plain", "compressed"]) -> None:
-        """Note that a shard now lies on disk in another form; digest and size stay those of the plain bytes."""
+        One that was made anew since, with another digest, stays.
+        """
+        query = "UPDATE records SET state = 'freed' WHERE state = 'done' AND idx = ? AND xxh3 = ?"
         with self._transaction():
-            self._db.execute("UPDATE records SET stored = ? WHERE idx = ?", (stored, index))
+            return sum(self._db.execute(query, record).rowcount for record in records)
+
+    @contextmanager
+    def held_freed(self, records: Iterable[tuple[int, str]]) -> Iterator[list[int]]:
+        """Indices of those of the records that are marked so; nobody changes the ledger while the block lasts."""
+        query = "SELECT idx FROM records WHERE state = 'freed' AND idx = ? AND xxh3 = ?"
+        with self._transaction():
+            yield [index for record in records for (index,) in self._db.execute(query, record)]
+
+    def has(self, index: int, xxh3: str) -> bool:
+        """Whether this very record is finished and here."""
+        query = "SELECT 1 FROM records WHERE state = 'done' AND idx = ? AND xxh3 = ?"
+        return self._db.execute(query, (index, xxh3)).fetchone() is not None
+
+    def mark_stored(self, index: int, xxh3: str, stored: Stored) -> bool:
+        """Note that a shard now lies on disk in another form; digest and size stay those of the plain bytes.
+
+        False, and nothing noted, where the record is no longer here as it was.
+        """
+        query = "UPDATE records SET stored = ? WHERE state = 'done' AND idx = ? AND xxh3 = ?"
+        with self._transaction():
+            return self._db.execute(query, (stored, index, xxh3)).rowcount == 1
 
     def fact(self, name: str) -> str | None:
         """A fact of the run noted by an earlier session, or None."""
@@ -220,6 +243,7 @@ def _values(row: Row, now: float) -> tuple[object, ...]:
         row.size_bytes,
         row.xxh3,
         row.epoch,
+        row.stored,
         json.dumps(list(row.mean_norm)) if row.mean_norm else None,
         json.dumps(list(row.max_norm)) if row.max_norm else None,
         json.dumps(row.parity) if row.parity else None,

@@ -24,6 +24,7 @@ from remote.messages.extract import (
     ExtractorState,
     FenceRequest,
     FollowRequest,
+    FreedRequest,
     IndicesRequest,
     IndicesResult,
     RunRequest,
@@ -103,16 +104,17 @@ def requeue(request: IndicesRequest, context: Context) -> IndicesResult:
         return IndicesResult(records=ledger.forget(request.indices), freed_bytes=freed)
 
 
-def freed(request: IndicesRequest, context: Context) -> IndicesResult:
+def freed(request: FreedRequest, context: Context) -> IndicesResult:
     """The verb `freed`: these records were delivered; marked so, and their shards deleted.
 
     The mark goes before the shard: ended in between, the next session deletes a shard without a `done` row.
     """
     paths = _known(context, request.run)
+    records = [(record.index, record.xxh3) for record in request.records]
     with Ledger(paths.ledger) as ledger:
-        marked = ledger.free(request.indices)
-        delivered = {index for index, (state, _, _) in ledger.states().items() if state == "freed"}
-    return IndicesResult(records=marked, freed_bytes=_delete_shards(paths, delivered.intersection(request.indices)))
+        marked = ledger.free(records)
+        with ledger.held_freed(records) as delivered:
+            return IndicesResult(records=marked, freed_bytes=_delete_shards(paths, delivered))
 
 
 def control(request: ControlRequest, context: Context) -> RunStatus:

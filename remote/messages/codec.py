@@ -1,4 +1,4 @@
-"""Compressed shards made plain again (`unpack`), and plain ones compressed at rest (`pack`)."""
+"""Compressed shards made plain again (`unpack`), and plain ones compressed at rest (`compress`)."""
 
 from __future__ import annotations
 
@@ -37,13 +37,18 @@ class CompressRequest(Message):
     run: str
     processes: int = 0
     """0: half of the cores, since servers run beside it."""
+    dry_run: bool = False
+    """Only count."""
 
 
 class CompressResult(Message):
     """What became of them."""
 
     compressed: int
-    plain_bytes: int
-    packed_bytes: int
+    plain: int = 0
+    """Shards that would be compressed."""
+    plain_bytes: int = 0
+    """Of what was compressed, or would be."""
+    packed_bytes: int = 0
     failed: dict[int, str] = Field(default_factory=dict)
     """Records whose shard stays plain, with the reason."""

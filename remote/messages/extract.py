@@ -61,6 +61,8 @@ class Assignment(Message):
     context_length: int
     then_stop: bool = False
     """End the servers when the run is complete."""
+    store: Literal["plain", "compressed"] = "plain"
+    """How shards are kept on this host's disk; digests and sizes are those of the plain bytes either way."""
     max_attempts: int = 3
     """Tries of one record before it is quarantined with its last cause."""
     request_timeout_seconds: float = 600.0
@@ -220,6 +222,20 @@ class IndicesRequest(Message):
 
     run: str
     indices: list[int]
+
+
+class Delivered(Message):
+    """A record whose bytes are durable elsewhere; another record of the same index is not meant."""
+
+    index: int
+    xxh3: str
+
+
+class FreedRequest(Message):
+    """Records of one run that their host may delete."""
+
+    run: str
+    records: list[Delivered]
 
 
 class IndicesResult(Message):

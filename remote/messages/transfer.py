@@ -74,6 +74,10 @@ class FetchRequest(Message):
     bytes_per_second: float | None = None
     compress: Literal["never", "auto", "always"] = "never"
     check: bool = False
+    free: bool = False
+    """Whether the sources are to free what arrives: refused where it cannot be made durable."""
+    dry_run: bool = False
+    """Only tell what is there; `dataset` is not looked at."""
     sources: list[FetchSource]
 
 
@@ -93,6 +97,14 @@ class FetchReport(Message):
     error: str = ""
     remedy: str = ""
 
+    def after(self, earlier: FetchReport) -> FetchReport:
+        """What both came to, one after the other."""
+        sums = ("wanted_bytes", "present", "wire_bytes", "plain_bytes", "kept_bytes", "delivered", "delivered_bytes")
+        both: dict[str, object] = {name: getattr(earlier, name) + getattr(self, name) for name in (*sums, "seconds")}
+        both["streams"] = max(earlier.streams, self.streams)
+        both["failed"] = {**earlier.failed, **self.failed}
+        return self.model_copy(update=both)
+
 
 class FetchNews(Message):
     """One streamed item of `fetch`: how far one source is, and what has become durable since the last one."""
@@ -107,6 +119,7 @@ class FetchNews(Message):
 class FetchResult(Message):
     """The destination as it is now."""
 
-    manifest: DestinationManifest
+    manifest: DestinationManifest | None
+    """None where nothing was to be pulled."""
     missing: list[tuple[int, int]]
     """Ranges of indices that are not there."""

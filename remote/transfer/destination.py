@@ -58,6 +58,8 @@ class Destination:
         """As a person calls it."""
         self.store: Store = store
         """How records are kept that are delivered from now on."""
+        self.durable = True
+        """Whether the file system that records land on can fsync; known once the destination is open."""
         self.shards = root / "hidden_states"
         self.roost = root / "roost"
         self.parts = self.roost / "parts"
@@ -71,12 +73,21 @@ class Destination:
             self._lock = self._locked()
         except OSError as error:
             raise HostError(f"{self.root} cannot be written: {error.strerror}.") from error
-        self.ledger = DestinationLedger(self.roost / "ledger.sqlite")
+        self.durable = fsync(self.shards)
+        self.ledger = DestinationLedger(self.roost / "ledger.sqlite", durable=self.durable)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.ledger.close()
         os.close(self._lock)
+
+    def refuse_freeing(self) -> None:
+        """Raise HostError where hosts had better keep what is delivered here."""
+        if not self.durable:
+            raise HostError(
+                f"--free is refused: the file system of {self.name} cannot fsync, so nothing there is safe.",
+                remedy="Pull to another disk, or pull without --free.",
+            )
 
     def final(self, index: int, stored: Store = "plain") -> Path:
         """Where a record is when it is whole and verified."""
@@ -147,9 +158,9 @@ class Destination:
         """Give a verified record its final name, durably where this file system can. Raises OSError."""
         final = self.final(landing.row.index, self.store)
         if self.store == "compressed":
-            pack_part(landing, final)
+            pack_part(landing, final, durable=self.durable)
             landing.part.unlink()
-            return Placed(True, final.stat().st_size)
+            return Placed(self.durable, final.stat().st_size)
         durable = fsync(landing.part)
         landing.part.replace(final)
         return Placed(durable, landing.row.size_bytes)
@@ -172,12 +183,12 @@ class Destination:
     def put(self, relative: str, source: Path) -> None:
         """Copy a file to below the root, whole."""
         make_directory((self.root / relative).parent)
-        with written_aside(self.root / relative) as aside:
+        with written_aside(self.root / relative, durable=self.durable) as aside:
             shutil.copyfile(source, aside)
 
     def put_bytes(self, relative: str, content: bytes) -> None:
         """Write a file below the root, whole."""
-        write_whole(self.root / relative, content)
+        write_whole(self.root / relative, content, durable=self.durable)
 
     def _stored_size(self, known: DeliveredRow) -> int:
         return _size(self.final(known.index, known.stored))
@@ -211,11 +222,11 @@ def compressed_stream(path: Path) -> BinaryIO:
     return io.BufferedReader(CompressedShard(path))
 
 
-def pack_part(landing: Landing, target: Path) -> None:
+def pack_part(landing: Landing, target: Path, *, durable: bool = True) -> None:
     """Compress a verified part to `target`, whole and fsynced; its bytes are verified once more on the way."""
     from remote.codec.container import pack_file
 
-    if pack_file(landing.part, target).xxh3 != landing.row.xxh3:
+    if pack_file(landing.part, target, durable=durable).xxh3 != landing.row.xxh3:
         target.unlink()
         raise OSError(errno.EIO, "a record changed on disk while it was compressed", str(landing.part))
 

@@ -26,8 +26,13 @@ NEWS_SECONDS = 1.0
 
 def fetch(request: FetchRequest, context: Context) -> FetchResult:
     """Pull every source's rows; a source that fails is reported and costs only itself."""
+    root = Path(request.to).expanduser()
+    if request.dry_run:
+        return _look(root, request, context)
     stop = threading.Event()
-    with Destination(Path(request.to).expanduser(), request.store) as destination:
+    with Destination(root, request.store) as destination:
+        if request.free:
+            destination.refuse_freeing()
         place_dataset(Path(request.dataset).expanduser(), destination)
         try:
             with Delivery(destination) as delivery, ThreadPoolExecutor(max(1, len(request.sources))) as pool:
@@ -49,6 +54,23 @@ def fetch(request: FetchRequest, context: Context) -> FetchResult:
             manifest = write_manifest(destination, request.run, request.identity, request.records)
         _tell(context, fetchers)
         return FetchResult(manifest=manifest, missing=gaps(destination.ledger.indices(), request.records))
+
+
+def _look(root: Path, request: FetchRequest, context: Context) -> FetchResult:
+    """What is there of what the sources offer; a place that nothing was pulled to yet stays as it is."""
+    if not (root / "roost" / "ledger.sqlite").exists():
+        for source in request.sources:
+            _tell_present(context, source, source.rows)
+        return FetchResult(manifest=None, missing=gaps([], request.records))
+    with Destination(root, request.store) as destination:
+        for source in request.sources:
+            _tell_present(context, source, [row for row in source.rows if not destination.has(row, source.name)])
+        return FetchResult(manifest=None, missing=gaps(destination.ledger.indices(), request.records))
+
+
+def _tell_present(context: Context, source: FetchSource, missing: list[ShardRow]) -> None:
+    report = FetchReport(present=len(source.rows) - len(missing), wanted_bytes=sum(row.size_bytes for row in missing))
+    context.report.item(FetchNews(name=source.name, report=report))
 
 
 def _tell(context: Context, fetchers: list[_Fetcher]) -> None:

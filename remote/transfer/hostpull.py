@@ -18,6 +18,7 @@ from remote.messages.extract import ShardRow
 from remote.messages.transfer import DeliveredRow
 from remote.transfer.delivery import Delivery, Ready
 from remote.transfer.destination import Destination
+from remote.transfer.landing import Landing
 from remote.transfer.lane import Lane, Packing, Tally, Trade
 from remote.transfer.rate import RateLimit
 from remote.transfer.tuning import Climb, Trial, streams_for
@@ -107,6 +108,9 @@ class HostPull:
         self._rate = rate
         self._stop = stop
         self._lanes: list[Lane] = []
+        self._in_hand = 0
+        """Records that are handed in and not durable yet."""
+        self._settled = threading.Condition()
 
     def run(
         self, source: Source, rows: Iterable[ShardRow], on_delivered: Callable[[list[DeliveredRow]], None]
@@ -120,6 +124,14 @@ class HostPull:
             self.report.delivered += len(done)
             self.report.delivered_bytes += sum(row.size_bytes for row in done)
             on_delivered(done)
+            with self._settled:
+                self._in_hand -= len(done)
+                self._settled.notify_all()
+
+        def hand_in(landing: Landing) -> None:
+            with self._settled:
+                self._in_hand += 1
+            self._delivery.hand_in(Ready(landing, source.name, delivered))
 
         packing = Packing(source.payload, active=self._limits.compress == "always")
         trade = Trade(
@@ -129,7 +141,7 @@ class HostPull:
             tally=self.report.tally,
             limit=self._rate,
             stop=self._stop,
-            hand_in=lambda landing: self._delivery.hand_in(Ready(landing, source.name, delivered)),
+            hand_in=hand_in,
             packing=packing,
         )
         try:
@@ -140,6 +152,7 @@ class HostPull:
             for lane in self._lanes:
                 lane.join()
             work.abandon()
+        self._await_delivery()
         self.report.failed.update(work.failed)
         self.report.error = self._error(work)
         self.report.seconds += time.monotonic() - began
@@ -150,7 +163,7 @@ class HostPull:
         self._start(trade)
         first = self._lanes[0]
         while not first.connected.wait(EARLY_SECONDS) and not self._over(trade):
-            if self._limits.streams is None and len(self._lanes) < EARLY_STREAMS:
+            while self._limits.streams is None and len(self._lanes) < EARLY_STREAMS:
                 self._start(trade)
         wanted = self._limits.streams or streams_for(first.round_trip)
         while len(self._lanes) < wanted and first.error is None:
@@ -163,6 +176,12 @@ class HostPull:
             elif trial is not None:
                 trial.judge()
         self.report.compressed = trade.packing.active
+
+    def _await_delivery(self) -> None:
+        """Return once what was handed in is durable, or will not be."""
+        with self._settled:
+            while self._in_hand and self._delivery.error is None and not self._stop.is_set():
+                self._settled.wait(STEER_SECONDS)
 
     def _adapt(self, trade: Trade, climb: Climb) -> None:
         active = [lane for lane in self._lanes if lane.is_alive()]

@@ -38,14 +38,14 @@ _BUSY_SECONDS = 30.0
 class DestinationLedger:
     """One connection, for any thread of the process that pulls. A context manager."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the ledger, creating it (0600) where it is missing."""
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
+        """Open the ledger, creating it (0600) where it is missing; without `durable` nothing is fsynced."""
         make_directory(path.parent)
         path.touch(mode=FILE_MODE, exist_ok=True)
         self._lock = threading.Lock()
         try:
             self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
-            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
             self._db.execute(_SCHEMA)
         except sqlite3.DatabaseError as error:
             raise HostError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.load import load_inventory
 from hosts.plan.plan import Plan, plan_path, save
 from hosts.pull.pull import Wish
+from remote.codec.container import pack_file
 from remote.extract.ledger import Ledger, Row
 from remote.messages.dataset import Manifest
 from remote.messages.extract import Identity
@@ -65,6 +67,21 @@ class Site:
             rows.append(Row(index, "done", rows=1, epoch=epoch, size_bytes=len(content), xxh3=digest))
         with Ledger(paths.ledger) as ledger:
             ledger.record(rows)
+
+    def compress(self, host: str, *indices: int) -> None:
+        """What `inv compress` does to these records of the host."""
+        paths = self.run_paths(host)
+        with Ledger(paths.ledger) as ledger:
+            for index in indices:
+                pack_file(paths.shard(index), paths.shards / f"{paths.shard(index).name}.rz")
+                paths.shard(index).unlink()
+                assert ledger.mark_stored(index, xxhash.xxh3_128_hexdigest(self.records[index]), "compressed")
+
+    def inv_pull(self, clone: Path, *options: str, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        """`inv pull --hosts all` in a process of its own (and under another program), as a person runs it."""
+        command = [*under, sys.executable, "-m", "invoke", "pull", "--hosts", "all", "--to", str(self.destination)]
+        command += ["--inventory", str(self.inventory), *options]
+        return subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
 
     def fleet(self) -> Iterator[Fleet]:
         loaded = load_inventory(self.inventory)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hosts.commands.pull import Pulled, dry_run
 from hosts.inventory.model import Host
-from hosts.pull import direct
+from hosts.pull import direct, sources
+from hosts.pull.pull import Wish
+from hosts.pull.sources import Offer, offer
+from hosts.transport.backend import Backend
 from hosts.transport.openssh import ssh_command
-from tests.fleet.pull.conftest import MIB, Site
+from remote.messages.extract import ExtractorState
+from tests.fleet.pull.conftest import MIB, RUN, Site
+from tests.fleet.pull.test_faults import wait_until
 
 pytestmark = pytest.mark.ssh
 
@@ -21,18 +30,21 @@ def target(site: Site, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test's keys lead from host to host, instead of those in the home folder of whoever runs it."""
+
+    def login(host: Host) -> list[str]:
+        return ssh_command(host, tmp_path)
+
+    monkeypatch.setattr(sources, "_login", login)
+
+
 def delivered(folder: Path) -> dict[int, bytes]:
     return {int(path.stem[3:]): path.read_bytes() for path in (folder / "hidden_states").iterdir()}
 
 
-def test_a_host_pulls_from_the_others_and_lets_them_free_it(
-    site: Site, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def login(host: Host) -> list[str]:
-        """The test's keys instead of those in the home folder of whoever runs it."""
-        return ssh_command(host, tmp_path)
-
-    monkeypatch.setattr(direct, "_login", login)
+def test_a_host_pulls_from_the_others_and_lets_them_free_it(site: Site, target: Path, keys: None) -> None:
     site.give("one", {0: 9 * MIB, 1: 100})
     site.give("two", {2: MIB})
     pulled = site.pull(free=True)
@@ -52,3 +64,59 @@ def test_a_source_that_does_not_let_the_destination_in_is_named_and_costs_only_i
     assert one.error is not None
     assert "refused" in str(one.error)
     assert list(delivered(target)) == [1]
+
+
+def test_a_dry_run_tells_what_the_host_lacks_and_writes_nothing(site: Site, target: Path, keys: None) -> None:
+    site.give("one", {0: MIB, 1: 100})
+    for fleet in site.fleet():
+        one, two = dry_run(fleet, Wish(RUN), site.to).outcomes
+    assert (one.result.offered, one.result.present, one.result.wanted_bytes) == (2, 0, MIB + 100)
+    assert two.result.offered == 0
+    assert not target.exists()
+    site.pull()
+    site.give("one", {2: 7})
+    for fleet in site.fleet():
+        seen = dry_run(fleet, Wish(RUN), site.to)
+    one, _ = seen.outcomes
+    assert (one.result.offered, one.result.present, one.result.wanted_bytes) == (3, 2, 7)
+    assert seen.missing == [(2, 20)]
+
+
+def test_following_to_a_host_goes_on_until_the_extractor_ends(site: Site, target: Path, keys: None) -> None:
+    site.give("one", {0: MIB})
+    paths = site.run_paths("one")
+    paths.state.write_text(ExtractorState(run=RUN, epoch=1, status="running").model_dump_json())
+    with paths.lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done: list[Pulled] = []
+        thread = threading.Thread(target=lambda: done.append(site.pull(follow=True, free=True)))
+        thread.start()
+        wait_until((target / "hidden_states" / "hs_0.safetensors").exists)
+        site.give("one", {1: MIB})
+        wait_until((target / "hidden_states" / "hs_1.safetensors").exists)
+        assert thread.is_alive()
+    thread.join(60)
+    (pulled,) = done
+    one, _ = pulled.outcomes
+    assert one.result.report is not None
+    assert (one.result.offered, one.result.report.delivered, one.result.freed) == (2, 2, 2)
+    assert delivered(target) == site.records
+    assert list(paths.shards.iterdir()) == []
+
+
+def test_a_shard_that_is_compressed_while_a_host_pulls_it_arrives_in_the_same_pull(
+    site: Site, target: Path, keys: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.give("one", {0: MIB, 1: 100})
+
+    def then_compress(backend: Backend, *arguments: Any) -> Offer:
+        found = offer(backend, *arguments)
+        if backend.host.name == "one" and site.run_paths("one").shard(1).exists():
+            site.compress("one", 1)
+        return found
+
+    monkeypatch.setattr(direct, "offer", then_compress)
+    one, _ = site.pull().outcomes
+    assert one.result.report is not None
+    assert (one.result.report.delivered, one.result.report.failed) == (2, {})
+    assert delivered(target) == site.records

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hosts.commands.unpack import unpack
-from remote.codec.container import pack_file
-from remote.extract.ledger import Ledger
+from hosts.plan.plan import PlannedShare, load, plan_path, save
+from hosts.pull import pull
+from hosts.pull.sources import Offer, offer
+from hosts.transport.backend import Backend
 from remote.messages.codec import UnpackRequest
 from remote.messages.transfer import DestinationManifest
 from remote.transfer import tuning
 from remote.transfer.hostpull import Limits
 from remote.transfer.ledger import DestinationLedger
-from tests.fleet.pull.conftest import MIB, Site
+from tests.fleet.pull.conftest import MIB, RUN, Site
 
 pytestmark = pytest.mark.ssh
 
@@ -162,14 +167,68 @@ def test_states_that_travel_compressed_arrive_as_they_were(site: Site) -> None:
 
 def test_shards_compressed_on_the_host_are_pulled_as_their_plain_bytes(site: Site) -> None:
     site.put("one", {0: state_shard(9000), 1: state_shard(10)})
-    paths = site.run_paths("one")
-    with Ledger(paths.ledger) as ledger:
-        for index in site.records:
-            pack_file(paths.shard(index), paths.shards / f"{paths.shard(index).name}.rz")
-            paths.shard(index).unlink()
-            ledger.mark_stored(index, "compressed")
-    site.pull()
+    site.compress("one", *site.records)
+    (outcome, _) = site.pull(free=True).outcomes
     assert site.delivered() == site.records
+    assert outcome.result.freed == 2
+    assert list(site.run_paths("one").shards.iterdir()) == []
+
+
+def test_a_shard_that_is_compressed_while_it_is_pulled_arrives_in_the_same_pull(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.put("one", {0: state_shard(50), 1: state_shard(10)})
+
+    def then_compress(backend: Backend, *arguments: Any) -> Offer:
+        found = offer(backend, *arguments)
+        if site.run_paths("one").shard(1).exists() and backend.host.name == "one":
+            site.compress("one", 1)
+        return found
+
+    monkeypatch.setattr(pull, "offer", then_compress)
+    (outcome, _) = site.pull(free=True).outcomes
+    report = outcome.result.report
+    assert report is not None
+    assert (report.delivered, report.failed, outcome.result.freed) == (2, {}, 2)
+    assert site.delivered() == site.records
+
+
+def test_a_host_without_a_share_is_no_failure_and_the_run_is_named(site: Site, clone: Path) -> None:
+    site.give("one", {0: 100})
+    shutil.rmtree(site.run_paths("two").root)
+    done = site.inv_pull(clone)
+    assert done.returncode == 0, done.stderr
+    assert "two: no share in this run" in done.stdout
+    assert f"The run planned last: {RUN}." in done.stderr
+    assert site.inv_pull(clone, "--run", RUN, "--dry-run").returncode == 0
+
+
+def test_a_host_that_lacks_the_share_it_was_planned_for_is_a_failure(site: Site) -> None:
+    path = plan_path(site.root, RUN)
+    share = PlannedShare(
+        host="two", ranges=[(0, 1)], records=1, tokens=1, longest=1, epoch=1, context_length=9, weight=1
+    )
+    save(load(path).model_copy(update={"shares": [share]}), path)
+    shutil.rmtree(site.run_paths("two").root)
+    _, two = site.pull().outcomes
+    assert two.error is not None
+    assert "There is no run" in str(two.error)
+
+
+def test_freeing_is_refused_where_the_destination_cannot_fsync_and_pulling_is_not(site: Site, clone: Path) -> None:
+    site.give("one", {0: MIB, 1: 100})
+    without = (sys.executable, "-m", "tests.fleet.pull.no_fsync")
+    refused = site.inv_pull(clone, "--free", under=without)
+    assert refused.returncode == 1
+    assert "cannot fsync" in refused.stderr
+    assert site.delivered() == {}
+    pulled = site.inv_pull(clone, under=without)
+    assert pulled.returncode == 0, pulled.stderr
+    assert site.delivered() == site.records
+    with DestinationLedger(site.destination / "roost/ledger.sqlite") as ledger:
+        assert [row.durable for row in ledger.rows()] == [False, False]
+    assert site.pull(free=True).outcomes[0].result.freed == 0
+    assert len(list(site.run_paths("one").shards.iterdir())) == 2
 
 
 def test_records_kept_compressed_here_are_delivered_once_and_unpack_to_their_bytes(site: Site) -> None:

@@ -13,7 +13,7 @@ from remote.extract.ledger import Ledger, Row
 from remote.extract.session import reconcile
 from remote.extract.verbs import freed
 from remote.messages.codec import CompressRequest
-from remote.messages.extract import IndicesRequest
+from remote.messages.extract import Delivered, FreedRequest
 from remote.paths import RunPaths, Workdir
 from remote.report import Report
 from tests.remote.codec.test_container import shard
@@ -51,6 +51,20 @@ def test_finished_shards_are_compressed_and_the_ledger_says_so(tmp_path: Path) -
     assert compress(CompressRequest(run="trial"), context).compressed == 0
 
 
+def test_a_dry_run_counts_and_changes_nothing(tmp_path: Path) -> None:
+    context, paths, contents = run_of(tmp_path, 2)
+    result = compress(CompressRequest(run="trial", dry_run=True), context)
+    assert (result.compressed, result.plain, result.plain_bytes) == (0, 2, sum(map(len, contents.values())))
+    assert names(paths) == ["hs_0.safetensors", "hs_1.safetensors"]
+
+
+def test_a_record_that_was_made_anew_meanwhile_keeps_its_own_shard(tmp_path: Path) -> None:
+    _, paths, _ = run_of(tmp_path, 1)
+    with Ledger(paths.ledger) as ledger:
+        assert not ledger.mark_stored(0, "0" * 32, "compressed")
+        assert [row.stored for _, row in ledger.shards()] == ["plain"]
+
+
 def test_a_damaged_shard_stays_plain_and_is_reported(tmp_path: Path) -> None:
     context, paths, _ = run_of(tmp_path, 2)
     content = bytearray(paths.shard(0).read_bytes())
@@ -62,9 +76,10 @@ def test_a_damaged_shard_stays_plain_and_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_compressed_shard_is_freed_like_a_plain_one_and_missed_when_it_is_gone(tmp_path: Path) -> None:
-    context, paths, _ = run_of(tmp_path, 2)
+    context, paths, contents = run_of(tmp_path, 2)
     compress(CompressRequest(run="trial", processes=1), context)
-    assert freed(IndicesRequest(run="trial", indices=[0]), context).freed_bytes > 0
+    delivered = Delivered(index=0, xxh3=xxhash.xxh3_128_hexdigest(contents[0]))
+    assert freed(FreedRequest(run="trial", records=[delivered]), context).freed_bytes > 0
     assert names(paths) == ["hs_1.safetensors.rz"]
     (paths.shards / "hs_1.safetensors.rz").unlink()
     with Ledger(paths.ledger) as ledger:

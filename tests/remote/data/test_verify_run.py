@@ -40,9 +40,10 @@ def run(tmp_path: Path, make_tokenizer: MakeTokenizer, context: Context) -> RunP
     assign(AssignRequest(dataset=str(place.folder), shares=[share]), context)
     paths.shards.mkdir(parents=True)
     with Ledger(paths.ledger) as ledger:
-        ledger.record([_done(place, paths, index) for index in (1, 2, 4)])
+        rows = [_done(place, paths, index) for index in (1, 2, 4)]
+        ledger.record(rows)
         ledger.record([Row(3, "quarantined", 0, 1, cause="poison")])
-        ledger.free([4])
+        ledger.free([(4, rows[-1].xxh3)])
     paths.shard(4).unlink()
     return paths
 

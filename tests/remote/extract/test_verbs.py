@@ -16,7 +16,9 @@ from remote.extract.ledger import Ledger, Row
 from remote.extract.verbs import fence, freed, requeue, shards, status
 from remote.messages.capture import CaptureStatus
 from remote.messages.extract import (
+    Delivered,
     FenceRequest,
+    FreedRequest,
     IndicesRequest,
     RunRequest,
     ShardBatch,
@@ -34,6 +36,13 @@ def rows_of(host: Host, **request: int) -> tuple[list[int], ShardsResult]:
     items = [json.loads(line) for line in stream.getvalue().splitlines()]
     batches = [ShardBatch.model_validate(item["value"]) for item in items if item["type"] == "item"]
     return [row.index for batch in batches for row in batch.rows], result
+
+
+def delivered(host: Host, *indices: int) -> FreedRequest:
+    """These records, as their host's ledger has them now."""
+    with Ledger(host.paths.ledger) as ledger:
+        rows = [row for _, row in ledger.shards() if row.index in indices]
+    return FreedRequest(run=RUN, records=[Delivered(index=row.index, xxh3=row.xxh3) for row in rows])
 
 
 @pytest.fixture
@@ -66,7 +75,7 @@ def test_a_record_that_is_done_again_is_told_again(done: Host) -> None:
 
 def test_freed_records_are_gone_from_the_disk_and_never_done_again(done: Host) -> None:
     size = done.paths.shard(2).stat().st_size
-    result = freed(IndicesRequest(run=RUN, indices=[2, 4]), done.context)
+    result = freed(delivered(done, 2, 4), done.context)
     assert (result.records, result.freed_bytes) == (2, 2 * size)
     assert sorted(rows_of(done)[0]) == [0, 1, 3, 5, 6, 7, 8, 9]
     counts = done.extract().counts
@@ -75,9 +84,21 @@ def test_freed_records_are_gone_from_the_disk_and_never_done_again(done: Host) -
 
 
 def test_freeing_twice_or_what_is_not_done_changes_nothing(done: Host) -> None:
-    freed(IndicesRequest(run=RUN, indices=[2]), done.context)
-    again = freed(IndicesRequest(run=RUN, indices=[2, 77]), done.context)
+    wanted = delivered(done, 2)
+    freed(wanted, done.context)
+    wanted.records.append(Delivered(index=77, xxh3="0" * 32))
+    again = freed(wanted, done.context)
     assert (again.records, again.freed_bytes) == (0, 0)
+
+
+def test_a_record_that_was_made_anew_since_it_was_delivered_is_not_freed(done: Host) -> None:
+    wanted = delivered(done, 2, 3)
+    with Ledger(done.paths.ledger) as ledger:
+        ledger.record([Row(2, "done", 8, 1, size_bytes=1, xxh3="0" * 32)])
+    assert freed(wanted, done.context).records == 1
+    assert (done.states()[2], done.states()[3]) == ("done", "freed")
+    assert done.paths.shard(2).exists()
+    assert not done.paths.shard(3).exists()
 
 
 def test_a_fenced_host_has_nothing_left_to_do_and_keeps_what_it_has(done: Host) -> None:
