@@ -3,8 +3,8 @@
     python -m benchmarks.capture_gpu --root ~/sglang-gpu --out benchmarks/results
 
 `--root` is where the payload was unpacked (see benchmarks/gpu/README.md). First a small model with real weights shows
-that what is captured is right on this GPU: canary at all boundaries and every row's logprob. Then eight true-width
-DeepSeek-V3 layers are timed: 16 x 4,096 and 64 x 512 tokens, with a collector process draining the dumps.
+that what is captured is right on this GPU (benchmarks/gpu/parity.py). Then eight true-width DeepSeek-V3 layers are
+timed: 64 x 512 and 16 x 4,096 tokens, with a collector process draining the dumps. What is found is written at once.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ import argparse
 import datetime
 import json
 import platform
-import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
-from benchmarks.gpu.models import MID, TINY, write_config, write_weights
-from benchmarks.gpu.server import REPOSITORY, GpuServer
+from benchmarks.gpu.models import MID, write_config
+from benchmarks.gpu.parity import parity
+from benchmarks.gpu.prompts import prompt
+from benchmarks.gpu.server import READY_SECONDS, REPOSITORY, GpuServer
 from remote.capture.request_id import RequestId
 from remote.messages.capture import CaptureStatus
 from remote.messages.server import CaptureSpec
-from remote.parity.canary import check_canary
-from remote.parity.head import Head, load_head
-from remote.parity.logprobs import ServerLogprobs, check_logprobs
 
 LAYERS = [2, 4, 7]
 ROW_BYTES = 4 * 7168 * 2
-SHAPES = {"16 x 4,096": (16, 4096), "64 x 512": (64, 512)}
-Names = Callable[[str, int], list[str]]
+SHAPES = {"64 x 512": (64, 512), "16 x 4,096": (16, 4096)}
+OURS = ("ours", "unpaced", "gathered")
+"""Roost's capture; without pacing; up to the end of the forward pass only (see benchmarks/gpu/rivals.py)."""
+RIVALS = ("naive", "inthread")
 
 
 @dataclass
@@ -61,22 +61,36 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--root", type=Path, required=True)
     options.add_argument("--out", type=Path, required=True)
-    options.add_argument("--tp", type=int, default=1, help="ranks of tensor parallelism, over NCCL above 1")
-    options.add_argument("--rounds", type=int, default=8)
+    options.add_argument("--logs", type=Path, help="where servers' logs go; beside the payload by default")
+    options.add_argument("--gpus", default="0", help="their numbers; more than one is tensor parallelism over NCCL")
+    options.add_argument("--rounds", type=int, default=16, help="of the shorter prompts; half of the longer ones")
+    options.add_argument("--variant-rounds", type=int, default=0, help="rounds of the variants of ours, on 64 x 512")
     options.add_argument("--rival-rounds", type=int, default=3)
     options.add_argument("--sustained-gb", type=float, default=34.0)
+    options.add_argument("--seconds", type=float, default=900.0, help="leave out what would take longer than this")
     given = options.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+    given.until = time.monotonic() + given.seconds
+    given.tp = len(given.gpus.split(","))
+    given.logs = given.logs or given.root / "logs"
+    for folder in (given.out, given.logs):
+        folder.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"machine": machine(), "tp": given.tp, "date": datetime.date.today().isoformat()}
-    mid = start_mid(given.root, given.out, given.tp)
+    mid = start_mid(given)
     try:
-        result |= parity_or_cause(given.root, given.out, given.tp)
-        mid.wait(240)
-        with Drain(mid.dumps, given.out) as drain:
-            result["timings"] = [asdict(row) | {"median": row.median} for row in timings(mid, drain, given)]
-            save(given.out, result)
-            result["sustained"] = sustained(mid, drain, given.sustained_gb)
-        result["return_hidden_states"] = own_return(mid)
+        result |= parity_or_cause(given)
+        save(given.out, result)
+        mid.wait(READY_SECONDS)
+        with Drain(mid.dumps, given.logs) as drain:
+            result["timings"] = []
+            for shape in SHAPES:
+                result["timings"] += [asdict(row) | {"median": row.median} for row in timings(mid, drain, shape, given)]
+                save(given.out, result)
+            if time.monotonic() + sustained_seconds(result, given) < given.until:
+                result["sustained"] = sustained(mid, drain, given.sustained_gb)
+                save(given.out, result)
+        if given.rival_rounds:
+            result["return_hidden_states"] = own_return(mid)
         result["capture"] = json.loads(status(mid.dumps).model_dump_json())
     finally:
         mid.stop()
@@ -96,107 +110,47 @@ def machine() -> dict[str, str]:
     }
 
 
-def start_mid(root: Path, out: Path, tp: int) -> GpuServer:
-    model = write_config(root / "models" / "mid", MID)
+def start_mid(given: argparse.Namespace) -> GpuServer:
+    model = write_config(given.root / "models" / "mid", MID)
     spec = CaptureSpec(layers=LAYERS, dump_dir="/dev/shm/roost-mid", high_water_bytes=16 << 30)
-    flags = "--load-format dummy --mem-fraction-static 0.55 --max-total-tokens 140000 --context-length 8192"
-    flags += f" --enable-return-hidden-states {ranks(tp)}"
-    return GpuServer(root, model, 30012, fresh(spec), out / "mid.log", flags.split())
+    shutil.rmtree(spec.dump_dir, ignore_errors=True)
+    flags = "--load-format dummy --mem-fraction-static 0.85 --max-total-tokens 140000 --context-length 8192"
+    flags += f" --enable-return-hidden-states {ranks(given.tp)}"
+    return GpuServer(given.root, model, 30012, spec, given.logs / f"mid-tp{given.tp}.log", flags.split(), given.gpus)
 
 
 def ranks(tp: int) -> str:
     """Custom all-reduce needs peer memory that a virtual machine may not have; NCCL does without."""
-    return f"--tp-size {tp} --disable-custom-all-reduce" if tp > 1 else ""
+    flags = f"--tp-size {tp} --disable-custom-all-reduce --enforce-disable-flashinfer-allreduce-fusion"
+    return flags if tp > 1 else ""
 
 
-def fresh(spec: CaptureSpec) -> CaptureSpec:
-    shutil.rmtree(spec.dump_dir, ignore_errors=True)
-    return spec
-
-
-def parity_or_cause(root: Path, out: Path, tp: int) -> dict[str, Any]:
+def parity_or_cause(given: argparse.Namespace) -> dict[str, Any]:
     """The timings are worth having even where the small model's server does not come up."""
     try:
-        return {"parity": parity(root, out, tp)}
-    except (RuntimeError, ValueError, OSError) as error:
+        return {"parity": parity(given.root, given.logs, given.gpus, ranks(given.tp))}
+    except Exception as error:
         print(f"parity: {type(error).__name__}: {error}", flush=True)
         return {"parity_failed": f"{type(error).__name__}: {error}"}
 
 
-def parity(root: Path, out: Path, tp: int) -> dict[str, Any]:
-    """Canary and logprobs on a model with weights, chunked and batched."""
-    model = write_config(root / "models" / "tiny", TINY)
-    write_weights(model, TINY, "cuda")
-    spec = CaptureSpec(layers=[0, 1, 2, 3, 4, 5], dump_dir="/dev/shm/roost-tiny", high_water_bytes=8 << 30)
-    flags = "--mem-fraction-static 0.40 --max-total-tokens 65536 --context-length 8192 --chunked-prefill-size 1024"
-    flags += f" {ranks(tp)}"
-    server = GpuServer(root, model, 30011, fresh(spec), out / "tiny.log", flags.split())
-    try:
-        server.wait(240)
-        return {"canary": canary(server), "logprobs": logprobs(server, model)}
-    finally:
-        server.stop()
-
-
-def canary(server: GpuServer) -> list[dict[str, Any]]:
-    rows = []
-    for attempt, length in enumerate((64, 1500)):
-        rid = RequestId("gpu", None, attempt, length)
-        server.generate({"input_ids": prompt(attempt, length, 2048), "rid": str(rid)})
-        dump = await_file(server.dumps / f"{rid}.safetensors")
-        listened = await_file(server.dumps / f"{rid}.canary.safetensors")
-        checked = check_canary(dump, [listened])
-        rows.append({"rows": length, "passed": checked.passed, "slots": [asdict(slot) for slot in checked.slots]})
-    return rows
-
-
-def logprobs(server: GpuServer, model: Path) -> list[dict[str, Any]]:
-    head = load_head(model)
-    lengths = [17, 700, 1024, 1025, 2500, 333]
-    prompts = [prompt(100 + i, length, 2048) for i, length in enumerate(lengths)]
-    rids = [RequestId("lp", i, 0, length) for i, length in enumerate(lengths)]
-    body = {"input_ids": prompts, "rid": [str(rid) for rid in rids]}
-    asked = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
-    answers = server.generate({**body, **asked})
-    return [
-        compare(server, head, rid, tokens, answer["meta_info"])
-        for rid, tokens, answer in zip(rids, prompts, answers, strict=True)
-    ]
-
-
-def compare(server: GpuServer, head: Head, rid: RequestId, tokens: list[int], meta: dict[str, Any]) -> dict[str, Any]:
-    """One record's rows against the server's answer, as they are and shifted by one."""
-    with safe_open(await_file(server.dumps / f"{rid}.safetensors"), framework="pt") as file:
-        states, ids = file.get_tensor("hidden_states")[:, -1], file.get_tensor("token_ids").tolist()
-    about: dict[str, Any] = {"rows": len(tokens), "tokens_equal": ids == tokens, "passed": False}
-    said = ServerLogprobs.of_answer(meta)
-    try:
-        found = check_logprobs(states, tokens, said, head.norm_weight, head.eps, head.lm_head, head.dtype)
-        shifted = check_logprobs(states.roll(1, 0), tokens, said, head.norm_weight, head.eps, head.lm_head, head.dtype)
-    except ValueError as error:
-        differs = [
-            place for place, pair in enumerate(zip(said.next_ids, tokens[1:], strict=False)) if pair[0] != pair[1]
-        ]
-        return {**about, "answer": str(error), "logprobs": len(said.logprobs), "differs_at": differs[:5]}
-    return {**about, **found.row(), "passed": found.passed, "shifted": shifted.row()}
-
-
-def timings(server: GpuServer, drain: Drain, given: argparse.Namespace) -> list[Timing]:
-    for way in ("plain", "ours", "naive", "inthread"):
-        run(server, drain, way, (16, 512), 0)
-    found = []
-    for number, (shape, size) in enumerate(SHAPES.items()):
-        rows = {way: Timing(shape, way, []) for way in ("plain", "ours", "naive", "inthread")}
-        for turn in range(given.rounds):
-            order = ["plain", "ours"] if turn % 2 == 0 else ["ours", "plain"]
-            order += ["naive", "inthread"] if turn < given.rival_rounds else []
-            for way in order:
-                rows[way].microseconds.append(run(server, drain, way, size, 1000 * (number + 1) + turn))
-        for row in rows.values():
-            row.over_plain = row.median / rows["plain"].median - 1
-            found.append(row)
-            print(f"{shape} {row.way}: {row.median:.2f} us/token, {row.over_plain:+.2%} over plain", flush=True)
-    return found
+def timings(server: GpuServer, drain: Drain, shape: str, given: argparse.Namespace) -> list[Timing]:
+    number, size = list(SHAPES).index(shape), SHAPES[shape]
+    rounds = given.rounds if number == 0 else max(1, given.rounds // 2)
+    most = {"plain": rounds, "ours": rounds} | dict.fromkeys(RIVALS, given.rival_rounds)
+    if number == 0:
+        most |= dict.fromkeys(OURS[1:], given.variant_rounds)
+    rows = {way: Timing(shape, way, []) for way in most if most[way]}
+    for way in rows:
+        run(server, drain, way, (16, 512), 100 * number)
+    for turn in range(rounds):
+        order = [way for way in rows if turn < most[way]]
+        for way in order[turn % len(order) :] + order[: turn % len(order)]:
+            rows[way].microseconds.append(run(server, drain, way, size, 1000 * (number + 1) + turn))
+    for row in rows.values():
+        row.over_plain = row.median / rows["plain"].median - 1
+        print(f"{shape} {row.way}: {row.median:.2f} us/token, {row.over_plain:+.2%} over plain", flush=True)
+    return list(rows.values())
 
 
 def run(server: GpuServer, drain: Drain, way: str, size: tuple[int, int], turn: int) -> float:
@@ -207,15 +161,21 @@ def run(server: GpuServer, drain: Drain, way: str, size: tuple[int, int], turn: 
     since = time.perf_counter()
     server.generate({"input_ids": prompts, "rid": rids})
     seconds = time.perf_counter() - since
-    if way != "plain":
+    if way not in ("plain", "gathered"):
         drain.wait_for(rids)
     return seconds / (count * length) * 1e6
 
 
 def names(way: str, turn: int, count: int, length: int) -> list[str]:
-    if way == "ours":
-        return [str(RequestId("bench", turn * 1000 + i, 0, length)) for i in range(count)]
+    if way in OURS:
+        return [str(RequestId(way, turn * 1000 + i, 0, length)) for i in range(count)]
     return [f"{way}.{turn}-{i}-{length}" for i in range(count)]
+
+
+def sustained_seconds(result: dict[str, Any], given: argparse.Namespace) -> float:
+    """How long that will take: one captured and two plain runs."""
+    plain = next(row["median"] for row in result["timings"] if (row["shape"], row["way"]) == ("16 x 4,096", "plain"))
+    return float(3.3 * given.sustained_gb * 1e9 / ROW_BYTES * plain / 1e6 + 5)
 
 
 def sustained(server: GpuServer, drain: Drain, gigabytes: float) -> dict[str, Any]:
@@ -325,21 +285,6 @@ class Drain:
                 self.last_at = row["at"]
 
 
-def prompt(seed: int, length: int, vocabulary: int) -> list[int]:
-    draw = random.Random(seed)
-    return [draw.randrange(2, vocabulary) for _ in range(length)]
-
-
-def await_file(path: Path, seconds: float = 60) -> Path:
-    deadline = time.monotonic() + seconds
-    while not path.exists():
-        if time.monotonic() > deadline:
-            found = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
-            raise TimeoutError(f"no {path.name}; there is {found}")
-        time.sleep(0.01)
-    return path
-
-
 def status(dumps: Path) -> CaptureStatus:
     return CaptureStatus.model_validate_json(next(dumps.glob(".capture-*.json")).read_bytes())
 
@@ -385,17 +330,27 @@ def report(result: dict[str, Any]) -> str:
             f"SGLang's return_hidden_states, 1 x 512: {own['returned']:.0f} us a token, plain {own['plain']:.0f}.",
         ]
     if "parity" in result:
-        errors = [slot["error"] for row in result["parity"]["canary"] for slot in row["slots"]]
-        answered = [row for row in result["parity"]["logprobs"] if "excess" in row]
-        excess = [row["excess"] for row in answered] or [float("nan")]
-        top1 = [row["top1"] for row in answered] or [float("nan")]
-        lines += [
-            "",
-            f"Parity in bf16: canary at all boundaries within {max(errors):.1e}; logprobs of every row of"
-            f" {len(answered)} of {len(result['parity']['logprobs'])} prompts within {max(excess):.2f} of their"
-            f" tolerance, top-1 agreement {min(top1):.2%} or more.",
-        ]
+        lines += parity_lines(result["parity"])
     return "\n".join(lines) + "\n"
+
+
+def parity_lines(found: dict[str, Any]) -> list[str]:
+    """What a right capture shows in bf16, and beside it what each planted fault shows at least."""
+    canary, logprobs = found["canary"], found["logprobs"]
+    largest = max(max(row["errors"]) for row in canary["checked"])
+    nats, shares = logprobs["nats"], logprobs["of_tolerance"]
+    lines = ["", "## Parity in bf16, a small model with weights", ""]
+    lines += [f"Top-1 agreement over {logprobs['rows']:,} rows: {logprobs['top1']:.2%}.", ""]
+    lines += ["| | canary: row's relative error | logprobs: nats | logprobs: share of the tolerance |"]
+    lines += ["|---|---|---|---|"]
+    lines += [f"| right, largest | {largest:.1e} | {nats['1.0']:.3f} | {shares['1.0']:.2f} |"]
+    lines += [f"| right, 99% of rows below | | {nats['0.99']:.3f} | {shares['0.99']:.2f} |"]
+    lines += [f"| right, median | | {nats['0.5']:.4f} | {shares['0.5']:.3f} |"]
+    lines += [f"| tolerance | {canary['tolerance']:.0e} | of each row | 1 |"]
+    for name, planted in logprobs["planted"].items():
+        error = canary["planted_smallest_error"][name]
+        lines += [f"| {name}, smallest | {error:.1e} | {planted['nats']:.2f} | {planted['of_tolerance']:.1f} |"]
+    return lines
 
 
 if __name__ == "__main__":

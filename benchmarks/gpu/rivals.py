@@ -1,7 +1,9 @@
 """The ways of capturing that Roost's is measured against, as an SGLang plugin. Inside the benchmark's server only.
 
 A request whose id is `naive.<n>` is saved with `torch.save` inside the forward pass, `inthread.<n>` with safetensors;
-any other request is left alone, so that all ways are timed in one server, interleaved.
+any other request is left alone, so that all ways are timed in one server, interleaved. Two variants of Roost's own
+say where its time goes: records with the nonce `unpaced` are copied with no bound on what the device has in its queue,
+those with the nonce `gathered` are dropped when their forward pass is over.
 """
 
 from __future__ import annotations
@@ -23,8 +25,25 @@ def install() -> None:
 
     def attach(_: None, model: torch.nn.Module, *arguments: Any, **keywords: Any) -> None:
         Rival(model)
+        _vary()
 
     HookRegistry.register("sglang.srt.models.deepseek_v2.DeepseekV2Model.__init__", attach, HookType.AFTER)
+
+
+def _vary() -> None:
+    from remote.capture import sender
+    from remote.capture.admission import Admission
+    from remote.capture.gather import Gather
+
+    take, bound = Admission._take, sender.AHEAD_BYTES
+
+    def varied(self: Admission, gather: Gather) -> None:
+        nonces = {segment.request.nonce for segment in gather.segments}
+        sender.AHEAD_BYTES = 1 << 60 if "unpaced" in nonces else bound
+        if "gathered" not in nonces:
+            take(self, gather)
+
+    Admission._take = varied  # type: ignore[method-assign]
 
 
 class Rival:

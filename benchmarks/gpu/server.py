@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -16,11 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.prompts import post
 from remote.attach.ways import plugin_folder
 from remote.capture.environment import environment
 from remote.messages.server import CaptureSpec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+READY_SECONDS = 200.0
 FLAGS = (
     "--skip-tokenizer-init",
     "--attention-backend=triton",
@@ -37,7 +38,9 @@ FLAGS = (
 class GpuServer:
     """One server; `post` talks to it, `stop` ends its process group."""
 
-    def __init__(self, root: Path, model: Path, port: int, spec: CaptureSpec, log: Path, flags: Sequence[str]) -> None:
+    def __init__(
+        self, root: Path, model: Path, port: int, spec: CaptureSpec, log: Path, flags: Sequence[str], gpus: str
+    ) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.dumps = Path(spec.dump_dir)
         self.log = log
@@ -45,7 +48,7 @@ class GpuServer:
         with log.open("wb") as stream:
             self._process = subprocess.Popen(
                 [*command, *FLAGS, *flags],
-                env=_environment(root, spec),
+                env={**capturing(root, spec), "CUDA_VISIBLE_DEVICES": gpus},
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
@@ -66,11 +69,7 @@ class GpuServer:
 
     def generate(self, body: dict[str, Any], timeout: float = 300) -> Any:
         """POST /generate for one token a prompt."""
-        body = {"sampling_params": {"max_new_tokens": 1, "temperature": 0, "ignore_eos": True}, **body}
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.url}/generate", json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            return json.loads(answer.read())
+        return post(self.url, body, timeout)
 
     def stop(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -78,13 +77,18 @@ class GpuServer:
         self._process.wait(20)
 
 
-def _environment(root: Path, spec: CaptureSpec) -> dict[str, str]:
+def capturing(root: Path, spec: CaptureSpec) -> dict[str, str]:
+    """A server's environment with capture and its rivals as plugins."""
+    plugins = [plugin_folder(REPOSITORY), Path(__file__).parent / "plugin"]
+    return {**serving(root, plugins), **environment(spec)}
+
+
+def serving(root: Path, plugins: Sequence[Path] = ()) -> dict[str, str]:
+    """The environment in which SGLang of the payload in `root` serves on this machine."""
     compiler = Path(shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc").resolve()
-    here = Path(__file__).parent
-    path = [REPOSITORY, plugin_folder(REPOSITORY), here / "plugin", here / "stubs", root / "pay", root / "site"]
+    path = [REPOSITORY, *plugins, Path(__file__).parent / "stubs", root / "pay", root / "site"]
     return {
         **os.environ,
-        **environment(spec),
         "PYTHONPATH": os.pathsep.join(str(entry) for entry in path),
         "CUDA_HOME": str(compiler.parents[1]),
         "PATH": f"{compiler.parent}{os.pathsep}{os.environ['PATH']}",

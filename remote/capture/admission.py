@@ -2,7 +2,8 @@
 
 Runs on a thread of its own, so that files, locks and a full dump directory cost the forward thread nothing. What it
 has not got to yet lies on the device; the queue is short, and where it is full the forward pass waits: that is
-the back-pressure, and it is counted.
+the back-pressure, and it is counted. It has an end: SGLang's watchdog takes a forward pass that stands still for
+`--watchdog-timeout` (300 s) for a hang, and ends the server.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 STALE_SECONDS = 60.0
 """A record whose next rows have not come for so long is given up: its request was aborted, or its id says too many."""
+PATIENCE_SECONDS = 100.0
+"""How long the forward pass waits for the collector; after that, passes fail until rows move again."""
 _PASSES = 2
 """Gathered forward passes that may wait on the device."""
 _REMEMBERED = 65_536
@@ -69,6 +72,7 @@ class Admission:
         self._records: dict[str, Record] = {}
         self._over: OrderedDict[str, None] = OrderedDict()
         self._busy = False
+        self._stalled = False
         self._idle_since = time.monotonic()
         """Rows held back by a full directory are no reason to give a record up: the clock starts after that."""
         self._queue: queue.Queue[Gather] = queue.Queue(_PASSES)
@@ -86,13 +90,23 @@ class Admission:
         return len(self._records)
 
     def put(self, gather: Gather) -> None:
-        """Hand a closed gather over; waits while the queue is full."""
+        """Hand a closed gather over; waits while the queue is full, and fails its records where that takes too long."""
         if not self._queue.full():
             self._queue.put(gather)
             return
         since = time.monotonic()
-        self._queue.put(gather)
+        try:
+            self._queue.put(gather, timeout=0 if self._stalled else PATIENCE_SECONDS)
+        except queue.Full:
+            self._stalled = True
+            self._give_up(gather.segments, self._why_full())
         self.waits.add(since)
+
+    def _why_full(self) -> str:
+        return (
+            f"Rows did not move for {PATIENCE_SECONDS:.0f} s: nobody took dumps away from {self._directory}, which is"
+            " at its high-water mark, or it cannot be written."
+        )
 
     def expire(self) -> None:
         """Give up records whose rows stopped coming; any thread may call it, now and then."""
@@ -109,7 +123,7 @@ class Admission:
     def _run(self) -> None:
         while True:
             gather = self._queue.get()
-            self._busy = True
+            self._busy, self._stalled = True, False
             try:
                 self._take(gather)
             except Exception as error:
@@ -124,13 +138,10 @@ class Admission:
             self._give_up(gather.segments, gather.cause)
             return
         states = self._sender.begin(gather)
-        try:
-            for segment in gather.segments:
-                record = self._admit(segment, states)
-                if record is not None:
-                    self._sender.send(states, record, segment)
-        finally:
-            self._sender.flush()
+        for segment in gather.segments:
+            record = self._admit(segment, states)
+            if record is not None:
+                self._sender.send(states, record, segment)
 
     def _admit(self, segment: Segment, states: torch.Tensor) -> Record | None:
         """The segment's record, with room for it in the dump directory; None where it is over already or refused."""
@@ -144,8 +155,6 @@ class Admission:
         try:
             record.admit(segment.first, segment.rows)
             if not begun:
-                # What was copied so far must not wait behind this record: its being written is what makes room.
-                self._sender.flush()
                 self.space.reserve(record.path.name, record.layout.size, self._unfinished)
         except RecordError as error:
             record.fail(str(error))

@@ -45,21 +45,19 @@ class Ring:
         self._change = threading.Condition()
         threading.Thread(target=self._fill, name="roost-capture-pin", daemon=True).start()
 
-    def take(self) -> torch.Tensor | None:
-        """A free slab, uint8 [slab_bytes]; None where all are in use at the moment."""
-        with self._change:
-            return self._free.pop() if self._free else None
+    def take(self) -> torch.Tensor:
+        """A free slab, uint8 [slab_bytes], once there is one; a wait is counted.
 
-    def wait(self) -> torch.Tensor:
-        """A free slab once there is one; the wait is counted. Raises MemoryError where no slab could be made."""
-        since = time.monotonic()
+        Raises MemoryError where no slab could be made.
+        """
         with self._change:
-            self._change.wait_for(lambda: bool(self._free) or self._limit == 0)
             if not self._free:
-                raise MemoryError("No staging memory could be allocated.")
-            slab = self._free.pop()
-        self.waits.add(since)
-        return slab
+                since = time.monotonic()
+                self._change.wait_for(lambda: bool(self._free) or self._limit == 0)
+                if not self._free:
+                    raise MemoryError("No staging memory could be allocated.")
+                self.waits.add(since)
+            return self._free.pop()
 
     def give(self, slab: torch.Tensor) -> None:
         """Return a slab whose bytes are no longer needed."""

@@ -68,11 +68,22 @@ class ServerLogprobs:
                 best = [*meta["input_top_logprobs"][1:], *meta["output_top_logprobs"][:1]]
                 top = [int(row[0][1]) for row in best]
             return cls([float(pair[0]) for pair in pairs], [int(pair[1]) for pair in pairs], top)
-        except (KeyError, IndexError, TypeError) as error:
+        except (LookupError, TypeError, OverflowError) as error:
             raise ValueError(f"the server's answer has no input logprobs: {type(error).__name__} {error}") from error
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class Deviations:
+    """Of every compared row, float32 [rows]."""
+
+    errors: torch.Tensor
+    """Distance of the log-probabilities, in nats."""
+    allowed: torch.Tensor
+    """What rounding explains."""
+    agreeing: int | None
+    """Rows whose most likely token is the server's; None where the server was not asked."""
+
+
 def check_logprobs(
     shard_rows: torch.Tensor,
     token_ids: Sequence[int],
@@ -88,6 +99,22 @@ def check_logprobs(
 
     Raises ValueError where the answer is about other tokens or another number of rows.
     """
+    return _summary(deviations(shard_rows, token_ids, answered, norm_weight, eps, lm_head, dtype, final=final))
+
+
+@torch.no_grad()
+def deviations(
+    shard_rows: torch.Tensor,
+    token_ids: Sequence[int],
+    answered: ServerLogprobs,
+    norm_weight: torch.Tensor,
+    eps: float,
+    lm_head: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    final: Literal["pre", "post"] = "pre",
+) -> Deviations:
+    """As `check_logprobs`, row by row."""
     rows = len(answered.logprobs)
     if len(token_ids) != len(shard_rows) or rows not in (len(token_ids), len(token_ids) - 1):
         raise ValueError(f"{len(shard_rows)} rows, {len(token_ids)} tokens and {rows} logprobs do not belong together")
@@ -103,12 +130,17 @@ def check_logprobs(
         allowed.append(logits.abs().amax(dim=-1) * _ULP[dtype] * _ALLOWED_ULPS[dtype] + _FLOOR)
         if answered.top_ids is not None:
             agree += int((logits.argmax(dim=-1) == torch.tensor(answered.top_ids[block])).sum())
-    return _summary(torch.cat(errors), torch.cat(allowed), agree / rows if answered.top_ids is not None else None)
+    return Deviations(torch.cat(errors), torch.cat(allowed), agree if answered.top_ids is not None else None)
 
 
 def _following(token_ids: Sequence[int], answered: ServerLogprobs, vocabulary: int) -> list[int]:
     """The token after each row. SGLang names the vocabulary's last token 0; the logprob is the real token's."""
     following = [*token_ids[1:], *answered.next_ids[len(token_ids) - 1 :]]
+    strange = [token for token in (*following, *(answered.top_ids or [])) if not 0 <= token < vocabulary]
+    if strange:
+        raise ValueError(f"the server speaks of token {strange[0]!r:.30}, and the vocabulary has {vocabulary}")
+    if answered.top_ids is not None and len(answered.top_ids) != len(answered.logprobs):
+        raise ValueError(f"{len(answered.top_ids)} best tokens and {len(answered.logprobs)} logprobs do not match")
     named = [0 if token == vocabulary - 1 else token for token in following[: len(token_ids) - 1]]
     for row, (said, token, plain) in enumerate(zip(answered.next_ids, named, following, strict=False)):
         if said not in (token, plain):
@@ -123,14 +155,15 @@ def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.
     return (wide * scale * weight.float()).to(dtype)
 
 
-def _summary(errors: torch.Tensor, allowed: torch.Tensor, top1: float | None) -> LogprobParity:
-    excess = (errors / allowed.nan_to_num(_FLOOR, posinf=_FLOOR)).nan_to_num(torch.inf)
+def _summary(found: Deviations) -> LogprobParity:
+    errors, rows = found.errors, len(found.errors)
+    excess = (errors / found.allowed.nan_to_num(_FLOOR, posinf=_FLOOR)).nan_to_num(torch.inf)
     worst = int(excess.argmax())
     return LogprobParity(
-        rows=len(errors),
+        rows=rows,
         mean_error=float(errors.mean()),
         max_error=float(errors[worst]),
         worst_row=worst,
         excess=float(excess[worst]),
-        top1=top1,
+        top1=found.agreeing / rows if found.agreeing is not None else None,
     )

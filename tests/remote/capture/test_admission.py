@@ -176,6 +176,33 @@ def test_at_the_high_water_mark_rows_wait_for_the_collector(tmp_path: Path) -> N
     assert harness.admission.space.waits.times > 0
 
 
+def test_a_forward_pass_waits_for_the_collector_with_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang's watchdog would take a longer wait for a hang and end the server."""
+    monkeypatch.setattr(admission_module, "PATIENCE_SECONDS", 0.2)
+    size = 4096 + 8 * 5 + 5 * len(SLOTS) * HIDDEN * 4
+    harness = Harness(tmp_path, high_water=size)
+    harness.send([(record(0, 5), 0, 5)])
+    first = harness.outcome(record(0, 5))
+    harness.send([(record(1, 5), 0, 5)])  # the admission thread waits with it
+    await_true(lambda: harness.admission._busy and harness.admission._queue.empty())
+    harness.send([(record(2, 5), 0, 5)])
+    harness.send([(record(3, 5), 0, 3)])
+    harness.send([(record(4, 5), 0, 5)])
+    assert "Rows did not move for 0 s" in harness.cause(record(4, 5))
+    monkeypatch.setattr(admission_module, "PATIENCE_SECONDS", 60.0)
+    harness.send([(record(5, 5), 0, 5), (record(3, 5), 3, 2)])  # the first rows of 3 lie in the queue
+    assert "Rows did not move" in harness.cause(record(5, 5))
+    assert harness.admission.waits.times == 2
+    assert 0.2 <= harness.admission.waits.seconds < 60
+    first.unlink()
+    for request in (record(1, 5), record(2, 5)):
+        harness.assert_whole(request)
+        harness.outcome(request).unlink()
+    assert "Rows did not move" in harness.cause(record(3, 5))
+    harness.send([(record(6, 5), 0, 5)])
+    harness.assert_whole(record(6, 5))
+
+
 def test_a_record_that_the_mark_can_never_admit_fails_alone(tmp_path: Path) -> None:
     harness = Harness(tmp_path, high_water=6000)
     harness.send([(record(1, 5), 0, 5), (record(2, 500), 0, 500), (record(3, 5), 0, 5)])
