@@ -106,7 +106,7 @@ def _process(pid: int, used: int, ours: dict[int, str]) -> GpuProcess:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
-            command = " ".join(process.cmdline())[:COMMAND_SHOWN]
+            command = " ".join(" ".join(process.cmdline()).split())[:COMMAND_SHOWN]
             user = process.username()
     except psutil.Error:
         return GpuProcess(pid=pid, used_bytes=used, visible=False)

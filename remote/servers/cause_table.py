@@ -44,15 +44,15 @@ CAUSES = (
         "the model's weights do not fit into GPU {on_gpu}: {wanted} more was wanted and {free} of {total} was free"
         "{sharers}",
         "Spread the model over more GPUs (`tp`); if another process holds memory there, `inv free` names it.",
-        "torch c10/cuda/CUDACachingAllocator.cpp; sglang srt/model_loader/loader.py",
-        '  File "/x/sglang/srt/model_loader/loader.py", line 800, in load_model\n'
-        "    model = _initialize_model(model_config, self.load_config)\n"
-        "            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
-        '  File "/x/sglang/srt/models/deepseek_v2.py", line 2000, in __init__\n'
-        "    self.model = DeepseekV2Model(\n"
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 896.00 MiB. GPU 0 has a total capacity of "
-        "139.80 GiB of which 221.94 MiB is free. Including non-PyTorch memory, this process has 139.58 GiB memory "
-        "in use.",
+        "seen (torch 2.11, sglang 0.5.17 on an H200)",
+        '  File "/x/sglang/srt/model_executor/model_runner.py", line 1053, in load_model\n'
+        "    loaded = load_model_with_memory_saver(\n"
+        "             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+        '  File "/x/sglang/srt/layers/quantization/unquant.py", line 190, in create_weights\n'
+        "    torch.empty(\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 30.00 MiB. GPU 0 has a total capacity of "
+        "139.80 GiB of which 10.31 MiB is free. Including non-PyTorch memory, this process has 139.78 GiB memory in "
+        "use. Of the allocated memory 139.05 GiB is allocated by PyTorch",
     ),
     Cause(
         "gpu-memory",
@@ -60,7 +60,7 @@ CAUSES = (
         "GPU {on_gpu} ran out of memory: {wanted} more was wanted and {free} of {total} was free{sharers}",
         "Lower `mem-fraction-static`{fraction} or `chunked-prefill-size`; if another process holds memory there, "
         "`inv free` names it.",
-        "torch c10/cuda/CUDACachingAllocator.cpp",
+        "seen (torch 2.11, sglang 0.5.17 on an H200); torch c10/cuda/CUDACachingAllocator.cpp",
         "[2026-03-01 10:00:00 TP3] Scheduler hit an exception: Traceback (most recent call last):\n"
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.50 GiB. GPU 3 has a total capacity of "
         "139.80 GiB of which 1.21 GiB is free. Process 4711 has 70.02 GiB memory in use. Including non-PyTorch memory, "

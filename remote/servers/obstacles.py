@@ -6,6 +6,7 @@ commands, a log follower or the driver's daemons: those are nobody's to end.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
@@ -52,20 +53,39 @@ def _all(needs: list[Needs], gpus: list[Gpu], everything: bool) -> Iterator[Hold
     for port in sorted({need.port for need in needs}):
         yield from port_holders(port)
     wanted = {index for need in needs for index in need.gpus}
-    yield from _gpu_holders([gpu for gpu in gpus if gpu.index in wanted])
+    yield from _gpu_holders(wanted, gpus)
     yield from _folder_holders({need.dump_dir for need in needs if need.dump_dir is not None})
     if everything:
         yield from (Holder(process, ["SGLang server"]) for process in psutil.process_iter() if is_sglang(process))
 
 
-def _gpu_holders(gpus: list[Gpu]) -> Iterator[Holder]:
-    """By open device nodes, and by what the driver charges memory to."""
-    nodes = {gpu.node: gpu for gpu in gpus}
-    for process, held in holders_of(set(nodes)) if nodes else ():
-        yield Holder(process, sorted(held))
-    for gpu in gpus:
+def _gpu_holders(wanted: set[int], gpus: list[Gpu]) -> Iterator[Holder]:
+    """By open device nodes, and by what the driver charges memory to.
+
+    CUDA and NVML open the nodes of all GPUs: whose session is charged on other GPUs alone is not in the way.
+    """
+    ours = [gpu for gpu in gpus if gpu.index in wanted]
+    here = _sessions(ours)
+    elsewhere = _sessions(gpu for gpu in gpus if gpu.index not in wanted) - here
+    for process, held in holders_of({gpu.node for gpu in ours}) if ours else ():
+        if _session(process) not in elsewhere:
+            yield Holder(process, sorted(held))
+    for gpu in ours:
         for process in _existing(gpu.processes):
             yield Holder(process, [gpu.node])
+
+
+def _sessions(gpus: Iterable[Gpu]) -> set[int]:
+    """Sessions of the processes that the driver charges memory of these GPUs to."""
+    return {session for gpu in gpus for process in _existing(gpu.processes) if (session := _session(process))}
+
+
+def _session(process: psutil.Process) -> int:
+    """A server's processes share one; 0 where the process has ended."""
+    try:
+        return os.getsid(process.pid)
+    except OSError:
+        return 0
 
 
 def _folder_holders(folders: Iterable[str]) -> Iterator[Holder]:

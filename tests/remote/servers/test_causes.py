@@ -13,7 +13,7 @@ from remote.servers.cause_table import CAUSES, Cause
 from remote.servers.causes import End, explain, relevant_lines
 
 EXPECTED = {
-    "weights-memory": "The model's weights do not fit into GPU 0: 896.00 MiB more was wanted and 221.94 MiB of "
+    "weights-memory": "The model's weights do not fit into GPU 0: 30.00 MiB more was wanted and 10.31 MiB of "
     "139.80 GiB was free. Spread the model over more GPUs (`tp`)",
     "gpu-memory": "GPU 3 ran out of memory: 3.50 GiB more was wanted and 1.21 GiB of 139.80 GiB was free "
     "(pid 4711 has 70.02 GiB of it). Lower `mem-fraction-static` (now 0.88)",

@@ -127,6 +127,28 @@ def test_whoever_the_driver_charges_memory_of_a_needed_gpu_is_named(
     assert [(holder.process.pid, holder.holds) for holder in found] == [(user.pid, ["/dev/nvidia0"])]
 
 
+def test_a_server_on_another_gpu_is_not_in_the_way_though_it_holds_all_device_nodes(
+    holding: Callable[..., subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
+    """As an H200 box shows it: CUDA opens every GPU's node, and a server's launcher is charged nothing at all."""
+    nodes = [tmp_path / "nvidia0", tmp_path / "nvidia1"]
+    for node in nodes:
+        node.touch()
+    monkeypatch.setattr(Gpu, "node", property(lambda gpu: str(nodes[gpu.index])))
+    opened = f"[open(node) for node in {[str(node) for node in nodes]!r}]"
+    rank, launcher = holding(opened), holding(opened)
+    idler = holding(f"(os.setsid(), {opened})")
+    needs = [Needs(server="main", port=free_port, gpus=[1])]
+
+    def named(*charged: dict[int, int]) -> set[int]:
+        gpus = [Gpu(place, "H200", 150 << 30, 0, mine) for place, mine in enumerate(charged)]
+        return {holder.process.pid for holder in find_obstacles(needs, gpus, everything=False)}
+
+    assert named({rank.pid: 70 << 30}, {}) == {idler.pid}
+    assert named({rank.pid: 70 << 30}, {rank.pid: 1 << 30}) == {rank.pid, launcher.pid, idler.pid}
+    assert named({}, {}) == {rank.pid, launcher.pid, idler.pid}, "where the driver tells nothing, all are named"
+
+
 def test_nvidia_smi_rows_become_gpus_even_where_memory_is_not_told() -> None:
     rows = [["0", "GPU-a", "NVIDIA H200", "143771", "71000"], ["1", "GPU-b", "NVIDIA H200", "143771", "4"]]
     apps = [["GPU-a", "4711", "70000"], ["GPU-a", "4712", "[N/A]"], ["GPU-b", "[N/A]", "[N/A]"]]
