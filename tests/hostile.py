@@ -141,7 +141,7 @@ class Maker:
             return self.text()
         if kind is bool:
             return self.random.random() < 0.5
-        if kind is int:
+        if isinstance(kind, type) and issubclass(kind, int):
             return self.random.choice(INTS) if self.random.random() < 0.5 else self.random.randrange(100)
         if kind is float:
             return self.random.choice(FLOATS) if self.random.random() < 0.5 else self.random.uniform(0, 100)

@@ -53,6 +53,7 @@ def _host_share(plan: Plan, share: PlannedShare, host: Host, folder: Path) -> Ho
         tokens=share.tokens,
         server_names=server_names(host),
         parity_rate=host.parity_rate,
+        in_flight_tokens=host.in_flight_tokens,
         min_free_bytes=int(host.min_free),
         store=host.store,
         vocab_size=0,

@@ -149,6 +149,8 @@ class Host(Section):
     store: Literal["plain", "compressed"] = "plain"
     min_free: ByteSize = ByteSize(20 << 30)
     parity_rate: float = Field(default=0.01, ge=0, le=1)
+    in_flight_tokens: int = Field(default=131_072, ge=1)
+    """Tokens of the requests that extraction has out at once on each server: enough to keep prefill busy."""
     tokens_per_second: float | None = Field(default=None, gt=0)
     """Extraction speed for planning, until it has been measured."""
     tune: dict[str, list[FlagValue]] = Field(default_factory=dict)
@@ -169,6 +171,13 @@ class Host(Section):
             value.startswith("-") or any(char.isspace() or not char.isprintable() for char in value)
         ):
             raise ValueError("must not start with '-' or contain spaces")
+        return value
+
+    @field_validator("identity_file", "ssh_config", "known_hosts")
+    @classmethod
+    def _one_line(cls, value: str | None) -> str | None:
+        if value is not None and any(char in value for char in "\n\r\0"):
+            raise ValueError("OpenSSH's configuration cannot name a file with a line break")
         return value
 
     @field_validator("layers")

@@ -9,6 +9,7 @@ import yaml
 from hosts.errors import InventoryError
 
 Path = tuple[str | int, ...]
+MOST_NODES = 200_000
 
 
 def read(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
@@ -18,7 +19,13 @@ def read(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        _refuse_growth(root, name)
         data = yaml.safe_load(text)
+    except InventoryError:
+        raise
+    except (ValueError, RecursionError, TypeError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InventoryError(f"{name}: {reason}.", remedy="Mend the YAML there.") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
@@ -30,6 +37,20 @@ def read(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
     if root is not None:
         _collect(root, (), lines, name)
     return data, lines
+
+
+def _refuse_growth(root: yaml.Node | None, name: str) -> None:
+    """Refuse aliases that stand for more than could have been written, and those that hold themselves."""
+    left, seen = [root], 0
+    while left:
+        node = left.pop()
+        seen += 1
+        if seen > MOST_NODES:
+            raise InventoryError(f"{name}: its anchors and aliases stand for over {MOST_NODES:,} values.")
+        if isinstance(node, yaml.MappingNode):
+            left += [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            left += node.value
 
 
 def _collect(node: yaml.Node, path: Path, lines: dict[Path, int], name: str) -> None:

@@ -13,8 +13,9 @@ from hosts.fleet import Fleet
 from hosts.inventory.model import Host
 from hosts.plan import ranges
 from hosts.plan.plan import load, plan_path
-from remote.messages.extract import RunStatus, ShardBatch, ShardsRequest, ShardsResult
+from remote.messages.extract import Assignment, RunStatus, ShardBatch, ShardsRequest, ShardsResult
 from remote.messages.transfer import DeliveredRow
+from remote.paths import Workdir
 from remote.transfer.ledger import DestinationLedger
 from tests.fleet.extraction.conftest import LENGTHS, RUN, Site
 from tests.remote.extract.standin_process import until
@@ -109,8 +110,10 @@ def test_changed_settings_reach_the_hosts_as_a_new_epoch(site: Site) -> None:
     extraction.follow(site.fleet(), RUN, lambda *_: None)
     assert extraction.start(site.fleet(), RUN).plan.epoch == 1
     text = site.inventory.read_text()
-    Path(site.inventory).write_text(text.replace("min_free: 1MiB", "min_free: 2MiB"))
+    Path(site.inventory).write_text(text.replace("min_free: 1MiB", "min_free: 2MiB\n  in_flight_tokens: 4000"))
     again = extraction.start(site.fleet(), RUN)
     assert again.plan.epoch == 2
     assert all(outcome.ok for outcome in again.outcomes)
+    given = Workdir(site.root / "a").run(RUN).assignment(2) / "assignment.json"
+    assert Assignment.model_validate_json(given.read_bytes()).in_flight_tokens == 4000
     extraction.follow(site.fleet(), RUN, lambda *_: None)
