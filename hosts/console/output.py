@@ -123,18 +123,19 @@ class Output:
                 self.note(f"{len(failures)} {total} failed: {_names(failures)}.")
             if amiss and wrong:
                 self.note(f"{len(wrong)} {total} ({_names(wrong)}): {amiss}.")
-        return _exit_code(outcomes, errors, wrong)
+        return EXIT_FAILED if wrong else exit_code(outcomes)
 
 
 def _names(outcomes: Sequence[Outcome[Any]]) -> str:
     return ", ".join(outcome.host.name for outcome in outcomes)
 
 
-def _exit_code(outcomes: Sequence[Outcome[Any]], errors: Sequence[Outcome[Any]], wrong: Sequence[Outcome[Any]]) -> int:
+def exit_code(outcomes: Sequence[Outcome[Any]]) -> int:
     """Wrong usage only where nothing was done anywhere: a mistake that every host refused."""
-    if errors and len(errors) == len(outcomes) and all(isinstance(bad.error, UsageError) for bad in errors):
+    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    if errors and len(errors) == len(outcomes) and all(isinstance(error, UsageError) for error in errors):
         return EXIT_USAGE
-    return EXIT_FAILED if errors or wrong else EXIT_OK
+    return EXIT_FAILED if errors else EXIT_OK
 
 
 def as_document(outcome: Outcome[T]) -> dict[str, Any]:

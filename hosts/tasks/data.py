@@ -72,6 +72,8 @@ def prepare(
             out=out,
             tokenizer=all(known),
         )
+        for option, number in (("--max-len", max_len), ("--min-len", min_len), ("--processes", processes)):
+            _not_negative(option, number)
         settings = PrepareRequest(
             inputs=list(input or []),
             out=out,
@@ -156,12 +158,18 @@ def plan(
     """Share a dataset out to the hosts by tokens, and say how many bytes and hours, and whether it fits."""
     with session(host, hosts, inventory, json) as (fleet, output):
         demand("inv plan --hosts all --dataset data/kimi --run kimi-1", dataset=dataset)
+        _not_negative("--rate", rate)
         folder = Path(dataset).expanduser()
         name = run or folder.absolute().name
         planned = planning.plan(fleet, folder, name, rate=rate or None, freeing=freeing, anew=anew)
         output.document(plan_document(planned))
         show_plan(output, planned)
         finish(0 if planned.fits else EXIT_FAILED)
+
+
+def _not_negative(option: str, number: float) -> None:
+    if not number >= 0:
+        raise UsageError(f"{option} is {number:g}; it cannot be below 0.")
 
 
 def _one_of(value: str, option: str, known: tuple[str, ...]) -> str:

@@ -151,6 +151,8 @@ def export(
         demand("inv export --folder /data/kimi-1 --out /data/kimi-1-export", folder=folder, out=out)
         if format and format not in FORMATS:
             raise UsageError(f"There is no format {format!r}.", remedy=f"Formats: {', '.join(FORMATS)}.")
+        if processes < 0:
+            raise UsageError(f"--processes is {processes}; it cannot be below 0.")
 
         def one(backend: Backend) -> ExportResult:
             there = backend.host

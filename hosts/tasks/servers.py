@@ -21,6 +21,7 @@ from hosts.console.servers import (
     show_processes,
     stop_line,
 )
+from hosts.errors import UsageError
 from hosts.fleet import Fleet
 from hosts.tasks.notifying import NOTIFY, Teller
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
@@ -124,6 +125,8 @@ def clean(
 ) -> None:
     """Free the hosts' disks of old runs, payloads and logs; what is used or not yet pulled stays."""
     with session(host, hosts, inventory, json) as (fleet, output):
+        if not older_than >= 0:
+            raise UsageError(f"--older-than is {older_than:g}; it is a number of days from 0 on.")
         with live_lines(output, fleet) as lines:
             outcomes = cleaning.clean(
                 fleet,
@@ -149,6 +152,8 @@ def _stop(
     wait: bool,
     dry_run: bool,
 ) -> None:
+    if not grace >= 0:
+        raise UsageError(f"--grace is {grace:g}; it is a number of seconds from 0 on.")
     with live_lines(output, fleet) as lines:
         outcomes = stopping.stop(
             fleet,

@@ -8,7 +8,7 @@ from invoke.context import Context
 
 from hosts.commands import logs as logging
 from hosts.console.logs import LogPrinter
-from hosts.console.output import EXIT_FAILED, EXIT_OK
+from hosts.console.output import exit_code
 from hosts.errors import UsageError
 from hosts.tasks.session import TARGET, finish, roost_task, session
 from remote.messages.logs import LogSource, LogsRequest
@@ -45,20 +45,32 @@ def logs(
         if server and run:
             raise UsageError("A log is a server's or a run's.", remedy="Say --server or --run, not both.")
         request = LogsRequest(
-            sources=_sources(server, run), lines=_count(lines), follow=follow, grep=grep, since_seconds=_span(since)
+            sources=_sources(server, run),
+            lines=_count(lines),
+            follow=follow,
+            grep=_pattern(grep),
+            since_seconds=_span(since),
         )
         printer = LogPrinter(fleet.hosts, json)
         outcomes = logging.logs(fleet, request, printer.item, printer.lost)
         for outcome in outcomes:
             if outcome.error is not None:
                 output.error(outcome.error, outcome.host.name)
-        finish(EXIT_OK if all(outcome.ok for outcome in outcomes) else EXIT_FAILED)
+        finish(exit_code(outcomes))
 
 
 def _sources(server: str, run: str) -> list[LogSource]:
     if run:
         return [LogSource(kind="run", name=run)]
     return [LogSource(kind="server", name=server)] if server else []
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise UsageError(f"--grep {text!r} is no regular expression: {error}.") from error
+    return text
 
 
 def _count(text: str) -> int | None:

@@ -1,0 +1,70 @@
+"""Wrong usage is one sentence that says what would be right, and exit code 2; no host is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invoke.context import Context
+from invoke.tasks import Task
+
+from hosts.tasks import attaching, data, delivery, extraction, practice, reach, results, servers, tuning, watching
+
+INVENTORY = """
+defaults: {layers: [1], address: host.invalid}
+groups: {east: [a, b]}
+modes: {serve: {}, extract: {capture: true}}
+hosts: {a: {model: /nope}, b: {model: /nope}}
+"""
+
+WRONG: list[tuple[Task[Any], dict[str, Any], str]] = [
+    (reach.doctor, {"host": "c"}, "There is no host or group 'c'."),
+    (reach.doctor, {"hosts": "eats"}, "Did you mean 'east'?"),
+    (reach.doctor, {"hosts": ""}, "No host was named."),
+    (reach.deploy, {}, "No host was named."),
+    (attaching.attach, {"host": "a", "way": "hook"}, "--way hook is none of"),
+    (data.prepare, {}, "--input, --out and --tokenizer are missing."),
+    (data.prepare, {"input": ["x"], "out": "y", "tokenizer": "z", "max_len": -1}, "--max-len is -1"),
+    (data.inspect, {"hosts": ""}, "No host was named."),
+    (data.inspect, {"dataset": "x", "records": "one"}, "--records 'one' is not a list of indices"),
+    (data.plan, {"hosts": "all"}, "--dataset is missing."),
+    (servers.serve, {"hosts": "all", "mode": "extrct"}, "Did you mean 'extract'?"),
+    (servers.stop, {"hosts": "all", "grace": -3.0}, "--grace is -3"),
+    (servers.clean, {"hosts": "all", "older_than": -1.0}, "--older-than is -1"),
+    (extraction.extract, {"hosts": "all"}, "No run is planned"),
+    (extraction.extract, {"hosts": "all", "run": "none"}, "There is no plan at"),
+    (extraction.extract, {"hosts": "all", "run": "r", "pause": True, "stop": True}, "Give one of --pause"),
+    (watching.logs, {"hosts": "all", "since": "10x"}, "--since '10x' is no span of time."),
+    (watching.logs, {"hosts": "all", "grep": "("}, "--grep '(' is no regular expression"),
+    (watching.logs, {"hosts": "all", "lines": "few"}, "--lines 'few' is no number."),
+    (delivery.pull, {"hosts": "all"}, "--to is missing."),
+    (delivery.unpack, {}, "--paths is missing."),
+    (results.export, {"folder": "x"}, "--out is missing."),
+    (results.export, {"folder": "x", "out": "y", "format": "zip"}, "There is no format 'zip'."),
+    (results.verify, {"folder": "x", "hosts": "all"}, "say where --repair queues"),
+    (tuning.diff_modes, {"host": "a", "first": "srve"}, "Did you mean 'serve'?"),
+    (practice.practice, {"action": "upp"}, "The practice fleet cannot 'upp'."),
+]
+
+
+@pytest.mark.parametrize(("task", "options", "said"), WRONG)
+def test_wrong_usage(
+    task: Task[Any], options: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text(INVENTORY)
+    given = options if task is practice.practice else {**options, "inventory": str(inventory)}
+    with pytest.raises(SystemExit) as raised:
+        task(Context(), **given)
+    shown = capsys.readouterr()
+    assert raised.value.code == 2
+    assert said in shown.err
+    assert shown.out == ""
+
+
+def test_a_missing_inventory_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        reach.doctor(Context(), hosts="all", inventory=str(tmp_path / "none.yaml"))
+    assert raised.value.code == 2
+    assert "could not be read: No such file or directory" in capsys.readouterr().err
