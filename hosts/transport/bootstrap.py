@@ -90,6 +90,7 @@ def main():  # type: () -> None
     header = json.loads(read_line().decode("utf-8"))
     version = ".".join(str(part) for part in sys.version_info[:3])
     hello = {"type": "hello", "nonce": header["nonce"], "python": version, "have_payload": True}
+    os.write(1, b"\n")  # what a .bashrc printed may have left a line open
     if sys.version_info < (3, 10):
         say(hello)
         message = "Python %s at %s is too old: Roost needs 3.10 or newer." % (version, sys.executable)

@@ -158,7 +158,7 @@ def explain(error: Exception, where: str, host: Host) -> RoostError:
         )
     if isinstance(error, AuthenticationException) and "saw EOF" not in str(error):
         return AuthenticationError(
-            f"{where} refused the login: {error}.",
+            f"{where} refused the login: {str(error).rstrip('.')}.",
             remedy="Check `user` and `identity_file`, or ssh-add the key.",
         )
     if isinstance(error, SSHException) and "not found in known_hosts" in str(error):

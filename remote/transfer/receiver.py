@@ -149,6 +149,7 @@ def receive() -> None:
 def main() -> int:
     """Run one push; every failure is one line for the laptop."""
     os.umask(0o077)
+    os.write(1, b"\n")  # what a .bashrc printed may have left a line open
     try:
         receive()
     except Refusal as refusal:

@@ -31,7 +31,7 @@ def stubborn() -> Iterator[subprocess.Popen[bytes]]:
 def test_a_later_process_with_the_same_pid_is_not_found(stubborn: subprocess.Popen[bytes]) -> None:
     ref = processes.reference(psutil.Process(stubborn.pid))
     assert processes.find(ref) is not None
-    assert processes.find(ref.model_copy(update={"created_at": ref.created_at - 1})) is None
+    assert processes.find(ref.model_copy(update={"start": f"{ref.start}1"})) is None
 
 
 def test_a_zombie_is_not_found(stubborn: subprocess.Popen[bytes]) -> None:

@@ -85,8 +85,9 @@ def fake_python(tmp_path: Path, script: str) -> Backend:
     return LocalBackend(Host(name="h", connection="local", python=str(path), workdir=str(tmp_path / "w")))
 
 
-def test_noise_before_the_hello_is_passed_over(tmp_path: Path) -> None:
-    backend = fake_python(tmp_path, f'echo "welcome {{"; echo \'{{"type":"beat"}}\'; exec {sys.executable} "$@"')
+@pytest.mark.parametrize("noise", ['echo "welcome {"', """echo '{"type":"beat"}'""", "printf 'no end of line'"])
+def test_noise_before_the_hello_is_passed_over(tmp_path: Path, noise: str) -> None:
+    backend = fake_python(tmp_path, f'{noise}; exec {sys.executable} "$@"')
     assert hello(backend).payload == current_payload().digest
 
 
