@@ -27,6 +27,7 @@ from remote.messages.extract import (
     ExtractRequest,
     FenceRequest,
     FollowRequest,
+    RunRequest,
     RunStatus,
     ShardBatch,
     ShardsRequest,
@@ -52,6 +53,15 @@ class Started:
     """Lost hosts that could not be told, with the reason: they may go on with what is others' now."""
     idle: list[str] = field(default_factory=list)
     """Chosen hosts that have no share in the plan: nothing was started there."""
+
+
+@dataclass
+class Preview:
+    """What a start would do, and how each host stands with the run now."""
+
+    plan: Plan
+    given_away: dict[str, int]
+    outcomes: list[Outcome[RunStatus]]
 
 
 def newest_run(fleet: Fleet) -> str:
@@ -90,15 +100,34 @@ def start(
     plan = _without_lost(fleet, before, delivered or [])
     folders, plan = _folders(fleet, plan, on_progress)
     save(plan, path)
-    given_away = {
-        share.host: share.records
-        for share in before.shares
-        if share.host in plan.lost and share.host not in before.lost
-    }
+    given_away = _given_away(before, plan)
     chosen = fleet.narrowed([host for host in fleet.hosts if host.name in folders])
     idle = [host.name for host in fleet.hosts if host.name not in folders]
     outcomes = chosen.each(lambda backend: _start(backend, plan, folders[backend.host.name], then_stop, on_progress))
     return Started(plan, outcomes, given_away, _fence(fleet, plan), idle)
+
+
+def preview(fleet: Fleet, run: str, delivered: Ranges | None = None) -> Preview:
+    """What `start` would do; writes nothing, and changes nothing on the hosts."""
+    before = load(plan_path(fleet.inventory.path.absolute().parent, run))
+    plan = _without_lost(fleet, before, delivered or [])
+    return Preview(plan, _given_away(before, plan), fleet.each(lambda backend: _standing(backend, run)))
+
+
+def _standing(backend: Backend, run: str) -> RunStatus:
+    """How a host stands with a run; one that has not heard of it stands at its beginning."""
+    try:
+        return backend.call("status", RunRequest(run=run), RunStatus)
+    except UsageError:
+        return RunStatus(run="", alive=False, state=ExtractorState(run=run, epoch=0, status="stopped"))
+
+
+def _given_away(before: Plan, plan: Plan) -> dict[str, int]:
+    return {
+        share.host: share.records
+        for share in before.shares
+        if share.host in plan.lost and share.host not in before.lost
+    }
 
 
 def follow(fleet: Fleet, run: str, on_status: Callable[[Host, RunStatus], None]) -> list[Outcome[RunStatus]]:
@@ -137,10 +166,12 @@ def _weight(plan: Plan, host: str) -> float:
 
 def _done(fleet: Fleet, plan: Plan) -> dict[str, Ranges]:
     """What each host has finished, for the balance alone: a host that cannot say counts as having nothing."""
-    found: dict[str, list[int]] = {host.name: [] for host in fleet.hosts}
+    found: dict[str, set[int]] = {host.name: set() for host in fleet.hosts}
+    records = read_manifest(Path(plan.dataset)).records
 
     def take(host: Host, value: dict[str, object]) -> None:
-        found[host.name] += [row.index for row in ShardBatch.model_validate(value).rows]
+        rows = ShardBatch.model_validate(value).rows
+        found[host.name].update(row.index for row in rows if 0 <= row.index < records)
 
     fleet.call("shards", ShardsRequest(run=plan.run), ShardsResult, on_item=take)
     return {host: ranges.from_indices(indices) for host, indices in found.items()}

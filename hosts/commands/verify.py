@@ -1,4 +1,4 @@
-"""`inv verify`: every shard of a destination, or of a run on its hosts, and the wrong ones queued again."""
+"""`inv verify`: every shard of a destination, or of a run on its hosts; `repair.py` queues the wrong ones again."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from typing import Any
 
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
-from hosts.plan import ranges as sets
-from hosts.plan.plan import Plan
 from hosts.transport.backend import Backend
-from remote.messages.dataset import Ranges
 from remote.messages.envelope import Progress
-from remote.messages.extract import IndicesRequest, IndicesResult
-from remote.messages.verify import Fault, ForgetRequest, ForgetResult, VerifyRequest, VerifyResult
+from remote.messages.verify import Fault, VerifyRequest, VerifyResult
 
 OnFault = Callable[[str, Fault], None]
 OnProgress = Callable[[Host, Progress], None]
@@ -44,29 +40,3 @@ def verify_run(
 
 def _faults_to(on_fault: OnFault, host: Host) -> Callable[[dict[str, Any]], None]:
     return lambda value: on_fault(host.name, Fault.model_validate(value))
-
-
-def repair_run(fleet: Fleet, run: str, outcomes: list[Outcome[VerifyResult]]) -> list[Outcome[IndicesResult]]:
-    """Queue on each host the records that were found wrong there; their shards are deleted."""
-    wrong = {outcome.host.name: outcome.result.requeue for outcome in outcomes if outcome.ok and outcome.result.requeue}
-    return _requeue(fleet, run, wrong)
-
-
-def repair_folder(
-    fleet: Fleet, plan: Plan, backend: Backend, folder: str, wrong: Ranges
-) -> list[Outcome[IndicesResult]]:
-    """Take wrong records out of a destination and queue them on the hosts that have them to do.
-
-    The next `inv extract` makes exactly these, and the next `inv pull` brings them.
-    """
-    backend.call("forget", ForgetRequest(folder=folder, ranges=wrong), ForgetResult, deadline=None)
-    return _requeue(fleet, plan.run, {share.host: sets.intersection(share.ranges, wrong) for share in plan.shares})
-
-
-def _requeue(fleet: Fleet, run: str, wrong: dict[str, Ranges]) -> list[Outcome[IndicesResult]]:
-    hosts = fleet.narrowed([host for host in fleet.hosts if wrong.get(host.name)])
-    return hosts.call(
-        "requeue",
-        lambda host: IndicesRequest(run=run, indices=list(sets.indices(wrong[host.name]))),
-        IndicesResult,
-    )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosts.commands.extract import Started
+from hosts.commands.extract import Preview, Started
 from hosts.commands.status import HostStatus
 from hosts.console.output import Output
 from hosts.console.text import duration, size
 from hosts.fleet import Outcome
+from hosts.plan.plan import Plan
 from remote.messages.envelope import Progress
 from remote.messages.extract import Counts, ExtractorState, RunStatus
 from remote.messages.server import ServersResult
@@ -24,6 +25,27 @@ def show_start(output: Output, started: Started) -> None:
         output.note(f"{host} is left out: the undelivered of its {records:,} records go to the others.")
     for host, reason in started.unfenced.items():
         output.note(f"{host} could not be told that its records are others' now ({reason}).")
+
+
+def show_preview(output: Output, preview: Preview, wish: str) -> int:
+    """`--dry-run`: what a start (or a wish) would come to on each host; returns the exit code."""
+    for host, records in preview.given_away.items():
+        output.note(f"{host} would be left out: the undelivered of its {records:,} records would go to the others.")
+    places = {id(outcome.value): outcome.host.name for outcome in preview.outcomes}
+    return output.outcomes(
+        preview.outcomes, lambda status: _preview_line(preview.plan, places[id(status)], status, wish)
+    )
+
+
+def _preview_line(plan: Plan, host: str, status: RunStatus, wish: str) -> str:
+    if wish:
+        return f"would be asked to {wish}" if status.alive else f"no extractor is at work, so nothing would {wish}"
+    share = plan.share(host)
+    if share is None:
+        return "has no share in the plan: nothing would start"
+    verb = "goes on with" if status.alive else "would start on"
+    done = _finished(status.state.counts)
+    return f"{verb} epoch {plan.epoch}: {share.records:,} records, {share.tokens:,} tokens; {done:,} done there so far"
 
 
 def start_line(state: ExtractorState) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hosts.commands.repair import Queued
 from hosts.console.output import Output
 from hosts.console.text import duration, size
 from hosts.plan import ranges as sets
@@ -39,6 +40,19 @@ def verdict(result: VerifyResult) -> str:
         worst = max((error for one in result.parity for error in one.errors), default=0.0)
         found += f"; {len(result.parity)} compared with transformers, at most {worst:.1e} off"
     return f"{checked} checked in {duration(result.wall_seconds)}: {found}"
+
+
+def show_queued(output: Output, queued: list[Queued], *, dry_run: bool) -> None:
+    """A line a host: how many records are made again, and which."""
+    for one in queued:
+        first = ", ".join(str(start) if stop == start + 1 else f"{start}-{stop - 1}" for start, stop in one.records[:5])
+        which = f"{sets.count(one.records):,} records ({first}{', …' if len(one.records) > 5 else ''})"
+        if one.error is not None:
+            output.error(one.error, one.host)
+        else:
+            output.note(f"{one.host}: {which} {'would be' if dry_run else 'are'} queued again.")
+    if queued and not dry_run:
+        output.note("Then: inv extract makes them, inv pull brings them.")
 
 
 def show_exported(output: Output, result: ExportResult) -> None:

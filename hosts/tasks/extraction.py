@@ -12,6 +12,7 @@ from hosts.console.extraction import (
     end_line,
     has_failed,
     live_line,
+    show_preview,
     show_start,
     show_status,
     start_line,
@@ -22,7 +23,7 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome
 from hosts.tasks.notifying import NOTIFY, Teller
 from hosts.tasks.runs import chosen_run
-from hosts.tasks.session import JSON, TARGET, finish, roost_task, session
+from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
 from remote.messages.extract import RunStatus
 
 _RUN = {"run": "name of the run (default: the one planned last)"}
@@ -31,6 +32,7 @@ _RUN = {"run": "name of the run (default: the one planned last)"}
 @roost_task(
     TARGET,
     JSON,
+    DRY_RUN,
     _RUN,
     NOTIFY,
     detach="return once every host has started",
@@ -52,6 +54,7 @@ def extract(
     to: str = "",
     then: str = "",
     notify: bool = False,
+    dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
@@ -64,6 +67,10 @@ def extract(
         if len(wishes) > 1 or then not in ("", "stop"):
             raise UsageError("Give one of --pause, --resume and --stop; --then knows only 'stop'.")
         run = chosen_run(fleet, output, run)
+        if dry_run:
+            preview = extraction.preview(fleet, run, extraction.delivered_to(Path(to)) if to else [])
+            finish(show_preview(output, preview, "".join(wishes)))
+            return
         teller = Teller(fleet, output, f"run {run}", "finished", end_line, has_failed) if notify else None
         if wishes:
             finish(output.outcomes(extraction.steer(fleet, run, wishes[0]), end_line))

@@ -9,10 +9,11 @@ from invoke.context import Context
 
 from hosts.commands import export as exporting
 from hosts.commands import prepare as preparing
+from hosts.commands import repair as repairing
 from hosts.commands import verify as verifying
 from hosts.console.live import live_lines
-from hosts.console.output import EXIT_FAILED, Output
-from hosts.console.verify import show_exported, show_faults, verdict
+from hosts.console.output import EXIT_FAILED
+from hosts.console.verify import show_exported, show_faults, show_queued, verdict
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.load import inventory_path, load_inventory
@@ -24,7 +25,7 @@ from hosts.tasks.runs import chosen_run
 from hosts.tasks.session import JSON, TARGET, finish, printing, roost_task, session
 from hosts.transport.backend import Backend
 from remote.messages.export import ExportRequest, ExportResult, Format
-from remote.messages.verify import Fault, VerifyRequest, VerifyResult
+from remote.messages.verify import Fault, VerifyRequest
 
 FORMATS = ("speculators", "speculators-v1", "specforge", "model-optimizer")
 
@@ -32,6 +33,7 @@ FORMATS = ("speculators", "speculators-v1", "specforge", "model-optimizer")
 @roost_task(
     TARGET,
     JSON,
+    {"dry_run": "with --repair: say what would be queued again, and change nothing"},
     folder="a destination as inv pull --to was given it: a folder on this laptop, or HOST:FOLDER",
     run="a run on its hosts, checked where the shards lie (default: the one planned last); with --folder, its run",
     model="a model folder: also compare a sample with what transformers computes",
@@ -47,12 +49,16 @@ def verify(
     model: str = "",
     quick: bool = False,
     repair: bool = False,
+    dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
     """Check every shard: digest, shape, dtype, finite, token ids; holes and strangers; exit 1 on any fault."""
+    if dry_run and not repair:
+        with printing(json):
+            raise UsageError("--dry-run says what --repair would queue; a verification alone changes nothing.")
     if folder:
-        _verify_folder(folder, run, host, hosts, model, quick, repair, inventory, json)
+        _verify_folder(folder, run, host, hosts, model, quick, repair, dry_run, inventory, json)
         return
     with session(host, hosts, inventory, json) as (fleet, output):
         name = chosen_run(fleet, output, run)
@@ -68,8 +74,8 @@ def verify(
             details=partial(show_faults, output, faults),
         )
         if repair:
-            for done in verifying.repair_run(fleet, name, outcomes):
-                output.note(f"{done.host.name}: {done.error or f'{done.result.records} records queued again'}")
+            plan = load(plan_path(fleet.inventory.path.absolute().parent, name))
+            show_queued(output, repairing.repair_run(fleet, plan, outcomes, dry_run=dry_run), dry_run=dry_run)
         finish(code)
 
 
@@ -81,6 +87,7 @@ def _verify_folder(
     model: str,
     quick: bool,
     repair: bool,
+    dry_run: bool,
     inventory: str | None,
     json: bool,
 ) -> None:
@@ -112,15 +119,11 @@ def _verify_folder(
             show_faults(output, faults)
             output.line(verdict(result))
             if repair and result.requeue:
-                _repair(makers, backend, output, path, run, result)
+                name = chosen_run(makers, output, run)
+                plan = load(plan_path(loaded.path.absolute().parent, name))
+                queued = repairing.repair_folder(makers, plan, backend, path, result.requeue, dry_run=dry_run)
+                show_queued(output, queued, dry_run=dry_run)
             finish(0 if result.complete else EXIT_FAILED)
-
-
-def _repair(fleet: Fleet, backend: Backend, output: Output, folder: str, run: str, result: VerifyResult) -> None:
-    plan = load(plan_path(fleet.inventory.path.absolute().parent, chosen_run(fleet, output, run)))
-    for done in verifying.repair_folder(fleet, plan, backend, folder, result.requeue):
-        output.note(f"{done.host.name}: {done.error or f'{done.result.records} records queued again'}")
-    output.note("Then: inv extract makes them, inv pull brings them.")
 
 
 @roost_task(

@@ -1,0 +1,89 @@
+"""`inv verify --repair`: exactly the records that were found wrong are queued again on the hosts that have them to do.
+
+Runs on the laptop. A host forgets and deletes its shard first, the destination its copy afterwards: interrupted in
+between, or where a host cannot be told, the next verification finds the same records wrong again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hosts.errors import RoostError, UsageError
+from hosts.fleet import Fleet, Outcome
+from hosts.plan import ranges as sets
+from hosts.plan.lengths import read_lengths, read_manifest
+from hosts.plan.plan import Plan, plan_path, replan, save
+from hosts.transport.backend import Backend
+from remote.messages.dataset import Ranges
+from remote.messages.extract import IndicesRequest, IndicesResult
+from remote.messages.verify import ForgetRequest, ForgetResult, VerifyResult
+
+
+@dataclass(frozen=True)
+class Queued:
+    """What became of one host's wrong records."""
+
+    host: str
+    records: Ranges
+    error: RoostError | None = None
+    """Why they could not be queued there."""
+
+
+def repair_run(fleet: Fleet, plan: Plan, outcomes: list[Outcome[VerifyResult]], *, dry_run: bool) -> list[Queued]:
+    """Queue on each host of a run what was found wrong there; with `dry_run` only say what that would be."""
+    every = [(0, read_manifest(Path(plan.dataset)).records)]
+    wrong = {o.host.name: sets.intersection(sets.union(o.result.requeue), every) for o in outcomes if o.ok}
+    return _queue(fleet, plan.run, wrong, dry_run=dry_run)
+
+
+def repair_folder(
+    fleet: Fleet, plan: Plan, backend: Backend, folder: str, wrong: Ranges, *, dry_run: bool
+) -> list[Queued]:
+    """Queue a destination's wrong records on the hosts of the plan, and take them out of the destination.
+
+    The next `inv extract` makes exactly these, and the next `inv pull` brings them. Records whose host is lost by now
+    are in nobody's share any more: they are given to others, as a new epoch of the plan. Raises UsageError where a
+    host that has to make some was not chosen.
+    """
+    plan = _given_back(fleet, plan, wrong, dry_run=dry_run)
+    theirs = {share.host: sets.intersection(share.ranges, wrong) for share in plan.shares}
+    chosen = {host.name for host in fleet.hosts}
+    absent = sorted(host for host, records in theirs.items() if records and host not in chosen)
+    if absent:
+        raise UsageError(
+            f"Wrong records are {', '.join(absent)}'s to make again.", remedy="Name those hosts, or leave --hosts away."
+        )
+    queued = _queue(fleet, plan.run, theirs, dry_run=dry_run)
+    done = sets.union(*(one.records for one in queued if one.error is None))
+    if done and not dry_run:
+        backend.call("forget", ForgetRequest(folder=folder, ranges=done), ForgetResult, deadline=None)
+    return queued
+
+
+def _given_back(fleet: Fleet, plan: Plan, wrong: Ranges, *, dry_run: bool) -> Plan:
+    """The plan itself; or its next epoch, where records that had been delivered are to be done again by somebody."""
+    orphans = sets.intersection(plan.delivered, wrong)
+    if not orphans:
+        return plan
+    known = {share.host: share.weight for share in plan.shares}
+    mean = sum(known.values()) / len(known) if known else 1.0
+    weights = known or {host.name: mean for host in fleet.hosts if host.name not in plan.lost}
+    dataset = Path(plan.dataset)
+    open_again = plan.model_copy(update={"delivered": sets.difference(plan.delivered, orphans)})
+    made = replan(open_again, read_lengths(dataset, read_manifest(dataset)), weights, {})
+    if not dry_run:
+        save(made, plan_path(fleet.inventory.path.absolute().parent, plan.run))
+    return made
+
+
+def _queue(fleet: Fleet, run: str, wrong: dict[str, Ranges], *, dry_run: bool) -> list[Queued]:
+    hosts = fleet.narrowed([host for host in fleet.hosts if wrong.get(host.name)])
+    if dry_run:
+        return [Queued(host.name, wrong[host.name]) for host in hosts.hosts]
+
+    def requeue(backend: Backend) -> IndicesResult:
+        request = IndicesRequest(run=run, indices=list(sets.indices(wrong[backend.host.name])))
+        return backend.call("requeue", request, IndicesResult)
+
+    return [Queued(done.host.name, wrong[done.host.name], done.error) for done in hosts.each(requeue)]
