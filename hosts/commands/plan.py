@@ -16,6 +16,7 @@ from hosts.transport.backend import Backend
 from remote.messages.dataset import Manifest
 from remote.messages.extract import Identity, RunRequest, RunStatus, longest_record
 from remote.messages.plan import Prospect, ProspectRequest
+from remote.transfer.space import PACKED_SHARE
 
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "half": "F16", "float32": "F32", "float": "F32"}
 
@@ -216,7 +217,12 @@ def _judged(
     size = RecordSize.of(made.identity)
     by_name = {host.name: host for host in hosts}
     forecasts = [
-        forecast(_share(share, rates), size, room(by_name[share.host], prospects[share.host]), freeing=freeing)
+        forecast(
+            _share(share, rates),
+            size,
+            room(by_name[share.host], prospects[share.host], made.identity.dtype),
+            freeing=freeing,
+        )
         for share in made.shares
     ]
     if any(one.problems for one in forecasts):
@@ -229,11 +235,12 @@ def _share(share: PlannedShare, rates: dict[str, float | None]) -> Share:
     return Share(share.host, share.records, share.tokens, share.longest, rates[share.host])
 
 
-def room(host: Host, prospect: Prospect) -> Room:
-    """What a host has for a run: what the inventory grants, and what is there."""
+def room(host: Host, prospect: Prospect, dtype: str) -> Room:
+    """What a host has for a run of states of this dtype: what the inventory grants, and what is there."""
     return Room(
         disk_free_bytes=prospect.disk_free_bytes,
         min_free_bytes=int(host.min_free),
         ramdisk_bytes=min(prospect.ramdisk_total_bytes, prospect.memory_available_bytes),
         high_water_bytes=int(host.dump_high_water),
+        packed_share=PACKED_SHARE if host.store == "compressed" and dtype == "BF16" else 1.0,
     )

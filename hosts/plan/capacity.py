@@ -47,6 +47,8 @@ class Room:
     """Size of the dump directory's file system, or the memory that is available where that is less."""
     high_water_bytes: int
     """What the inventory allows the dumps to take."""
+    packed_share: float = 1.0
+    """What a shard takes on that disk, of its plain bytes: less than 1 where it is kept compressed."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,13 @@ def forecast(share: Share, size: RecordSize, room: Room, *, freeing: bool = Fals
     Then the extractor waits at `min_free` until a pull has freed space, and any room above that is enough.
     """
     needed = size.records_bytes(share.records, share.tokens)
-    on_disk = min(needed, size.records_bytes(1, share.longest)) if freeing else needed
+    kept = int(needed * room.packed_share)
+    on_disk = min(kept, size.records_bytes(1, share.longest)) if freeing else kept
     disk_room = max(0, room.disk_free_bytes - room.min_free_bytes)
     peak = min(room.high_water_bytes, needed)
     hours = share.tokens / share.tokens_per_second / 3600 if share.tokens_per_second else None
     problems = [*_disk(on_disk, disk_room), *_ramdisk(share, size, room, peak)]
-    return Forecast(share, needed, disk_room, peak, hours, tuple(problems))
+    return Forecast(share, kept, disk_room, peak, hours, tuple(problems))
 
 
 def _disk(needed: int, room: int) -> list[str]:

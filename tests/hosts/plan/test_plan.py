@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -118,6 +119,9 @@ def test_too_little_disk_is_refused_by_how_much_and_with_what_would_help() -> No
     assert "1 more host " in " | ".join(remedies([short, short], size, freeing=False))
     assert forecast(share, size, room(2000 * GIB), freeing=True).problems == ()
     assert remedies([fits], size, freeing=False) == []
+    compressed = forecast(share, size, replace(room(2000 * GIB), packed_share=0.7))
+    assert compressed.problems == ()
+    assert compressed.disk_bytes == pytest.approx(0.7 * fits.disk_bytes)
 
 
 def test_ram_disk_must_hold_the_mark_and_the_longest_record() -> None:
