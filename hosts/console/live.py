@@ -22,7 +22,9 @@ from hosts.inventory.model import Host
 from remote.messages import envelope
 
 QUIET_SECONDS = 10.0
-"""Where lines do not redraw themselves: after so long without a word it is said who is still waited for."""
+"""Where lines do not redraw themselves: after so long without a word it is said who is still waited for, then after
+twice that, and so on."""
+LONGEST_QUIET_SECONDS = 120.0
 ASKED = "waiting for its answer"
 
 
@@ -51,6 +53,7 @@ class LiveLines(DeadHosts):
         self._last: dict[str, str] = {}
         self._waiting: dict[str, float] = {}
         self._said_at = time.monotonic()
+        self._quiet_seconds = QUIET_SECONDS
         self._lock = threading.Lock()
 
     def __call__(self, host: Host, line: envelope.Progress) -> None:
@@ -82,9 +85,10 @@ class LiveLines(DeadHosts):
         """Say who is still waited for, where nothing was said for a while."""
         with self._lock:
             now = time.monotonic()
-            if self._waiting and now - self._said_at >= QUIET_SECONDS:
+            if self._waiting and now - self._said_at >= self._quiet_seconds:
                 asked = min(self._waiting.values())
                 self._note(f"waiting for {', '.join(self._waiting)} ({duration(now - asked)})")
+                self._quiet_seconds = min(2 * self._quiet_seconds, LONGEST_QUIET_SECONDS)
 
     def _note(self, text: str) -> None:
         self._said_at = time.monotonic()
@@ -93,6 +97,7 @@ class LiveLines(DeadHosts):
     def _plain(self, name: str, line: envelope.Progress) -> None:
         if self._last.get(name) != line.text:
             self._last[name] = line.text
+            self._quiet_seconds = QUIET_SECONDS
             self._note(f"{name}: {_with_count(line)}")
 
     def _draw(self, display: Progress, name: str, line: envelope.Progress) -> None:

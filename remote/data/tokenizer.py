@@ -126,7 +126,7 @@ def load(spec: TokenizerSpec) -> ModelTokenizer:
     if looks_like_path and not Path(path).is_dir():
         raise UsageError(
             f"There is no tokenizer at {path}: no such folder.",
-            remedy="Give the model's folder with --tokenizer.",
+            remedy="Copy the model's tokenizer files (no weights) here and name their folder with --tokenizer.",
         )
     try:
         hf = AutoTokenizer.from_pretrained(path, trust_remote_code=spec.trust_remote_code)
