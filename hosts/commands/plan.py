@@ -18,6 +18,7 @@ from remote.messages.extract import Identity, RunRequest, RunStatus, longest_rec
 from remote.messages.plan import Prospect, ProspectRequest
 from remote.transfer.space import PACKED_SHARE
 
+FASTEST_TOKENS_PER_SECOND = 1e9
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "half": "F16", "float32": "F32", "float": "F32"}
 
 
@@ -179,10 +180,16 @@ def _rates(fleet: Fleet, rate: float | None) -> dict[str, float | None]:
             status = backend.call("status", RunRequest(), RunStatus)
         except RoostError:
             return 0.0
-        return status.state.tokens_per_second
+        return speed_of(status)
 
     outcomes = fleet.each(measured)
     return {outcome.host.name: outcome.value or outcome.host.tokens_per_second for outcome in outcomes}
+
+
+def speed_of(status: RunStatus) -> float:
+    """Tokens a second that a host says it has extracted with; 0 where no host can mean it."""
+    speed = status.state.tokens_per_second
+    return speed if 0 < speed < FASTEST_TOKENS_PER_SECOND else 0.0
 
 
 def _refuse_second(path: Path, anew: bool) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from pydantic import Field
+
 from remote.messages.envelope import Message
 
 
@@ -20,14 +24,14 @@ class ModelFacts(Message):
     path: str
     digest: str
     """xxh3-128 of `config.json`, 32 hex digits."""
-    hidden_size: int
-    blocks: int
+    hidden_size: int = Field(ge=1)
+    blocks: int = Field(ge=1)
     """Decoder blocks n; boundary n is the final state."""
-    dtype: str
+    dtype: Literal["BF16", "F16", "F32"]
     """Of the weights, as safetensors names it: `BF16`, `F16` or `F32`."""
     vocab_size: int
     """Rows of the embedding."""
-    context_length: int
+    context_length: int = Field(ge=1)
 
 
 class Prospect(Message):
