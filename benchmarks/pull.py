@@ -5,11 +5,11 @@ the slow link a userspace proxy (30 ms each way). Contenders, interleaved round 
 
 - ours: the streams, landing, hashing, repair, fsync and ledger of `inv pull`, once its command has started
 - rsync -aW, scp, ssh cat: OpenSSH's own, the same cipher (aes128-gcm); a connection a file for cat
-- fabric get: a connection for all files; once a row, it takes so long
+- fabric get: a connection for all files
 
 What was read is in the page cache (tmpfs by default), every contender's files are fsynced before the clock stops,
 and ours alone verifies them. CPU seconds are those of both ends, the sshd included. Rows behind the delay are
-shorter, and fabric gets fewer of many files, since that takes minutes otherwise.
+shorter, and what takes minutes is run once (`ONCE`) or with fewer files (`FEWER`).
 Writes `benchmarks/results/pull-<date>.json`, replacing the links that were measured.
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.metadata
 import json
 import os
 import platform
@@ -31,13 +32,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import xxhash
 from fabric import Config, Connection
 
+from benchmarks.delay import delayed
 from hosts.inventory.model import Host
 from hosts.practice.sshd import ADDRESS, PrivateSshd
 from hosts.transport.openssh import ssh_command
@@ -47,14 +49,15 @@ from remote.transfer.destination import Destination
 from remote.transfer.hostpull import HostPull, Limits, Source
 from remote.transfer.rate import RateLimit
 from remote.transfer.stream import SOURCE
-from tests.fleet.pull.link import separate_link
 
 MB = 1_000_000
 ROUND_TRIP_SECONDS = 0.060
 LOOPBACK = {"1 x 1 GiB": (1, 1 << 30), "8 x 135 MB": (8, 135 * MB), "2,000 x 512 KiB": (2000, 512 << 10)}
 DELAYED = {"1 x 1 GiB": (1, 1 << 30), "2 x 135 MB": (2, 135 * MB), "200 x 512 KiB": (200, 512 << 10)}
 LINKS = {"loopback": (LOOPBACK, 0.0), "60 ms": (DELAYED, ROUND_TRIP_SECONDS / 2)}
-FEWER = {("fabric", "2,000 x 512 KiB"): 200, ("fabric", "200 x 512 KiB"): 40}
+ONCE = {("rsync", "60 ms", "1 x 1 GiB"), ("scp", "60 ms", "1 x 1 GiB")}
+"""Besides fabric, which runs once everywhere; the other single stream there, ssh cat, runs in every round."""
+FEWER = {("fabric", "2,000 x 512 KiB"): 200, ("fabric", "200 x 512 KiB"): 40, ("scp", "200 x 512 KiB"): 40}
 """Files that a slow contender gets of a row instead of all."""
 
 
@@ -172,13 +175,22 @@ def rows_of(folder: Path, count: int, size: int) -> list[ShardRow]:
     return rows
 
 
+def _folder_of(files: list[Path], folder: Path) -> Path:
+    """A folder with links to these files alone."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for file in files:
+        (folder / file.name).hardlink_to(file)
+    return folder
+
+
 @contextmanager
 def _host(folder: Path, one_way_seconds: float) -> Iterator[tuple[Host, int]]:
     """A host behind a private sshd, with a delayed link before it where that is not 0."""
     sshd = PrivateSshd(folder / "etc", folder / "home")
     ref, port = sshd.start()
     try:
-        with separate_link(port, one_way_seconds) if one_way_seconds else nullcontext(port) as shown:
+        with delayed(port, one_way_seconds) if one_way_seconds else nullcontext(port) as shown:
             (folder / "known_hosts").write_text(sshd.known_hosts_line(shown))
             yield (
                 Host(
@@ -195,10 +207,11 @@ def _host(folder: Path, one_way_seconds: float) -> Iterator[tuple[Host, int]]:
         sshd.stop(ref)
 
 
-def table(folder: Path, shapes: dict[str, tuple[int, int]], one_way_seconds: float, rounds: int) -> dict[str, object]:
-    """All contenders on all rows of one link."""
-    found: dict[str, object] = {}
-    with _host(folder, one_way_seconds) as (host, sshd):
+def table(
+    folder: Path, link: str, shapes: dict[str, tuple[int, int]], rounds: int
+) -> Iterator[tuple[str, dict[str, object]]]:
+    """All contenders on these rows of one link, row by row."""
+    with _host(folder, LINKS[link][1]) as (host, sshd):
         ssh = ssh_command(host, folder)
         for shape, (count, size) in shapes.items():
             source = folder / "source"
@@ -206,16 +219,18 @@ def table(folder: Path, shapes: dict[str, tuple[int, int]], one_way_seconds: flo
             runs: dict[str, list[Measured]] = {name: [] for name in CONTENDERS}
             for turn in range(rounds):
                 for name, contend in CONTENDERS.items():
-                    if (name == "ssh cat" and count > 100) or (name == "fabric" and turn):
+                    once = name == "fabric" or (name, link, shape) in ONCE
+                    if (name == "ssh cat" and count > 100) or (once and turn):
                         continue
                     fewer = rows[: FEWER.get((name, shape), count)]
                     files = [source / f"hs_{row.index}.safetensors" for row in fewer]
                     lane = Lane(host, ssh, source, folder / "target", files, fewer)
+                    if name == "scp" and len(fewer) < count:
+                        lane = replace(lane, source=_folder_of(files, folder / "fewer"))
                     runs[name].append(measure(contend, lane, sshd))
                     print(shape, name, runs[name][-1], flush=True)
             shutil.rmtree(source)
-            found[shape] = {name: _median(measured) for name, measured in runs.items() if measured}
-    return found
+            yield shape, {name: _median(measured) for name, measured in runs.items() if measured}
 
 
 def _median(runs: list[Measured]) -> dict[str, object]:
@@ -228,24 +243,40 @@ def _median(runs: list[Measured]) -> dict[str, object]:
     }
 
 
+def _machine(note: str) -> dict[str, object]:
+    versions = {
+        program: subprocess.run([program, option], capture_output=True, text=True, check=False)
+        for program, option in (("ssh", "-V"), ("rsync", "--version"))
+    }
+    return {
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        **{name: (ran.stdout or ran.stderr).splitlines()[0] for name, ran in versions.items()},
+        "fabric": importlib.metadata.version("fabric"),
+        **({"note": note} if note else {}),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", default="/dev/shm", help="source and target are in here")
     parser.add_argument("--rows", type=int, default=3, help="only so many rows of each link")
+    parser.add_argument("--note", default="", help="about the machine, kept with the result")
     parser.add_argument("--links", nargs="*", choices=LINKS, default=list(LINKS))
     options = parser.parse_args()
     path = Path(__file__).parent / "results" / f"pull-{datetime.date.today().isoformat()}.json"
     result: dict[str, object] = json.loads(path.read_text()) if path.exists() else {}
-    result["machine"] = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
+    result["machine"] = _machine(options.note)
     for title in options.links:
-        shapes, one_way = LINKS[title]
-        load = os.getloadavg()[0]
+        found: dict[str, object] = {"rounds": options.rounds, "load before": os.getloadavg()[0]}
+        result[title] = found
+        shapes = dict(list(LINKS[title][0].items())[: options.rows])
         with tempfile.TemporaryDirectory(dir=options.folder, prefix="roost-pull-") as name:
-            chosen = dict(list(shapes.items())[: options.rows])
-            measured = table(Path(name), chosen, one_way, options.rounds)
-        result[title] = {"load before": load, "load after": os.getloadavg()[0], **measured}
-        path.write_text(json.dumps(result, indent=1) + "\n")
+            for shape, row in table(Path(name), title, shapes, options.rounds):
+                found |= {shape: row, "load after": os.getloadavg()[0]}
+                path.write_text(json.dumps(result, indent=1) + "\n")
     print(path)
 
 

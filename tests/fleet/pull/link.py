@@ -1,14 +1,10 @@
-"""A userspace link between two ends on loopback: delays bytes, and can be cut. For tests and benchmarks."""
+"""A userspace link between two ends on loopback: delays bytes, and can be cut. For tests."""
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 _READ_BYTES = 256 << 10
 
@@ -92,23 +88,3 @@ class Link:
         except ConnectionError:
             pass
         writer.close()
-
-
-@contextmanager
-def separate_link(target: int, one_way_seconds: float) -> Iterator[int]:
-    """A link in a process of its own, so that it takes no turn of a measured one's interpreter; yields its port."""
-    command = [sys.executable, "-m", "tests.fleet.pull.link", str(target), str(one_way_seconds)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        yield int(process.stdout.readline())
-    finally:
-        process.stdin.close()
-        process.wait()
-
-
-if __name__ == "__main__":
-    with Link(int(sys.argv[1]), one_way_seconds=float(sys.argv[2])) as running:
-        print(running.port, flush=True)
-        sys.stdin.read()
