@@ -32,11 +32,11 @@ class Script(Process):
     def __init__(self, said: list[bytes]) -> None:
         super().__init__()
         self._said = said
-        self._greeted = False
+        self.greeted = False
 
     def write(self, data: bytes) -> None:
-        if not self._greeted:
-            self._greeted = True
+        if not self.greeted:
+            self.greeted = True
             nonce = json.loads(data)["nonce"]
             hello = {"type": "hello", "nonce": nonce, "python": "3.12", "have_payload": True}
             self._said.insert(0, json.dumps(hello).encode() + b"\n")

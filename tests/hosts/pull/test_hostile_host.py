@@ -1,0 +1,133 @@
+"""A host that lies while a folder is pushed to it, or about what it has: one sentence, and nothing taken over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hosts.commands import logs as logging
+from hosts.errors import ConnectionLostError, HostError, ProtocolError, RoostError
+from hosts.fleet import Fleet
+from hosts.inventory.model import Host, Inventory
+from hosts.pull import push as pushing
+from hosts.pull.push import push
+from hosts.pull.sources import offer
+from hosts.transport.backend import Backend
+from remote.messages.extract import ShardBatch, ShardRow
+from remote.messages.logs import LogsRequest
+from tests.hostile import examples, json_values, objects_like
+from tests.hosts.transport.test_hostile_answers import Script, Scripted, line
+
+RECORDS = 5
+GOOD = {"index": 3, "rows": 1, "size_bytes": 10, "xxh3": "0" * 32, "epoch": 1}
+RESULT = {"rows": 1, "cursor": 1, "counts": {}, "status": "complete"}
+
+
+class Receiver(Backend):
+    """Answers every push with the same bytes."""
+
+    def __init__(self, *said: bytes) -> None:
+        super().__init__(Host(name="h"))
+        self._said = said
+
+    def open(self, argv: list[str]) -> Script:
+        process = Script(list(self._said))
+        process.greeted = True
+        return process
+
+    def close(self) -> None:
+        return
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_bytes(b"content")
+    return tmp_path / "folder"
+
+
+answers = st.one_of(
+    st.binary(max_size=50),
+    json_values().map(lambda value: json.dumps(value).encode()),
+    st.fixed_dictionaries(
+        {"state": st.sampled_from(["want", "have", "error"])},
+        optional={"prefixes": st.one_of(json_values(), st.lists(json_values(), min_size=1, max_size=1))},
+    ).map(lambda value: json.dumps(value).encode()),
+)
+
+
+@examples(150)
+@given(said=st.lists(answers, max_size=3))
+def test_a_receiver_that_says_anything_is_believed_or_one_sentence(folder: Path, said: list[bytes]) -> None:
+    try:
+        done = push(Receiver(*(one + b"\n" for one in said)), folder, "/there")
+    except RoostError:
+        return
+    assert done.sent_bytes <= done.total_bytes == 7
+
+
+def test_endless_output_of_a_receiver_is_cut_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pushing, "LINE_LIMIT_BYTES", 100_000)
+    with pytest.raises(ProtocolError, match="a line of over"):
+        push(Receiver(*[b"x" * 65536] * 10), folder, "/there")
+    with pytest.raises(ProtocolError, match="over 1 MiB"):
+        push(Receiver(*[b"noise\n" * 10_000] * 30), folder, "/there")
+
+
+def test_a_deeply_nested_answer_is_noise(folder: Path) -> None:
+    with pytest.raises(ConnectionLostError):
+        push(Receiver(b"[" * 100_000 + b"\n"), folder, "/there")
+
+
+def test_a_receiver_s_endless_sentence_is_cut(folder: Path) -> None:
+    said = json.dumps({"state": "error", "message": "x" * 100_000}).encode() + b"\n"
+    with pytest.raises(HostError) as caught:
+        push(Receiver(said), folder, "/there")
+    assert len(caught.value.message) <= 4000
+
+
+def offered(*batches: dict[str, Any]) -> list[ShardRow]:
+    said = [line({"type": "item", "value": batch}) for batch in batches]
+    return offer(Scripted(*said, line({"type": "result", "value": RESULT})), "r", 0, RECORDS).rows
+
+
+@examples(200)
+@given(objects_like(ShardBatch))
+def test_only_records_of_the_dataset_are_offered(batch: dict[str, Any]) -> None:
+    try:
+        rows = offered(batch)
+    except ProtocolError:
+        return
+    assert all(0 <= row.index < RECORDS and row.size_bytes > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [{"index": -1}, {"index": RECORDS}, {"index": 1 << 40}, {"size_bytes": 0}, {"size_bytes": -5}, {"rows": 0}]
+    + [{"xxh3": text} for text in ("../../../etc/passwd", "0" * 31, "0" * 33, "Z" * 32, "0" * 32 + "\n")],
+    ids=str,
+)
+def test_a_row_that_can_be_no_record_is_refused(lie: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError, match="no record of a dataset of 5"):
+        offered({"rows": [{**GOOD, **lie}], "cursor": 1})
+
+
+def test_a_listing_without_an_end_is_refused() -> None:
+    assert len(offered({"rows": [GOOD], "cursor": 1})) == 1
+    with pytest.raises(ProtocolError):
+        offered(*[{"rows": [GOOD], "cursor": 1}] * 2)
+
+
+def test_log_lines_before_their_place_is_known_are_refused(tmp_path: Path) -> None:
+    position = {"source": {}, "file": "f", "inode": 1, "head": "", "offset": 1}
+    value = {"type": "lines", "source": {}, "file": "f", "lines": ["x"], "end": position}
+    host = Host(name="h")
+    fleet = Fleet(Inventory(path=tmp_path / "i", hosts={"h": host}, local=Host(name="local")), [host])
+    fleet._backends["h"] = Scripted(line({"type": "item", "value": value}))
+    (outcome,) = logging.logs(fleet, LogsRequest(), lambda *_: None, lambda *_: None)
+    assert isinstance(outcome.error, ProtocolError)
