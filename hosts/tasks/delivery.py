@@ -7,13 +7,19 @@ from typing import cast
 from invoke.context import Context
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
+from hosts.commands import export as exporting
 from hosts.commands import pull as pulling
 from hosts.commands import unpack as unpacking
+from hosts.commands.pull import Pulled
 from hosts.console.live import live_lines
+from hosts.console.output import Output
 from hosts.console.pull import show_pulled, watching
 from hosts.console.text import size
 from hosts.console.unpack import show_unpacked
+from hosts.console.verify import show_exported
 from hosts.errors import UsageError
+from hosts.fleet import Fleet
+from hosts.pull.bucket import is_bucket
 from hosts.pull.pull import Wish
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.runs import chosen_run
@@ -36,6 +42,7 @@ from remote.transfer.hostpull import Compress, Limits
     follow="go on while extraction runs, until the run is complete",
     free="let each host delete what is verified and durable here",
     check="read again what was pulled earlier; what is damaged is pulled anew",
+    export="once nothing is missing: a folder beside it that gets the run in the inventory's `format`",
 )
 def pull(
     context: Context,
@@ -50,6 +57,7 @@ def pull(
     follow: bool = False,
     free: bool = False,
     check: bool = False,
+    export: str = "",
     dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
@@ -64,12 +72,27 @@ def pull(
             raise UsageError(f"--store is {store!r}; it can be plain or compressed.")
         if compress not in ("never", "auto", "always"):
             raise UsageError(f"--compress is {compress!r}; it can be never, auto or always.")
+        if export and is_bucket(to):
+            raise UsageError("--export writes from a folder.", remedy="Pull to a folder, or leave --export away.")
         limits = Limits(streams or None, _rate(limit_rate), cast(Compress, compress))
         wish = Wish(chosen_run(fleet, output, run), limits, follow=follow, free=free, check=check)
         if dry_run:
             finish(show_pulled(output, pulling.dry_run(fleet, wish, to)))
-        else:
-            finish(show_pulled(output, pulling.pull(fleet, wish, to, watching(output), cast(Store, store))))
+            return
+        pulled = pulling.pull(fleet, wish, to, watching(output), cast(Store, store))
+        code = show_pulled(output, pulled)
+        if export:
+            _export(fleet, output, pulled, to, export)
+        finish(code)
+
+
+def _export(fleet: Fleet, output: Output, pulled: Pulled, to: str, out: str) -> None:
+    if pulled.missing:
+        output.note(f"Not exported yet: {pulled.missing_records:,} records are missing.")
+        return
+    with live_lines(output, fleet) as lines:
+        result = exporting.export_pulled(fleet, to, out, lines)
+    show_exported(output, result)
 
 
 @roost_task(TARGET, JSON, DRY_RUN, run="name of the run (default: the one planned last)")

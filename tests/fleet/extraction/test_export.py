@@ -1,0 +1,32 @@
+"""`inv pull --export`: the run in the inventory's format, as soon as nothing of it is missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from hosts.commands import extract as extraction
+from tests.fleet.extraction.conftest import LENGTHS, RUN, Site
+
+
+def test_a_whole_run_is_exported_in_the_inventory_s_format_and_not_before(site: Site, clone: Path) -> None:
+    site.inventory.write_text(site.inventory.read_text().replace("defaults:", "defaults:\n  format: speculators-v1"))
+    to, out = site.root / "there", site.root / "export"
+
+    def pull(*hosts: str) -> str:
+        fleet = site.fleet(*hosts)
+        for host in fleet.hosts:
+            site.serve(host.name)
+        extraction.start(site.fleet(), RUN)
+        extraction.follow(fleet, RUN, lambda *_: None)
+        inv = [str(clone / ".venv/bin/inv"), "pull", "--hosts", ",".join(hosts), "--run", RUN, "--to", str(to)]
+        command = [*inv, "--export", str(out), "--inventory", str(site.inventory)]
+        return subprocess.run(command, cwd=clone, capture_output=True, text=True, timeout=300, check=True).stderr
+
+    assert "Not exported yet" in pull("a")
+    assert not out.exists()
+    pull("b")
+    lengths = json.loads((out / "data" / "sample_lengths.json").read_text())
+    assert {int(index): length for index, length in lengths.items()}.keys() == set(range(len(LENGTHS)))
+    assert len(list((out / "data").glob("data_*.pt"))) == len(LENGTHS)
