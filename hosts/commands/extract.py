@@ -19,6 +19,7 @@ from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, load, plan_path, replan, save
 from hosts.pull.push import push
 from hosts.transport.backend import Backend
+from remote.extract.epochs import DESCRIPTION
 from remote.messages.dataset import Ranges
 from remote.messages.envelope import Progress
 from remote.messages.extract import (
@@ -208,7 +209,7 @@ def _start(
         if on_progress is not None:
             on_progress(host, Progress(text="sending its share", done=done, total=total, unit="bytes"))
 
-    push(backend, folder, f"{host.workdir}/runs/{plan.run}/assignments/{plan.epoch}", sent)
+    push(backend, folder, f"{host.workdir}/runs/{plan.run}/assignments/{plan.epoch}", sent, owner=DESCRIPTION)
     return backend.call(
         "extract",
         ExtractRequest(run=plan.run, epoch=plan.epoch, then_stop=then_stop),

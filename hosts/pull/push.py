@@ -51,9 +51,13 @@ class _File:
     sha256: str
 
 
-def push(backend: Backend, local_dir: Path, remote_dir: str, on_bytes: OnBytes | None = None) -> Pushed:
+def push(
+    backend: Backend, local_dir: Path, remote_dir: str, on_bytes: OnBytes | None = None, *, owner: str = ""
+) -> Pushed:
     """Make `remote_dir` (absolute, or with a leading `~`) on the host hold exactly the files of `local_dir`.
 
+    `owner` names the JSON file among them that says whose the folder is: a copy there that has the same one, or one
+    that cannot be read, is a damaged copy and is replaced.
     Calls `on_bytes(done, total)` as bytes leave. Raises HostError where `remote_dir` exists with other content or
     cannot be written, ConnectionLostError where the connection breaks: the next call sends what is missing.
     """
@@ -61,7 +65,7 @@ def push(backend: Backend, local_dir: Path, remote_dir: str, on_bytes: OnBytes |
     total = sum(file.size for file in files)
     process = backend.open([*shlex.split(backend.host.exec), backend.host.python, "-I", "-S", "-c", SOURCE])
     try:
-        return _push(_Dialogue(process), files, remote_dir, total, on_bytes)
+        return _push(_Dialogue(process), files, {"target": remote_dir, "owner": owner}, total, on_bytes)
     except OSError as error:
         raise ConnectionLostError(
             f"The connection broke while {local_dir.name} was being pushed.",
@@ -71,9 +75,11 @@ def push(backend: Backend, local_dir: Path, remote_dir: str, on_bytes: OnBytes |
         process.close()
 
 
-def _push(dialogue: _Dialogue, files: list[_File], remote_dir: str, total: int, on_bytes: OnBytes | None) -> Pushed:
+def _push(
+    dialogue: _Dialogue, files: list[_File], where: dict[str, str], total: int, on_bytes: OnBytes | None
+) -> Pushed:
     listing = [{"path": file.relative, "size": file.size, "sha256": file.sha256} for file in files]
-    dialogue.say({"target": remote_dir, "files": listing})
+    dialogue.say({**where, "files": listing})
     answer = dialogue.hear()
     if answer["state"] == "have":
         return Pushed(len(files), total, 0)

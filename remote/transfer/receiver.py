@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,21 @@ def is_same(root: Path, files: list[dict[str, Any]]) -> bool:
         and digest_of(root / file["path"], file["size"]).hexdigest() == file["sha256"]
         for file in files
     )
+
+
+def is_damaged(root: Path, files: list[dict[str, Any]], owner: str) -> bool:
+    """Whether `root` is a damaged copy of what is pushed, and not somebody else's.
+
+    Its file `owner`, JSON that says whose it is, is the same as the one that is pushed, or cannot be read any more.
+    """
+    path = root / owner
+    try:
+        json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return True
+    size = path.stat().st_size
+    announced = [file for file in files if file["path"] == owner and file["size"] == size]
+    return any(digest_of(path, size).hexdigest() == file["sha256"] for file in announced)
 
 
 def prefix_of(path: Path) -> dict[str, Any]:
@@ -124,12 +140,14 @@ def receive() -> None:
     target = Path(request["target"]).expanduser()
     files = [checked(file) for file in request["files"]]
     target.parent.mkdir(parents=True, exist_ok=True)
+    owner = request.get("owner", "")
     if os.path.lexists(target):
-        if not is_same(target, files):
+        if is_same(target, files):
+            say(state="have")
+            return
+        if not owner or not is_damaged(target, files, owner):
             remedy = "Push to a new name, or remove it there first."
             raise Refusal(f"{target} exists with other content.", remedy)
-        say(state="have")
-        return
     manifest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
     aside = target.with_name(f".aside-push-{target.name}-{manifest}")
     aside.mkdir(exist_ok=True)
@@ -140,7 +158,11 @@ def receive() -> None:
         receive_file(aside / file["path"], file, start)
     for folder, _, _ in os.walk(aside):
         fsync_folder(Path(folder))
+    damaged = target.with_name(f".aside-damaged-{target.name}-{os.getpid()}")
+    if os.path.lexists(target):
+        target.rename(damaged)
     aside.rename(target)
+    shutil.rmtree(damaged, ignore_errors=True)
     lock_file.unlink()
     fsync_folder(target.parent)
     say(state="placed")

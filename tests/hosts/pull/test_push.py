@@ -77,6 +77,27 @@ def test_a_folder_with_other_content_is_never_overwritten(backend: LocalBackend,
     assert contents(tmp_path / "target") == before
 
 
+@pytest.mark.parametrize("hurt", ["assignment.json", "deep er/tokens.safetensors"])
+def test_a_damaged_copy_is_replaced_where_its_owner_is_the_same_or_is_gone(
+    backend: LocalBackend, folder: Path, tmp_path: Path, hurt: str
+) -> None:
+    target = tmp_path / "host" / "1"
+    push(backend, folder, str(target))
+    (target / hurt).write_bytes(b"\xff{")
+    with pytest.raises(HostError, match="exists with other content"):
+        push(backend, folder, str(target))
+    push(backend, folder, str(target), owner="assignment.json")
+    assert contents(target) == contents(folder)
+    assert [path.name for path in target.parent.iterdir()] == ["1"]
+
+
+def test_another_s_copy_is_not_taken_for_a_damaged_one(backend: LocalBackend, folder: Path, tmp_path: Path) -> None:
+    push(backend, folder, str(tmp_path / "target"))
+    (folder / "assignment.json").write_text('{"records": 4}')
+    with pytest.raises(HostError, match="exists with other content"):
+        push(backend, folder, str(tmp_path / "target"), owner="assignment.json")
+
+
 def test_an_interrupted_push_leaves_no_target_and_goes_on_inside_the_file(
     backend: LocalBackend, folder: Path, tmp_path: Path
 ) -> None:
