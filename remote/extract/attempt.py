@@ -76,9 +76,10 @@ class Harvest:
         index, tokens = int(self.work.index[task.position]), self.work.tokens(task.position)
         rid, sampled = self.rid(task), is_sampled(index, self.work.assignment.parity_rate)
         dump = self.watch.expect(endpoint.dump_dir, rid)
+        sent = asyncio.get_running_loop().time()
         try:
             answer = await self._prefill(rid, task, endpoint, logprobs=sampled)
-            found = await self._await_dump(dump, endpoint)
+            found = await self._await_dump(dump, endpoint, sent)
         finally:
             dump.cancel()
         identity, state = self.work.assignment.identity, endpoint.state
@@ -115,19 +116,18 @@ class Harvest:
         finally:
             endpoint.tokens.give(len(tokens))
 
-    async def _await_dump(self, dump: asyncio.Future[Found], endpoint: Endpoint) -> Found:
+    async def _await_dump(self, dump: asyncio.Future[Found], endpoint: Endpoint, sent: float) -> Found:
         """The dump follows the answer, from capture's own writer threads: within the time of a request."""
         life, seconds = endpoint.life, self.work.assignment.request_timeout_seconds
-        answered, full = asyncio.get_running_loop().time(), False
+        answered = asyncio.get_running_loop().time()
         while True:
-            full = full or conditions.room_bytes(endpoint.dump_dir) < conditions.CAUSE_BYTES
             done, _ = await asyncio.wait({dump}, timeout=min(LIFE_POLL_SECONDS, seconds))
             if done:
                 return dump.result()
             if not endpoint.ready or endpoint.life != life:
                 raise ServerGoneError("The server ended between its answer and the dump.")
             waited = asyncio.get_running_loop().time() - answered
-            if full and waited > conditions.FULL_GRACE_SECONDS:
+            if waited > conditions.FULL_GRACE_SECONDS and self.watch.was_full(endpoint.dump_dir, sent):
                 raise conditions.NoRoomError("The RAM disk was full, and no dump came.")
             if waited > seconds:
                 raise AttemptError(f"The server answered, but no dump came within {seconds:g} s.")

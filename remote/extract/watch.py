@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote.errors import HostError
+from remote.extract import conditions
 from remote.extract.names import FAILED, WHOLE, stages
 
 SCAN_SECONDS = 0.01
@@ -37,6 +38,11 @@ class Watch:
     def __init__(self) -> None:
         self._expected: dict[Path, dict[str, asyncio.Future[Found]]] = {}
         self._wanted = asyncio.Event()
+        self._full_at: dict[Path, float] = {}
+
+    def was_full(self, directory: Path, since: float) -> bool:
+        """Whether the directory's file system had no room to speak of at any moment since then (the loop's time)."""
+        return self._full_at.get(directory, -1.0) >= since
 
     def expect(self, directory: Path, rid: str) -> asyncio.Future[Found]:
         """A future for the dump of `rid`: its files, or CaptureError. Cancel it to stop looking."""
@@ -51,6 +57,8 @@ class Watch:
         while True:
             await self._wanted.wait()
             for directory, expected in list(self._expected.items()):
+                if conditions.room_bytes(directory) < conditions.CAUSE_BYTES:
+                    self._full_at[directory] = asyncio.get_running_loop().time()
                 _look(directory, expected)
             await asyncio.sleep(SCAN_SECONDS)
 
