@@ -44,11 +44,11 @@ lint: venv ## ruff and mypy
 	$(BIN)/mypy
 
 test-fast: venv engine ## the tests that start no server and open no connection; under a minute
-	$(BIN)/python -m pytest -n 2 -m "$(FAST)" tests/hosts tests/fleet
+	$(BIN)/python -m pytest -n 2 -m "$(FAST)" tests/hosts tests/fleet tests/faults
 	.engine/bin/python -m pytest -n 2 -m "$(FAST)" tests/remote
 
 test: lint readers ## lint, types and every test, with real sshd, rsync and SGLang
-	$(BIN)/python -m pytest tests/hosts tests/fleet
+	$(BIN)/python -m pytest tests/hosts tests/fleet tests/faults
 	.engine/bin/python -m pytest tests/remote
 
 faults: venv engine ## break a fleet in every way (root on Linux for all of it): FAULTS='--seed 7 --only reboot --minutes 30'

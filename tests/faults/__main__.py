@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
         arguments = [*arguments, "--seed", str(options.seed)]
     if options.fleets > 1 and options.part is None:
         return _side_by_side(options, arguments)
-    why = namespaces.enter("tests.faults", arguments)
+    why = "none are wanted" if options.loopback else namespaces.enter("tests.faults", arguments)
     if why:
         print(f"No namespaces: {why}. On loopback instead, without the faults that need them.", flush=True)
     return _run_all(options, isolated=not why)
@@ -46,6 +46,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=0, help="at random moments, for so long")
     parser.add_argument("--fleets", type=int, default=1, help="so many fleets side by side")
     parser.add_argument("--results", type=Path, help="append a line of JSON a trial to this file")
+    parser.add_argument("--loopback", action="store_true", help="as where namespaces can't be had")
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     known = {fault.name for fault in FAULTS}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -28,7 +29,16 @@ DISK_BYTES = 48 << 20
 DISK_INODES = 20_000
 RAMDISK_BYTES = 8 << 20
 BALLAST = "ballast"
+CLOCK = """
+import time
+_true = time.time
+def _time():
+    with open({path!r}) as file:
+        return _true() + float(file.read())
+time.time = _time
+"""
 CAUSES_BYTES = 16 << 10
+MOUNTS = ("mount", "pid")
 DISK_OPTIONS = f"size={DISK_BYTES},nr_inodes={DISK_INODES}"
 CLONE = Path(__file__).parents[2]
 _CABLES = itertools.count()
@@ -179,6 +189,61 @@ class Box:
         """The RAM disk has room again."""
         (self.ramdisk / BALLAST).unlink(missing_ok=True)
 
+    def fill_ramdisk_to_the_last_byte(self) -> None:
+        """Leave the RAM disk no room at all, not even to say so."""
+        with (self.ramdisk / BALLAST).open("ab", buffering=0) as ballast:
+            try:
+                while True:
+                    ballast.write(bytes(4096))
+            except OSError:
+                return
+
+    def make_read_only(self) -> None:
+        """Nothing in the working directory can be written any more; files that are open stay so."""
+        self._mount("--bind", str(self.workdir), str(self.workdir))
+        self._mount("-o", "remount,bind,ro", str(self.workdir))
+
+    def make_writable(self) -> None:
+        namespaces.within(self._leader.pid, MOUNTS, "umount", "--lazy", str(self.workdir))
+
+    def set_clock(self, seconds: float) -> None:
+        """Step the box's clock, so much from the true time: `time.time()` and the boot time that the kernel reports."""
+        true = (self.root / "stat").read_text() if (self.root / "stat").exists() else Path("/proc/stat").read_text()
+        (self.root / "stat").write_text(true)
+        stepped = [
+            f"btime {int(line.split()[1]) + int(seconds)}" if line.startswith("btime") else line
+            for line in true.splitlines()
+        ]
+        (self.root / "stepped").write_text("\n".join(stepped) + "\n")
+        self._mount("--bind", str(self.root / "stepped"), "/proc/stat")
+        self.clock.write_text(str(seconds))
+
+    @property
+    def clock(self) -> Path:
+        """By how many seconds the box's clock is wrong; read by what `python` puts before every program."""
+        return self.root / "lib" / "seconds"
+
+    @property
+    def python(self) -> Path:
+        """What the inventory calls the host's Python."""
+        return self.root / "python"
+
+    def set_python(self, python: Path | None, before: str = "") -> None:
+        """Have the host's Python be this one, with a program text run before everything, or none at all."""
+        self.python.unlink(missing_ok=True)
+        if python is None:
+            return
+        library = self.root / "lib"
+        library.mkdir(exist_ok=True)
+        self.clock.write_text("0")
+        (library / "sitecustomize.py").write_text(CLOCK.format(path=str(self.clock)) + before)
+        words = f"PYTHONPATH={shlex.quote(str(library))} exec {shlex.quote(str(python))}"
+        self.python.write_text(f'#!/bin/sh\n{words} "$@"\n')
+        self.python.chmod(0o755)
+
+    def _mount(self, *argv: str) -> None:
+        namespaces.within(self._leader.pid, MOUNTS, "mount", *argv)
+
     def change_host_key(self) -> None:
         """Be reinstalled, as far as SSH can see: sshd comes back with another key."""
         for path in (self.sshd.host_key, self.sshd.host_key.with_suffix(".pub")):
@@ -186,6 +251,10 @@ class Box:
         self.power_off()
         self.power_on()
         self.serve()
+
+    def forget_connections(self) -> None:
+        """Drop every established connection of the box's own ends, and end their sessions; says so to nobody."""
+        namespaces.inside(self._leader.pid, "ss", "--kill", "--tcp", "state", "established")
 
     def set_link(self, up: bool) -> None:
         """Cut the link at the host's own end, or mend it: bytes are dropped in silence, nobody is told."""
@@ -195,7 +264,19 @@ class Box:
         """Start the stand-in as the next life of the server `main`; returns once it is ready."""
         self.starts += 1
         where = {"workdir": str(self.workdir), "dump_dir": self.dump_dir, "port": self.server_port}
-        self._ask({**where, "start": self.starts, **self.server})
+        self._ask({"serve": {**where, "start": self.starts, **self.server}})
+
+    def tell_server(self, faults: dict[str, list[str]]) -> None:
+        """Have the stand-in do this to these records' requests from now on."""
+        self._ask({"post": [f"http://127.0.0.1:{self.server_port}/faults", faults]})
+
+    def restart_sshd(self, settings: dict[str, str]) -> None:
+        """sshd starts anew, with further settings; sessions end."""
+        self._ask({"sshd": settings})
+
+    def mute_sshd(self) -> None:
+        """Somebody listens in sshd's place, who never answers; sessions end."""
+        self._ask({"sshd": None})
 
     def processes(self, is_meant: Callable[[list[str]], bool] = lambda _: True) -> list[psutil.Process]:
         """Living processes of the box whose command line is meant; without process 1 itself."""

@@ -6,32 +6,82 @@ makes the box whole again after a run that had to finish without it.
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from tests.faults.box import is_extractor, is_sender, is_server, is_sshd
+from tests.faults.actions import (
+    Action,
+    authorize,
+    authorize_again,
+    behave,
+    change_key,
+    continue_server,
+    crowd,
+    cut,
+    cut_for_a_while,
+    damage_assignment,
+    damage_delivered,
+    damage_ledger,
+    damage_payload,
+    damage_plan,
+    damage_states,
+    disperse,
+    empty_disk,
+    empty_ramdisk,
+    fill_disk,
+    fill_inodes,
+    fill_ramdisk,
+    fill_ramdisk_to_the_last_byte,
+    flip_a_byte,
+    freeze,
+    freeze_for_a_while,
+    half_open,
+    kill,
+    kill_laptop,
+    kill_near_end,
+    killed_while_starting,
+    lose,
+    make_read_only,
+    make_writable,
+    misbehave,
+    move_ledger_away,
+    mute,
+    mute_for_a_while,
+    new_disk,
+    no_python,
+    not_a_number,
+    nothing,
+    old_python,
+    plain_shell,
+    plan_again,
+    plug,
+    reboot,
+    repair,
+    restart_server,
+    right_clock,
+    right_python,
+    second_extract,
+    second_pull,
+    serve,
+    shell,
+    step_clock,
+    stop_server,
+    thaw,
+    truncate,
+    trust,
+    unmute,
+)
+from tests.faults.box import is_extractor, is_sender, is_server
 from tests.faults.results import RANDOM
 
-if TYPE_CHECKING:
-    from tests.faults.trial import Trial
-
-Action = Callable[["Trial"], None]
-Step = Literal["extract", "pull"]
+Step = Literal["extract", "pull", "ask"]
 
 MOMENTS = {"first": 0.0, "half": 0.5, "last": 0.9}
 """Share of the victim's records that are finished (extract), or of all that are delivered (pull)."""
 BEFORE = "before"
-"""Struck between extraction and pull."""
-FULL_SECONDS = 2.0
-CUT_SECONDS = 5.0
-
-
-def nothing(_: Trial) -> None:
-    """Mends itself, or has nothing to mend."""
+"""Struck before the step begins."""
+NOISY = "echo welcome; echo welcome >&2; printf 'no end of line \\033[2J'\n"
+LATIN = "export LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0\n"
 
 
 @dataclass(frozen=True)
@@ -51,6 +101,10 @@ class Fault:
     """The victim does not come back in time: the other host does its share."""
     own_run: bool = False
     """Changes what the hosts have, so that a pull needs a run of its own."""
+    begins: bool = False
+    """Strikes while the extraction is being started."""
+    quarantines: bool = False
+    """Some records end in quarantine instead of at the destination."""
     refusal: str = ""
     """Words that the interrupted command must say."""
 
@@ -60,146 +114,71 @@ class Fault:
         return self.gone or self.unreachable
 
 
-def _kill(is_meant: Callable[[list[str]], bool]) -> Action:
-    def strike(trial: Trial) -> None:
-        trial.note(f"{trial.box.signal(signal.SIGKILL, is_meant)} killed")
-
-    return strike
-
-
-def _wait(seconds: float) -> None:
-    """A fault that lasts so long; nothing is awaited."""
-    threading.Event().wait(seconds)
-
-
-def _serve(trial: Trial) -> None:
-    trial.box.serve()
-
-
-def _power_off(trial: Trial) -> None:
-    trial.box.power_off()
-
-
-def _power_on(trial: Trial) -> None:
-    trial.box.power_on()
-    trial.box.serve()
-
-
-def _reboot(trial: Trial) -> None:
-    _power_off(trial)
-    _power_on(trial)
-
-
-def _lose(trial: Trial) -> None:
-    trial.box.power_off()
-    trial.box.lose_disk()
-
-
-def _new_disk(trial: Trial) -> None:
-    _power_on(trial)
-    trial.fleet.restore_pattern()
-
-
-def _cut(trial: Trial) -> None:
-    trial.box.set_link(False)
-
-
-def _plug(trial: Trial) -> None:
-    trial.box.set_link(True)
-
-
-def _cut_for_a_while(trial: Trial) -> None:
-    _cut(trial)
-    _wait(CUT_SECONDS)
-    _plug(trial)
-
-
-def _freeze(trial: Trial) -> None:
-    trial.box.signal(signal.SIGSTOP, is_sshd)
-
-
-def _thaw(trial: Trial) -> None:
-    trial.box.signal(signal.SIGCONT, is_sshd)
-
-
-def _freeze_for_a_while(trial: Trial) -> None:
-    _freeze(trial)
-    _wait(CUT_SECONDS)
-    _thaw(trial)
-
-
-def _fill_disk(trial: Trial) -> None:
-    trial.box.fill_disk()
-    _wait(FULL_SECONDS)
-
-
-def _fill_inodes(trial: Trial) -> None:
-    trial.box.fill_disk(inodes=True)
-    _wait(FULL_SECONDS)
-
-
-def _empty_disk(trial: Trial) -> None:
-    trial.box.empty_disk()
-
-
-def _fill_ramdisk(trial: Trial) -> None:
-    trial.box.fill_ramdisk()
-    _wait(FULL_SECONDS)
-
-
-def _empty_ramdisk(trial: Trial) -> None:
-    trial.box.empty_ramdisk()
-
-
-def _flip_a_byte(trial: Trial) -> None:
-    shard = trial.plant()
-    with shard.open("r+b") as stream:
-        stream.seek(trial.draw.randrange(shard.stat().st_size))
-        (byte,) = stream.read(1)
-        stream.seek(-1, os.SEEK_CUR)
-        stream.write(bytes([byte ^ 0x10]))
-
-
-def _truncate(trial: Trial) -> None:
-    shard = trial.plant()
-    os.truncate(shard, trial.draw.randrange(shard.stat().st_size))
-
-
-def _repair(trial: Trial) -> None:
-    trial.type("verify", "--hosts", trial.victim, "--run", trial.run, "--repair", may_fail=True)
-
-
-def _change_key(trial: Trial) -> None:
-    trial.box.change_host_key()
-
-
-def _trust(trial: Trial) -> None:
-    trial.fleet.trust()
-
-
-def _kill_laptop(trial: Trial) -> None:
-    trial.kill_command()
-
-
 FAULTS = (
-    Fault("kill-extractor", "extract", _kill(is_extractor)),
-    Fault("kill-server", "extract", _kill(is_server), _serve),
-    Fault("freeze-sshd", "extract", _freeze, _thaw, unreachable=True),
-    Fault("cut-5s", "extract", _cut_for_a_while, needs_namespaces=True),
-    Fault("cut-for-good", "extract", _cut, restore=_plug, needs_namespaces=True, unreachable=True, gone=True),
-    Fault("reboot", "extract", _reboot),
-    Fault("lose-host-and-disk", "extract", _lose, restore=_new_disk, unreachable=True, gone=True),
-    Fault("disk-full", "extract", _fill_disk, _empty_disk, needs_namespaces=True),
-    Fault("no-inodes", "extract", _fill_inodes, _empty_disk, needs_namespaces=True),
-    Fault("ramdisk-full", "extract", _fill_ramdisk, _empty_ramdisk, needs_namespaces=True),
-    Fault("kill-pull", "pull", _kill_laptop),
-    Fault("kill-sender", "pull", _kill(is_sender)),
-    Fault("cut-5s-in-pull", "pull", _cut_for_a_while, needs_namespaces=True),
-    Fault("freeze-sshd-in-pull", "pull", _freeze_for_a_while),
-    Fault("reboot-in-pull", "pull", _reboot),
-    Fault("lose-host-in-pull", "pull", _lose, restore=_new_disk, gone=True, own_run=True, refusal="{victim}"),
-    Fault("corrupt-shard", "pull", _flip_a_byte, _repair, moments=(BEFORE,), own_run=True, refusal="{victim}"),
-    Fault("truncated-shard", "pull", _truncate, moments=(BEFORE,), own_run=True, refusal="{victim}"),
-    Fault("changed-host-key", "pull", _change_key, _trust, moments=(BEFORE,), refusal="CHANGED"),
+    Fault("kill-extractor", "extract", kill(is_extractor)),
+    Fault("kill-server", "extract", kill(is_server), serve),
+    Fault("freeze-sshd", "extract", freeze, thaw, unreachable=True),
+    Fault("cut-5s", "extract", cut_for_a_while, needs_namespaces=True),
+    Fault("cut-for-good", "extract", cut, restore=plug, needs_namespaces=True, unreachable=True, gone=True),
+    Fault("reboot", "extract", reboot),
+    Fault("lose-host-and-disk", "extract", lose, restore=new_disk, unreachable=True, gone=True),
+    Fault("disk-full", "extract", fill_disk, empty_disk, needs_namespaces=True),
+    Fault("no-inodes", "extract", fill_inodes, empty_disk, needs_namespaces=True),
+    Fault("ramdisk-full", "extract", fill_ramdisk, empty_ramdisk, needs_namespaces=True),
+    Fault(
+        "ramdisk-full-to-the-last-byte",
+        "extract",
+        fill_ramdisk_to_the_last_byte,
+        empty_ramdisk,
+        needs_namespaces=True,
+    ),
+    Fault("read-only-workdir", "extract", make_read_only, make_writable, needs_namespaces=True),
+    Fault("restart-server", "extract", restart_server),
+    Fault("stop-server", "extract", stop_server, continue_server),
+    Fault("server-answers-500", "extract", misbehave("500"), behave),
+    Fault("server-hangs", "extract", misbehave("hang"), restart_server),
+    Fault("server-answers-for-another", "extract", misbehave("wrong"), behave),
+    Fault("server-answers-noise", "extract", misbehave("garbage"), behave),
+    Fault("dumps-of-another-record", "extract", misbehave("tokens"), behave),
+    Fault("nan", "extract", not_a_number, restore=behave, quarantines=True),
+    Fault("clock-forward", "extract", step_clock(5), restore=right_clock, needs_namespaces=True),
+    Fault("clock-back", "extract", step_clock(-5), restore=right_clock, needs_namespaces=True),
+    Fault("mute-sshd", "extract", mute, unmute, unreachable=True),
+    Fault("two-operators", "extract", second_extract),
+    Fault("kill-inv-extract", "extract", killed_while_starting, moments=(RANDOM,), begins=True),
+    Fault("corrupt-ledger", "extract", damage_ledger, move_ledger_away),
+    Fault("corrupt-assignment", "extract", damage_assignment),
+    Fault("corrupt-states", "extract", damage_states, restart_server),
+    Fault("corrupt-payload", "extract", damage_payload),
+    Fault("corrupt-plan", "extract", damage_plan, plan_again),
+    Fault("noisy-bashrc", "extract", shell(NOISY), restore=plain_shell, moments=(BEFORE,)),
+    Fault("other-locale", "extract", shell(LATIN), restore=plain_shell, moments=(BEFORE,)),
+    Fault("kill-pull", "pull", kill_laptop),
+    Fault("kill-near-end", "pull", kill_near_end),
+    Fault("two-pulls", "pull", second_pull),
+    Fault("mute-sshd-in-pull", "pull", mute_for_a_while),
+    Fault("half-open-in-pull", "pull", half_open, needs_namespaces=True),
+    Fault("corrupt-delivered", "pull", damage_delivered, moments=(BEFORE,)),
+    Fault("kill-sender", "pull", kill(is_sender)),
+    Fault("cut-5s-in-pull", "pull", cut_for_a_while, needs_namespaces=True),
+    Fault("freeze-sshd-in-pull", "pull", freeze_for_a_while),
+    Fault("reboot-in-pull", "pull", reboot),
+    Fault("lose-host-in-pull", "pull", lose, restore=new_disk, gone=True, own_run=True, refusal="{victim}"),
+    Fault("corrupt-shard", "pull", flip_a_byte, repair, moments=(BEFORE,), own_run=True, refusal="{victim}"),
+    Fault("truncated-shard", "pull", truncate, moments=(BEFORE,), own_run=True, refusal="{victim}"),
+    Fault("changed-host-key", "pull", change_key, trust, moments=(BEFORE,), refusal="CHANGED"),
+    Fault("refused-key", "ask", authorize(""), authorize_again, moments=(BEFORE,), refusal="refused the login"),
+    Fault(
+        "expired-key",
+        "ask",
+        authorize('expiry-time="20200101" '),
+        authorize_again,
+        moments=(BEFORE,),
+        refusal="refused the login",
+    ),
+    Fault("max-startups", "ask", crowd, disperse, moments=(BEFORE,), refusal="could not be reached"),
+    Fault("bashrc-exits-1", "ask", shell("exit 1\n"), plain_shell, moments=(BEFORE,), refusal="status 1"),
+    Fault("no-python", "ask", no_python, right_python, moments=(BEFORE,), refusal="not found"),
+    Fault("old-python", "ask", old_python, right_python, moments=(BEFORE,), refusal="too old"),
 )
 """Every fault of the suite; `python -m tests.faults --only NAME` runs one."""

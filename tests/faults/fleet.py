@@ -84,12 +84,21 @@ class FaultFleet:
     def begin_run(self, run: str, names: tuple[str, ...]) -> None:
         """Plan a run of its own over both boxes or one of them, as the first ones were planned."""
         pattern = PATTERN_RUN if len(names) > 1 else f"only-{names[0]}"
-        save(self.plan(pattern).model_copy(update={"run": run}), plan_path(self.laptop, run))
-        self.uncleaned.append(run)
+        save(self.plan(pattern).model_copy(update={"run": run}), self.plan_file(run))
+        if run not in self.uncleaned:
+            self.uncleaned.append(run)
 
     def plan(self, run: str) -> Plan:
         """A run's plan as it stands."""
-        return load(plan_path(self.laptop, run))
+        return load(self.plan_file(run))
+
+    def plan_file(self, run: str) -> Path:
+        return plan_path(self.laptop, run)
+
+    @property
+    def python(self) -> Path:
+        """Every host's Python, which the inventory knows by `Box.python`."""
+        return PracticePaths(CLONE).engine_python
 
     def extract(self, run: str, *names: str, delivered: Ranges | None = None) -> extraction.Started:
         """`inv extract --detach`."""
@@ -131,6 +140,8 @@ class FaultFleet:
             box.power_off()
             if self.isolated:
                 box.empty_disk()
+            box.set_python(self.python)
+            (box.home / ".bashrc").unlink(missing_ok=True)
             box.power_on()
             box.serve()
         self.trust()
@@ -170,8 +181,15 @@ class FaultFleet:
 
     def restore_pattern(self) -> None:
         """Have the undisturbed run's records on both boxes again, whatever became of their disks."""
-        self.extract(PATTERN_RUN)
-        self.follow(PATTERN_RUN)
+        for name in self.boxes:
+            kept, run = self.root / "kept" / name, self.run_folder(name, PATTERN_RUN)
+            shutil.rmtree(run, ignore_errors=True)
+            shutil.copytree(kept, run)
+
+    def keep_pattern(self) -> None:
+        """Remember the undisturbed run's folders as they are now."""
+        for name in self.boxes:
+            shutil.copytree(self.run_folder(name, PATTERN_RUN), self.root / "kept" / name)
 
     def trust(self) -> None:
         """Know the boxes' host keys as they are now."""
@@ -209,6 +227,7 @@ def _build(fleet: FaultFleet) -> None:
     for number, name in enumerate("ab", start=1):
         box = Box(name, number, fleet.root / name, fleet.isolated, server=server)
         fleet.boxes[name] = box
+        box.set_python(fleet.python)
         box.power_on()
         box.serve()
     fleet.laptop.mkdir()
@@ -222,6 +241,7 @@ def _build(fleet: FaultFleet) -> None:
         with fleet.connected(name) as connected:
             assert plan(connected, dataset, f"only-{name}").fits
     fleet.truth = _undisturbed(fleet)
+    fleet.keep_pattern()
 
 
 def _dataset(fleet: Fleet, model: Path, dataset: Path) -> None:
@@ -252,16 +272,14 @@ def _undisturbed(fleet: FaultFleet) -> dict[int, str]:
 
 
 def _inventory(fleet: FaultFleet, model: Path) -> dict[str, object]:
-    python = str(PracticePaths(CLONE).engine_python)
     return {
-        "local": {"python": python, "workdir": str(fleet.laptop / "local")},
+        "local": {"python": str(fleet.python), "workdir": str(fleet.laptop / "local")},
         "modes": {"extract": {"capture": True, "flags": {"dtype": "float32"}}},
         "defaults": {
             "user": "root" if fleet.isolated else None,
             "ssh_config": str(fleet.laptop / "no-ssh-config"),
             "known_hosts": str(fleet.known_hosts),
             "connect_timeout": 5,
-            "python": python,
             "model": str(model),
             "gpus": 0,
             "tp": 1,
@@ -278,6 +296,7 @@ def _inventory(fleet: FaultFleet, model: Path) -> dict[str, object]:
                 "ssh_port": box.ssh_port,
                 "identity_file": str(box.sshd.client_key),
                 "port": box.server_port,
+                "python": str(box.python),
                 "dump_dir": box.dump_dir,
             }
             for name, box in fleet.boxes.items()

@@ -55,4 +55,9 @@ def link(pid: int, near: str, near_address: str, far_address: str) -> None:
 
 def inside(pid: int, *argv: str) -> None:
     """Run a program in the network of process `pid`."""
-    run("nsenter", "--target", str(pid), "--net", "--", *argv)
+    within(pid, ("net",), *argv)
+
+
+def within(pid: int, kinds: tuple[str, ...], *argv: str) -> None:
+    """Run a program in the namespaces of process `pid` of these kinds: `net`, `mount`, `pid`."""
+    run("nsenter", "--target", str(pid), *(f"--{kind}" for kind in kinds), "--", *argv)

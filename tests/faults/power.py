@@ -1,8 +1,9 @@
 """What runs as process 1 of a box: its own sshd, its own stand-in server, its own RAM disk. Ends with its stdin.
 
 A program, started by `tests.faults.box` inside the box's namespaces (or, without any, on loopback). Reads one JSON
-line `Power`, answers one with its ports, and then starts the stand-in anew for every further line (fields of its
-`Config`).
+line `Power`, answers one with its ports, and then does what every further line says: `{"serve": CONFIG}` starts the
+stand-in anew, `{"post": [PATH, BODY]}` tells it something, `{"sshd": SETTINGS}` has sshd start anew with these further
+settings, and `{"sshd": null}` has somebody else listen in its place, who never answers.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ from typing import Any
 import psutil
 
 from hosts.practice.sshd import PrivateSshd, free_port
+from remote.messages.server import ProcessRef
 from remote.paths import Workdir
 from remote.servers import dump
 from remote.servers.processes import MARK
@@ -50,17 +53,55 @@ def main() -> None:
         size = f"size={power.ramdisk_bytes}"
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", RAMDISK], check=True)
-    settings = {"ListenAddress": "0.0.0.0"} if power.isolated else {}
-    sshd = PrivateSshd(Path(power.etc), Path(power.home), settings)
-    ref, port = sshd.start(SSH_PORT if power.isolated else power.ssh_port)
+    way_in = WayIn(power)
+    way_in.open({})
     threading.Thread(target=_reap, daemon=True).start()
-    _say({"ssh_port": port, "server_port": SERVER_PORT if power.isolated else free_port()})
+    _say({"ssh_port": way_in.port, "server_port": SERVER_PORT if power.isolated else free_port()})
     for line in sys.stdin:
-        _serve(json.loads(line))
+        message = json.loads(line)
+        if "serve" in message:
+            _serve(message["serve"])
+        elif "post" in message:
+            _post(*message["post"])
+        elif message["sshd"] is None:
+            way_in.mute()
+        else:
+            way_in.open(message["sshd"])
         _say({})
-    sshd.stop(ref)
+    way_in.close()
     for child in psutil.Process().children(recursive=True):
         child.kill()
+
+
+class WayIn:
+    """The box's sshd, or whoever listens in its place."""
+
+    def __init__(self, power: Power) -> None:
+        self._power = power
+        self._sshd = PrivateSshd(Path(power.etc), Path(power.home))
+        self._running: ProcessRef | None = None
+        self._mute: socket.socket | None = None
+        self.port = SSH_PORT if power.isolated else power.ssh_port
+
+    def open(self, settings: dict[str, str]) -> None:
+        """Start sshd, in place of whatever listens."""
+        self.close()
+        address = {"ListenAddress": "0.0.0.0"} if self._power.isolated else {}
+        self._sshd = PrivateSshd(Path(self._power.etc), Path(self._power.home), {**address, **settings})
+        self._running, self.port = self._sshd.start(self.port)
+
+    def mute(self) -> None:
+        """Take connections and never answer."""
+        self.close()
+        self._mute = socket.create_server(("0.0.0.0" if self._power.isolated else "127.0.0.1", self.port or 0))
+
+    def close(self) -> None:
+        """Let nobody in; sessions end too."""
+        if self._mute is not None:
+            self._mute.close()
+        if self._running is not None:
+            self._sshd.stop(self._running)
+        self._mute = self._running = None
 
 
 def _serve(config: dict[str, Any]) -> None:
@@ -75,16 +116,19 @@ def _serve(config: dict[str, Any]) -> None:
             argv, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
     dump.claim(Path(config["dump_dir"]), mark)
-    url, body = f"http://127.0.0.1:{config['port']}/configure", json.dumps(config).encode()
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            urllib.request.urlopen(urllib.request.Request(url, body), timeout=10).close()
+            _post(f"http://127.0.0.1:{config['port']}/configure", config)
             return
         except OSError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+
+
+def _post(url: str, body: object) -> None:
+    urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=10).close()
 
 
 def _reap() -> None:

@@ -9,12 +9,15 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+
+import psutil
 
 from hosts.commands.extract import delivered_to
 from hosts.commands.status import status
@@ -25,10 +28,11 @@ from tests.faults.faults import BEFORE, MOMENTS, Fault
 from tests.faults.fleet import DELAY_SECONDS, PATTERN_RUN, RECORDS, FaultFleet
 from tests.faults.results import RANDOM
 
-TRIAL_SECONDS = 240
+TRIAL_SECONDS = 600
 COMMAND_SECONDS = 120.0
 """In which every command must have ended, whatever broke."""
-MOMENT_SECONDS = 60.0
+MOMENT_SECONDS = 180.0
+"""Of a busy machine: nothing here is about speed."""
 RESUMES = 4
 CLEANED_TOGETHER = 8
 """Runs that one `inv clean` removes."""
@@ -55,6 +59,9 @@ class Trial:
     planted: list[tuple[str, int]] = field(default_factory=list)
     fraction: float | None = None
     """How much of the step is done when the fault strikes at a random moment."""
+    blind: set[str] = field(default_factory=set)
+    """Hosts whose ledger was damaged: the checker takes them to hold nothing."""
+    crowd: list[socket.socket] = field(default_factory=list)
     _command: subprocess.Popen[str] | None = None
     _killed: bool = False
 
@@ -82,15 +89,51 @@ class Trial:
 
     def plant(self) -> Path:
         """A finished shard of the victim, to be damaged."""
-        index = self.draw.choice(sorted(checker.finished(self._run_folder(self.victim))))
+        index = self.draw.choice(sorted(checker.finished(self.run_folder(self.victim))))
         self.planted.append((self.victim, index))
-        return self._run_folder(self.victim) / "shards" / f"hs_{index}.safetensors"
+        return self.run_folder(self.victim) / "shards" / f"hs_{index}.safetensors"
 
     def kill_command(self) -> None:
         """SIGKILL the `inv` that is under way."""
         assert self._command is not None
         self._killed = True
         self._command.kill()
+
+    def kill_children(self, name: str) -> int:
+        """SIGKILL the programs of that name that the `inv` under way has started; returns how many there were."""
+        assert self._command is not None
+        found = [one for one in psutil.Process(self._command.pid).children(recursive=True) if one.name() == name]
+        for one in found:
+            one.kill()
+        return len(found)
+
+    def end_extractor(self) -> None:
+        """SIGKILL the victim's extractor, and wait until its lock is gone."""
+        self.box.signal(signal.SIGKILL, is_extractor)
+        self._await_extractors((self.victim,))
+
+    def open_records(self) -> list[int]:
+        """Records without a row on the victim, in any order."""
+        found = sorted(set(self.fleet.truth) - set(checker.finished(self.run_folder(self.victim))))
+        self.draw.shuffle(found)
+        return found
+
+    def start(self, *words: str) -> None:
+        """Type `inv …` and wait for nothing."""
+        self._command = self.fleet.inv(*words)
+
+    def type_beside(self, *words: str) -> None:
+        """Type `inv …` while another one is under way; it may be refused, and must end."""
+        under_way = self._command
+        self.type(*words, may_fail=True)
+        self._command = under_way
+
+    def type_twice(self, *words: str) -> None:
+        """Two people type the same at once; one may be refused."""
+        first = self.fleet.inv(*words)
+        self.type(*words, may_fail=True)
+        self._command = first
+        self._said(may_fail=True)
 
     def type(self, *words: str, may_fail: bool = False) -> str:
         """Type `inv …` and return what it said; it must end in time, and never with a traceback."""
@@ -106,18 +149,28 @@ class Trial:
         finally:
             signal.alarm(0)
             signal.signal(signal.SIGALRM, previous)
+            if self._command is not None and self._command.poll() is None:
+                self._command.kill()
             shutil.rmtree(self.destination, ignore_errors=True)
 
     def _go(self) -> None:
         if self.moment == RANDOM:
             self.fraction = self.draw.random()
+        if self.fault.step == "ask":
+            self._strike_and_ask()
+            return
         if self.run != PATTERN_RUN:
             self.fleet.begin_run(self.run, self.names)
-            self.fleet.extract(self.run, *self.names)
-        if self.fault.step == "extract":
-            self._strike_extraction()
-        else:
+            if self.fault.step == "extract" and self.moment == BEFORE:
+                self.fault.strike(self)
+            if not self.fault.begins:
+                self._begin()
+        if self.fault.begins:
+            self.fault.strike(self)
+        elif self.fault.step == "pull":
             self._strike_pull()
+        elif self.moment != BEFORE:
+            self._strike_extraction()
         if self.fault.unreachable:
             self._ask_while_broken()
         elif self.fault.step == "extract" and self.moment != RANDOM:
@@ -130,11 +183,29 @@ class Trial:
             self._come_back()
         self._clean()
 
+    def _begin(self) -> None:
+        for outcome in self.fleet.extract(self.run, *self.names).outcomes:
+            if outcome.error is not None:
+                raise TrialError(f"{outcome.host.name} did not begin: {outcome.error}")
+
+    def _strike_and_ask(self) -> None:
+        """`inv status` of both hosts names the victim and the cause, and once it is mended all is well again."""
+        words = ("status", "--hosts", "all", "--run", self.run)
+        self.fault.strike(self)
+        said = self.type(*words, may_fail=True)
+        if self.fault.refusal not in said or f"{self.victim}" not in said or self._command_succeeded():
+            raise TrialError(f"inv status did not say {self.fault.refusal!r}: {said[-300:]}")
+        self.note(next(line.strip() for line in said.splitlines() if self.fault.refusal in line))
+        self._ask_while_broken()
+        self.fault.mend(self)
+        self.type(*words)
+        self._finish(self.names)
+
     def _strike_extraction(self) -> None:
         share = self.fleet.plan(self.run).share(self.victim)
         assert share is not None
         wanted = self._share_done() * share.records
-        shards = self._run_folder(self.victim) / "shards"
+        shards = self.run_folder(self.victim) / "shards"
         _await(lambda: shards.is_dir() and _shards(shards) >= wanted, "the moment")
         time.sleep(self.draw.uniform(0, DELAY_SECONDS))  # anywhere between two records
         self.fault.strike(self)
@@ -156,6 +227,9 @@ class Trial:
             raise TrialError(f"inv pull ended well with records missing: {said[-300:]}")
         if process.returncode != 0 and not self._killed and refusal not in said:
             raise TrialError(f"inv pull did not say {refusal!r}: {said[-300:]}")
+
+    def _command_succeeded(self) -> bool:
+        return self._command is not None and self._command.returncode == 0
 
     def _said(self, may_fail: bool) -> str:
         process = self._command
@@ -198,11 +272,12 @@ class Trial:
         if not told[self.other].ok:
             raise TrialError(f"the other host did not answer: {told[self.other].error}")
 
-    def _run_folder(self, host: str) -> Path:
+    def run_folder(self, host: str) -> Path:
+        """The run on a box, as the suite sees it."""
         return self.fleet.run_folder(host, self.run)
 
     def _examined(self, *names: str) -> Account:
-        runs = {name: self._run_folder(name) for name in names or self.fleet.boxes}
+        runs = {name: self.run_folder(name) for name in names or self.fleet.boxes if name not in self.blind}
         return checker.examine(self.destination, runs, self.fleet.truth, self.planted)
 
     def _judge(self) -> None:
@@ -216,11 +291,14 @@ class Trial:
             self._await_extractors(names)
             if self.run != PATTERN_RUN and self._examined(*names).open:
                 self._resume(names)
-            if not self.fleet.pull(self.run, self.destination, *names).missing:
+            missing = self.fleet.pull(self.run, self.destination, *names).missing_records
+            if missing <= len(self._examined(*names).quarantined):
                 break
         self.planted.clear()
         self._judge()
-        if len(self.account.delivered) < RECORDS:
+        if self.fault.quarantines and self.account.quarantined:
+            self.note("; ".join(sorted(set(self.account.quarantined.values()))))
+        elif len(self.account.delivered) < RECORDS:
             causes = sorted(set(self.account.quarantined.values()))
             raise TrialError(f"{RECORDS - len(self.account.delivered)} records did not arrive: {causes}")
 

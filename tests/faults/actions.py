@@ -1,0 +1,376 @@
+"""What breaks a box, a link, a server, a file or the laptop's own program, and what mends it: functions of the trial.
+
+Named by `tests.faults.faults`. An action that takes a parameter returns the function.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.faults.box import is_server, is_sshd
+
+if TYPE_CHECKING:
+    from tests.faults.trial import Trial
+
+Action = Callable[["Trial"], None]
+
+FULL_SECONDS = 2.0
+CUT_SECONDS = 5.0
+START_SECONDS = 8.0
+"""In which `inv extract` has given its share to a host, or nearly."""
+
+
+def nothing(_: Trial) -> None:
+    """Mends itself, or has nothing to mend."""
+
+
+def kill(is_meant: Callable[[list[str]], bool]) -> Action:
+    def strike(trial: Trial) -> None:
+        trial.note(f"{trial.box.signal(signal.SIGKILL, is_meant)} killed")
+
+    return strike
+
+
+def wait(seconds: float) -> None:
+    """A fault that lasts so long; nothing is awaited."""
+    threading.Event().wait(seconds)
+
+
+def serve(trial: Trial) -> None:
+    trial.box.serve()
+
+
+def power_off(trial: Trial) -> None:
+    trial.box.power_off()
+
+
+def power_on(trial: Trial) -> None:
+    trial.box.power_on()
+    trial.box.serve()
+
+
+def reboot(trial: Trial) -> None:
+    power_off(trial)
+    power_on(trial)
+
+
+def lose(trial: Trial) -> None:
+    trial.box.power_off()
+    trial.box.lose_disk()
+
+
+def new_disk(trial: Trial) -> None:
+    power_on(trial)
+    trial.fleet.restore_pattern()
+
+
+def cut(trial: Trial) -> None:
+    trial.box.set_link(False)
+
+
+def plug(trial: Trial) -> None:
+    trial.box.set_link(True)
+
+
+def cut_for_a_while(trial: Trial) -> None:
+    cut(trial)
+    wait(CUT_SECONDS)
+    plug(trial)
+
+
+def freeze(trial: Trial) -> None:
+    trial.box.signal(signal.SIGSTOP, is_sshd)
+
+
+def thaw(trial: Trial) -> None:
+    trial.box.signal(signal.SIGCONT, is_sshd)
+
+
+def freeze_for_a_while(trial: Trial) -> None:
+    freeze(trial)
+    wait(CUT_SECONDS)
+    thaw(trial)
+
+
+def fill_disk(trial: Trial) -> None:
+    trial.box.fill_disk()
+    wait(FULL_SECONDS)
+
+
+def fill_inodes(trial: Trial) -> None:
+    trial.box.fill_disk(inodes=True)
+    wait(FULL_SECONDS)
+
+
+def empty_disk(trial: Trial) -> None:
+    trial.box.empty_disk()
+
+
+def fill_ramdisk(trial: Trial) -> None:
+    trial.box.fill_ramdisk()
+    wait(FULL_SECONDS)
+
+
+def empty_ramdisk(trial: Trial) -> None:
+    trial.box.empty_ramdisk()
+
+
+def flip_a_byte(trial: Trial) -> None:
+    flip(trial.plant(), trial.draw)
+
+
+def truncate(trial: Trial) -> None:
+    shard = trial.plant()
+    os.truncate(shard, trial.draw.randrange(shard.stat().st_size))
+
+
+def repair(trial: Trial) -> None:
+    trial.type("verify", "--hosts", trial.victim, "--run", trial.run, "--repair", may_fail=True)
+
+
+def change_key(trial: Trial) -> None:
+    trial.box.change_host_key()
+
+
+def trust(trial: Trial) -> None:
+    trial.fleet.trust()
+
+
+def kill_laptop(trial: Trial) -> None:
+    trial.kill_command()
+
+
+def restart_server(trial: Trial) -> None:
+    trial.box.signal(signal.SIGKILL, is_server)
+    trial.box.serve()
+
+
+def stop_server(trial: Trial) -> None:
+    trial.box.signal(signal.SIGSTOP, is_server)
+    wait(FULL_SECONDS)
+
+
+def continue_server(trial: Trial) -> None:
+    trial.box.signal(signal.SIGCONT, is_server)
+
+
+def misbehave(fault: str) -> Action:
+    """Every request from now on meets this fault of the stand-in."""
+
+    def strike(trial: Trial) -> None:
+        trial.box.tell_server({str(index): [fault] for index in trial.fleet.truth})
+        wait(FULL_SECONDS)
+
+    return strike
+
+
+def behave(trial: Trial) -> None:
+    trial.box.tell_server({})
+
+
+def not_a_number(trial: Trial) -> None:
+    trial.box.tell_server({str(index): ["nan"] for index in trial.open_records()[:1]})
+
+
+def fill_ramdisk_to_the_last_byte(trial: Trial) -> None:
+    trial.box.fill_ramdisk_to_the_last_byte()
+    wait(FULL_SECONDS)
+
+
+def make_read_only(trial: Trial) -> None:
+    trial.box.make_read_only()
+    wait(FULL_SECONDS)
+
+
+def make_writable(trial: Trial) -> None:
+    trial.box.make_writable()
+
+
+def step_clock(hours: float) -> Action:
+    def strike(trial: Trial) -> None:
+        trial.box.set_clock(hours * 3600)
+
+    return strike
+
+
+def right_clock(trial: Trial) -> None:
+    trial.box.set_clock(0)
+
+
+def mute(trial: Trial) -> None:
+    trial.box.mute_sshd()
+
+
+def unmute(trial: Trial) -> None:
+    trial.box.restart_sshd({})
+
+
+def mute_for_a_while(trial: Trial) -> None:
+    mute(trial)
+    wait(CUT_SECONDS)
+    unmute(trial)
+
+
+def half_open(trial: Trial) -> None:
+    """The box forgets its connections while the link is down: the laptop's ends stay open."""
+    cut(trial)
+    trial.box.forget_connections()
+    plug(trial)
+
+
+def kill_near_end(trial: Trial) -> None:
+    trial.note(f"{trial.kill_children('ssh')} killed")
+
+
+def second_extract(trial: Trial) -> None:
+    trial.type_twice("extract", "--hosts", trial.victim, "--run", trial.run, "--detach")
+
+
+def second_pull(trial: Trial) -> None:
+    trial.type_beside("pull", "--hosts", "all", "--to", str(trial.destination), "--run", trial.run)
+
+
+def killed_while_starting(trial: Trial) -> None:
+    """`inv extract` dies at a random moment of its own."""
+    trial.start("extract", "--hosts", ",".join(trial.names), "--run", trial.run, "--detach")
+    wait(trial.draw.uniform(0, START_SECONDS))
+    trial.kill_command()
+
+
+def damage_ledger(trial: Trial) -> None:
+    """Somebody, or a dying disk, writes over a part of it while nobody has it open."""
+    trial.end_extractor()
+    ledger = trial.run_folder(trial.victim) / "ledger.sqlite"
+    for suffix in ("-wal", "-shm"):
+        ledger.with_name(ledger.name + suffix).unlink(missing_ok=True)
+    damage(ledger, trial.draw)
+    trial.blind.add(trial.victim)
+
+
+def move_ledger_away(trial: Trial) -> None:
+    """As the sentence says, where the damage is seen."""
+    said = trial.type("extract", "--hosts", ",".join(trial.names), "--run", trial.run, "--detach", may_fail=True)
+    ledger = trial.run_folder(trial.victim) / "ledger.sqlite"
+    trial.note(f"seen: {'ledger' in said}")
+    trial.end_extractor()
+    for suffix in ("", "-wal", "-shm"):
+        ledger.with_name(ledger.name + suffix).unlink(missing_ok=True)
+    trial.blind.discard(trial.victim)
+
+
+def damage_assignment(trial: Trial) -> None:
+    trial.end_extractor()
+    (folder,) = (trial.run_folder(trial.victim) / "assignments").iterdir()
+    damage(trial.draw.choice(sorted(folder.iterdir())), trial.draw)
+
+
+def damage_states(trial: Trial) -> None:
+    """The last words of extractor and server."""
+    trial.end_extractor()
+    for state in (trial.run_folder(trial.victim) / "state.json", trial.box.workdir / "servers" / "main" / "state.json"):
+        damage(state, trial.draw)
+
+
+def damage_payload(trial: Trial) -> None:
+    trial.end_extractor()
+    files = sorted((trial.box.workdir / "payloads" / "current").rglob("*.py"))
+    damage(trial.draw.choice([file for file in files if file.stat().st_size]), trial.draw)
+
+
+def damage_plan(trial: Trial) -> None:
+    trial.end_extractor()
+    damage(trial.fleet.plan_file(trial.run), trial.draw)
+    said = trial.type("extract", "--hosts", "all", "--run", trial.run, "--detach", may_fail=True)
+    trial.note(said.strip().splitlines()[-1])
+    if "plan.json" not in said:
+        raise AssertionError(f"inv extract did not name the plan: {said[-300:]}")
+
+
+def plan_again(trial: Trial) -> None:
+    trial.fleet.begin_run(trial.run, trial.names)
+
+
+def damage_delivered(trial: Trial) -> None:
+    """A byte of what has arrived changes, after its digest was checked."""
+    trial.fleet.pull(trial.run, trial.destination)
+    shard = trial.draw.choice(sorted((trial.destination / "hidden_states").iterdir()))
+    flip(shard, trial.draw)
+    pulled = trial.fleet.pull(trial.run, trial.destination, check=True)
+    if pulled.missing:
+        raise AssertionError("inv pull --check did not bring the damaged record again")
+
+
+def damage(path: Path, draw: random.Random) -> None:
+    """Cut a file short, or write noise over its start or over any part of it."""
+    size, noise = path.stat().st_size, draw.randbytes(64)
+    kind = draw.choice(("short", "start", "middle"))
+    if kind == "short":
+        os.truncate(path, draw.randrange(size))
+        return
+    with path.open("r+b") as stream:
+        stream.seek(0 if kind == "start" else draw.randrange(size))
+        stream.write(noise)
+
+
+def flip(path: Path, draw: random.Random) -> None:
+    with path.open("r+b") as stream:
+        stream.seek(draw.randrange(path.stat().st_size))
+        (byte,) = stream.read(1)
+        stream.seek(-1, os.SEEK_CUR)
+        stream.write(bytes([byte ^ 0x10]))
+
+
+def authorize(line: str) -> Action:
+    """What the box lets in from now on, before the client's own key."""
+
+    def strike(trial: Trial) -> None:
+        key = trial.box.sshd.client_key.with_suffix(".pub").read_text()
+        (trial.box.sshd.folder / "authorized_keys").write_text(line + key if line else "")
+
+    return strike
+
+
+def authorize_again(trial: Trial) -> None:
+    trial.box.restart_sshd({})
+
+
+def crowd(trial: Trial) -> None:
+    """Strangers who never log in hold every place that sshd has for connections at their start."""
+    trial.box.restart_sshd({"MaxStartups": "2:100:2", "LoginGraceTime": "600"})
+    trial.crowd = [socket.create_connection((trial.box.address, trial.box.ssh_port)) for _ in range(3)]
+
+
+def disperse(trial: Trial) -> None:
+    for stranger in trial.crowd:
+        stranger.close()
+    trial.box.restart_sshd({})
+
+
+def shell(text: str) -> Action:
+    def strike(trial: Trial) -> None:
+        (trial.box.home / ".bashrc").write_text(text)
+
+    return strike
+
+
+def plain_shell(trial: Trial) -> None:
+    (trial.box.home / ".bashrc").unlink()
+
+
+def no_python(trial: Trial) -> None:
+    trial.box.set_python(None)
+
+
+def old_python(trial: Trial) -> None:
+    trial.box.set_python(trial.fleet.python, before="import sys\nsys.version_info = (3, 8, 10, 'final', 0)\n")
+
+
+def right_python(trial: Trial) -> None:
+    trial.box.set_python(trial.fleet.python)
