@@ -21,8 +21,7 @@ class BenchResults:
 
     def save(self, result: BenchResult) -> str:
         """Keep it and return its name; a label that is taken gets a number, nothing is overwritten."""
-        moment = datetime.datetime.fromtimestamp(result.taken_at, datetime.UTC)
-        label = safe_name(result.label or f"{result.mode}-{moment:%Y%m%d-%H%M%S}", "label")
+        label = safe_name(result.label or f"{result.mode}-{_day_and_time(result.taken_at)}", "label")
         folder = make_directory(self._root / safe_name(result.host, "host"))
         name, number = label, 1
         while (folder / f"{name}.json").exists():
@@ -64,3 +63,11 @@ def _read(path: Path) -> BenchResult:
         return BenchResult.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise UsageError(f"{path} is not a result that this version of Roost reads.") from error
+
+
+def _day_and_time(unix_seconds: float) -> str:
+    """`20260131-120000`; a host may name a time that no calendar has."""
+    try:
+        return f"{datetime.datetime.fromtimestamp(unix_seconds, datetime.UTC):%Y%m%d-%H%M%S}"
+    except (OverflowError, ValueError, OSError):
+        return "undated"

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from hosts.errors import ProtocolError
 from hosts.inventory.model import Host, Inventory
 from hosts.transport.backend import Backend
 from remote.messages.dataset import (
@@ -67,6 +68,8 @@ def inspect(backend: Backend, request: InspectRequest) -> Inspected:
     records: list[InspectedRecord] = []
 
     def on_item(value: dict[str, Any]) -> None:
+        if len(records) == len(request.indices):
+            raise ProtocolError(f"More came back than the {len(request.indices)} records that were asked for.")
         records.append(InspectedRecord.model_validate(value))
 
     result = backend.call("inspect", request, InspectResult, deadline=None, on_item=on_item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosts.bench.results import BenchResults
 from hosts.commands import logs as logging
-from hosts.errors import ConnectionLostError, HostError, ProtocolError, RoostError
+from hosts.commands import verify as verifying
+from hosts.commands.prepare import inspect
+from hosts.errors import ConnectionLostError, HostError, ProtocolError, RoostError, UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host, Inventory
 from hosts.pull import push as pushing
 from hosts.pull.push import push
 from hosts.pull.sources import offer
 from hosts.transport.backend import Backend
+from remote.messages.bench import BenchResult
+from remote.messages.dataset import InspectedRecord, InspectRequest
 from remote.messages.extract import ShardBatch, ShardRow
 from remote.messages.logs import LogsRequest
-from tests.hostile import examples, json_values, objects_like
+from remote.messages.verify import Fault, VerifyRequest
+from tests.hostile import Maker, examples, json_values, objects_like, values_of
 from tests.hosts.transport.test_hostile_answers import Script, Scripted, line
 
 RECORDS = 5
@@ -131,3 +138,33 @@ def test_log_lines_before_their_place_is_known_are_refused(tmp_path: Path) -> No
     fleet._backends["h"] = Scripted(line({"type": "item", "value": value}))
     (outcome,) = logging.logs(fleet, LogsRequest(), lambda *_: None, lambda *_: None)
     assert isinstance(outcome.error, ProtocolError)
+
+
+def test_records_without_end_are_refused_where_one_was_asked_for() -> None:
+    value = Maker(0).valid(InspectedRecord).model_dump(mode="json")
+    said = [line({"type": "item", "value": value})] * 2
+    with pytest.raises(ProtocolError, match="More came back than the 1 records"):
+        inspect(Scripted(*said), InspectRequest(dataset="/d", indices=[0]))
+
+
+def test_of_faults_without_end_the_first_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifying, "MOST_FAULTS", 3)
+    kept: list[Fault] = []
+    said = [line({"type": "item", "value": {"kind": "stranger", "message": "m"}})] * 50
+    with pytest.raises(ProtocolError):
+        verifying.verify_folder(Scripted(*said), VerifyRequest(folder="/f"), lambda _, f: kept.append(f), print)
+    assert len(kept) == 3
+
+
+@examples(60)
+@given(values_of(BenchResult))
+def test_a_measurement_of_any_values_is_kept_inside_its_folder_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, result: BenchResult
+) -> None:
+    root = tmp_path_factory.mktemp("results")
+    (root / "inside").mkdir()
+    result.host, result.label = "gpu1", ""
+    with contextlib.suppress(UsageError):
+        BenchResults(root / "inside").save(result)
+    found = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
+    assert all(path.parts[:4] == ("inside", ".roost", "bench", "gpu1") for path in found)
