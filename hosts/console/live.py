@@ -77,7 +77,7 @@ class LiveLines(DeadHosts):
         with self._lock:
             self._waiting.pop(outcome.host.name, None)
             if self._display is not None:
-                text = "done" if outcome.error is None else outcome.error.message
+                text = "done" if outcome.error is None else "failed"
                 self._draw(self._display, outcome.host.name, envelope.Progress(text=text, done=1, total=1))
         super().ended(outcome)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,15 @@ def test_changed_requirements_are_noticed(tmp_path: Path, monkeypatch: pytest.Mo
     assert install._digest() == before
     (tmp_path / "requirements.txt").write_text("torch==2.0\n")
     assert install._digest() != before
+
+
+def test_the_shims_are_linked_where_a_venv_keeps_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's Python answers for /usr/local where no scheme is named."""
+    monkeypatch.setattr(sysconfig.get_path, "__defaults__", ("posix_home", None, True))
+    packages = tmp_path / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    packages.mkdir(parents=True)
+    install._link_shims(tmp_path)
+    assert str(install.SHIMS) in (packages / "roost-shims.pth").read_text()
 
 
 def test_a_missing_program_is_named_with_the_command_that_brings_it(
