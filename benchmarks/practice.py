@@ -15,6 +15,8 @@ from hosts.practice import fleet
 from hosts.practice.paths import PracticePaths
 
 CLONE = Path(__file__).resolve().parents[1]
+STILL_WAITING = "waiting for "
+"""What `inv` says from time to time while nothing happens; left out of a transcript."""
 
 
 @dataclass
@@ -23,11 +25,12 @@ class Practice:
 
     paths: PracticePaths
     transcript: list[str] = field(default_factory=list)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Type `inv WORDS`; stdout and stderr come together."""
         self._say(f"$ inv {' '.join(words)}")
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [str(Path(sys.executable).parent / "inv"), *words],
             cwd=CLONE,
             env={**os.environ, "ROOST_INVENTORY": str(self.paths.inventory), "COLUMNS": "160"},
@@ -36,12 +39,22 @@ class Practice:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        """End what was typed and still runs, as before a fleet is taken down under it."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
 
     def follow(self, process: subprocess.Popen[str]) -> int:
         """Take down what it says until it ends; return its exit code."""
         assert process.stdout is not None
         for line in process.stdout:
-            self._say(line.rstrip())
+            if not line.startswith(STILL_WAITING):
+                self._say(line.rstrip())
         return process.wait()
 
     def inv(self, *words: str) -> None:
@@ -71,7 +84,9 @@ def practising(hosts: int) -> Iterator[Practice]:
         models.mkdir(parents=True, exist_ok=True)
         (root / ".practice" / "models").symlink_to(models)
         fleet.up(root, hosts=hosts)
+        practice = Practice(PracticePaths(root))
         try:
-            yield Practice(PracticePaths(root))
+            yield practice
         finally:
+            practice.end()
             fleet.down(root)
