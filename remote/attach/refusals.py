@@ -162,6 +162,13 @@ RULES = (
         (("--dllm-algorithm=LowConfidence",),),
     ),
     Rule(
+        "impatient-watchdog",
+        lambda it: it.impatient_watchdog,
+        "the forward pass may wait 100 s for the collector, and this watchdog would take that for a hang",
+        _any("--watchdog-timeout=300"),
+        (("--watchdog-timeout=60",),),
+    ),
+    Rule(
         "disaggregation",
         lambda it: it.value("disaggregation_mode") not in (None, "null"),
         "a prompt's request is answered by another server than the one that computes its rows",

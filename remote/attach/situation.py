@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from remote.attach.families import family_of
+from remote.capture.environment import PATIENCE_SECONDS
 from remote.messages.attach import CheckedFlags
 
 _OLDER_NAMES = {
@@ -99,3 +100,9 @@ class Situation:
         if self.has("enforce_disable_flashinfer_allreduce_fusion"):
             return not self.on("enforce_disable_flashinfer_allreduce_fusion")
         return self.env.get("SGLANG_IS_FLASHINFER_AVAILABLE", "true").lower() not in _FALSE
+
+    @property
+    def impatient_watchdog(self) -> bool:
+        """It ends a server whose forward pass stands still for less than twice what capture's back-pressure takes."""
+        seconds = self.value("watchdog_timeout")
+        return isinstance(seconds, int | float) and 0 < seconds < 2 * PATIENCE_SECONDS

@@ -21,7 +21,7 @@ import torch
 
 from remote.capture import VERSION
 from remote.capture.batch import Segment
-from remote.capture.environment import Settings
+from remote.capture.environment import PATIENCE_SECONDS, Settings
 from remote.capture.gather import Gather
 from remote.capture.layout import Layout
 from remote.capture.place import Place
@@ -37,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 STALE_SECONDS = 60.0
 """A record whose next rows have not come for so long is given up: its request was aborted, or its id says too many."""
-PATIENCE_SECONDS = 100.0
-"""How long the forward pass waits for the collector; after that, passes fail until rows move again."""
 _PASSES = 2
 """Gathered forward passes that may wait on the device."""
 _REMEMBERED = 65_536

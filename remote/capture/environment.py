@@ -24,6 +24,9 @@ WRITERS = "SGLANG_HS_WRITERS"
 VARIABLES = (DUMP_DIR, LAYERS, FINAL, HIGH_WATER, PINNED, WRITERS)
 """All of them: whoever starts a server without capture takes these out of its environment."""
 
+PATIENCE_SECONDS = 100.0
+"""How long the forward pass waits for the collector; after that, passes fail until rows move again."""
+
 DEFAULT_WRITERS = 4
 _DEFAULTS = CaptureSpec(layers=[])
 

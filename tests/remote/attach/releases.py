@@ -32,6 +32,25 @@ def wrapped(question: dict[str, Any]) -> dict[str, object]:
     return {"wrapped": found}
 
 
+def request_ids(question: dict[str, Any]) -> dict[str, object]:
+    """Have a release's own forward batch made from a batch of two requests; its `rids`, and whether they were its own.
+
+    Everything else that `init_new` computes needs a model runner, so a batch's bare fields stand in for its result.
+    """
+    _stand_in()
+    from sglang.srt.model_executor import forward_batch_info as module
+
+    from remote.capture.batch import supply_request_ids
+
+    batch = types.SimpleNamespace(reqs=[types.SimpleNamespace(rid=rid) for rid in question["rids"]])
+    own = "rids" in module.ForwardBatch.__dataclass_fields__
+    if not own:
+        module.ForwardBatch.init_new = classmethod(lambda cls, _batch, _runner: object.__new__(cls))
+    supply_request_ids()
+    made = None if own else module.ForwardBatch.init_new(batch, None).rids
+    return {"own": own, "rids": made}
+
+
 def _stand_in() -> None:
     """Names that an older SGLang imports or registers at its start; nothing that is asked here calls them."""
     import transformers

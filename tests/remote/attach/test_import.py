@@ -16,9 +16,11 @@ from remote.capture.hook import MODEL_CLASSES
 from remote.errors import HostError
 from remote.messages.attach import Way
 from tests.remote.attach.conftest import CPU, Host
-from tests.remote.attach.wheels import VERSIONS, WITHOUT_PLUGINS, NoRegistry, unpack
+from tests.remote.attach.wheels import VERSIONS, WITHOUT_PLUGINS, NoRegistry, source, unpack
 
 ROOT = Path(__file__).resolve().parents[3]
+WITHOUT_IDS = "0.5.9"
+FORWARD_BATCH = "sglang/srt/model_executor/forward_batch_info.py"
 
 
 @pytest.mark.engine
@@ -66,6 +68,28 @@ def test_a_releases_own_model_classes_are_captured_once_imported(version: str, w
     question = {"modules": MODEL_CLASSES, "plugins": way == "plugin"}
     answer = Interpreter(ROOT, env).ask("tests.remote.attach.releases:wrapped", question)
     assert answer == {"wrapped": dict.fromkeys(MODEL_CLASSES, True)}
+
+
+@pytest.mark.wheels
+@pytest.mark.parametrize("version", [version for version in VERSIONS if version != WITHOUT_IDS])
+def test_a_releases_forward_batch_has_its_requests_ids(version: str) -> None:
+    try:
+        assert "rids=[req.rid for req in batch.reqs]" in source(version, FORWARD_BATCH)
+    except NoRegistry as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.wheels
+def test_a_forward_batch_without_ids_is_given_those_of_its_requests(tmp_path: Path) -> None:
+    """Its real class; the worker batch that it is built from still has the requests."""
+    try:
+        unpack(WITHOUT_IDS, tmp_path, whole=True)
+    except NoRegistry as error:
+        pytest.skip(str(error))
+    assert "reqs=self.reqs" in source(WITHOUT_IDS, "sglang/srt/managers/schedule_batch.py")
+    interpreter = Interpreter(ROOT, {**CPU, "PYTHONPATH": str(tmp_path)})
+    answer = interpreter.ask("tests.remote.attach.releases:request_ids", {"rids": ["a", "b"]})
+    assert answer == {"own": False, "rids": ["a", "b"]}
 
 
 def test_attach_and_capture_know_the_same_modules() -> None:

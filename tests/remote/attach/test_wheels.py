@@ -108,6 +108,27 @@ def test_the_families_hold_the_classes_that_capture_wraps(version: str, wheel_ho
         assert set(family.architectures) - WRAPPERS <= classes
 
 
+@each_version
+def test_kimi_k2_5_wraps_the_familys_own_language_model(version: str, wheel_host: WheelHost) -> None:
+    """So that capturing the family's model captures it too."""
+    body = ast.parse((wheel_host(version).package / "srt/models/kimi_k25.py").read_bytes()).body
+    imported = {
+        alias.name
+        for node in body
+        if isinstance(node, ast.ImportFrom) and node.module == "sglang.srt.models.deepseek_v2"
+        for alias in node.names
+    }
+    wrapper = next(node for node in body if isinstance(node, ast.ClassDef) and node.name in WRAPPERS)
+    built = {
+        ast.unparse(node.value.func)
+        for node in ast.walk(wrapper)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.targets[0]) == "self.language_model"
+    }
+    assert built == {"DeepseekV3ForCausalLM"} <= imported
+
+
 def test_the_wheels_source_is_what_an_interpreter_with_it_in_front_would_import(wheel_host: WheelHost) -> None:
     host = wheel_host("0.5.9")
     run = subprocess.run(

@@ -44,6 +44,12 @@ def unpack(version: str, site: Path, *, whole: bool = False) -> Path:
     return site / "sglang"
 
 
+def source(version: str, name: str) -> str:
+    """One file of a wheel."""
+    with zipfile.ZipFile(wheel(version)) as archive:
+        return archive.read(name).decode()
+
+
 def _is_wanted(name: str, whole: bool) -> bool:
     if whole:
         return True
