@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import psutil
 import xxhash
 from aiohttp import web
 
@@ -25,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from remote.capture.request_id import RequestId
 from remote.messages.extract import longest_record
-from remote.messages.server import CaptureSpec, CaptureState, ProcessRef, ServerSpec, ServerState
+from remote.messages.server import CaptureSpec, CaptureState, ServerSpec, ServerState
 from remote.paths import Workdir
 from remote.servers import records
-from remote.servers.processes import MARK
+from remote.servers.processes import MARK, reference
 
 HEADER_BYTES = 4096
 SGLANG = "0.0.standin"
@@ -276,8 +275,7 @@ def _normed(rows: np.ndarray, config: Config) -> np.ndarray:
 
 def save_state(config: Config, status: str = "ready") -> None:
     """Write `servers/<name>/state.json` as the supervisor does, for this process."""
-    process = psutil.Process()
-    ref = ProcessRef(pid=process.pid, created_at=process.create_time(), group=os.getpgid(0), session=os.getsid(0))
+    ref = reference(os.getpid())
     spec = CaptureSpec(layers=config.boundaries[:-1], dump_dir=config.dump_dir, high_water_bytes=config.high_water)
     state = ServerState(
         name=config.name,
