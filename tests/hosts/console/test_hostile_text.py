@@ -53,7 +53,7 @@ def is_harmless(text: str) -> bool:
     return all(char.isprintable() or char in "\n\t" for char in text)
 
 
-@examples(200)
+@examples(100)
 @given(texts)
 def test_text_is_shown_as_it_is_and_control_characters_as_their_codes(text: str) -> None:
     screen = Screen()
@@ -62,7 +62,7 @@ def test_text_is_shown_as_it_is_and_control_characters_as_their_codes(text: str)
     assert is_harmless(screen.text)
 
 
-@examples(80)
+@examples(40)
 @given(texts, texts, st.lists(texts, max_size=3))
 def test_an_error_is_shown_with_all_its_words(message: str, remedy: str, lines: list[str]) -> None:
     screen = Screen()
@@ -72,7 +72,7 @@ def test_an_error_is_shown_with_all_its_words(message: str, remedy: str, lines: 
         assert "\t" in words or printable(words) in screen.text
 
 
-@examples(100)
+@examples(50)
 @given(st.lists(st.tuples(texts, ints, texts), min_size=1, max_size=3))
 def test_a_table_s_cells_are_text(rows: list[tuple[str, int, str]]) -> None:
     screen = Screen()
@@ -80,7 +80,7 @@ def test_a_table_s_cells_are_text(rows: list[tuple[str, int, str]]) -> None:
     assert is_harmless(screen.text)
 
 
-@examples(100)
+@examples(50)
 @given(st.one_of(floats, ints))
 def test_any_number_can_be_shown(number: float) -> None:
     assert is_harmless(size(number) + duration(number) + moment(number))

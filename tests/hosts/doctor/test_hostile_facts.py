@@ -14,7 +14,7 @@ from tests.hostile import examples, floats, values_of
 WANTED = Expectations.of(Host(name="a", model="/m", layers=[3, 31, 59]))
 
 
-@examples(120)
+@examples(60)
 @given(values_of(Facts), st.tuples(floats, floats, st.one_of(st.none(), floats)))
 def test_facts_of_any_values_are_judged(facts: Facts, way: tuple[float, float, float | None]) -> None:
     network = Network(round_trip_seconds=way[0], clock_skew_seconds=way[1], bytes_per_second=way[2])

@@ -51,13 +51,13 @@ def read(tmp_path: Path, text: str) -> None:
         select(load_inventory(path), None, "all")
 
 
-@examples(120)
+@examples(60)
 @given(seed=seeds)
 def test_an_inventory_with_any_values_is_read_or_refused(tmp_path: Path, seed: int) -> None:
     read(tmp_path, inventory_like(seed))
 
 
-@examples(100)
+@examples(50)
 @given(text=st.one_of(st.text(max_size=60), json_values().map(json.dumps)))
 def test_a_file_of_any_text_is_read_or_refused(tmp_path: Path, text: str) -> None:
     read(tmp_path, text)
@@ -86,7 +86,7 @@ def test_traps_of_yaml_are_one_sentence(tmp_path: Path, text: str) -> None:
         load_inventory(path)
 
 
-@examples(200)
+@examples(100)
 @given(texts, texts, texts)
 def test_no_path_says_more_to_openssh_than_a_path(address: str, user: str, path: str) -> None:
     try:
@@ -99,7 +99,7 @@ def test_no_path_says_more_to_openssh_than_a_path(address: str, user: str, path:
     assert not any(part.startswith("-") for part in shlex.split(shlex.join([address, user])))
 
 
-@examples(200)
+@examples(100)
 @given(texts)
 def test_a_name_is_one_path_component_or_refused(name: str) -> None:
     try:
@@ -112,7 +112,7 @@ def test_a_name_is_one_path_component_or_refused(name: str) -> None:
         assert ".." not in path.parts
 
 
-@examples(100)
+@examples(50)
 @given(content=st.one_of(st.binary(max_size=80), json_values().map(lambda value: json.dumps(value).encode())))
 def test_a_plan_file_of_any_content_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "plan.json"
@@ -121,7 +121,7 @@ def test_a_plan_file_of_any_content_is_refused(tmp_path: Path, content: bytes) -
         load(path)
 
 
-@examples(150)
+@examples(75)
 @given(st.one_of(st.binary(max_size=60), st.just(b"(" * 5000), st.just(b"{'descr': '<i4', 'fortran_order': False}")))
 def test_lengths_of_any_content_are_refused(header: bytes) -> None:
     content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header

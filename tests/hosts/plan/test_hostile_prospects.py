@@ -40,7 +40,7 @@ MANIFEST = Manifest(
 HOST = Host(name="a", model="/m", layers=[0])
 
 
-@examples(200)
+@examples(100)
 @given(objects_like(Prospect))
 def test_a_prospect_of_any_values_is_refused_or_planned_for(value: dict[str, Any]) -> None:
     try:
@@ -55,7 +55,7 @@ def test_a_prospect_of_any_values_is_refused_or_planned_for(value: dict[str, Any
     assert all(isinstance(text, str) for text in remedies([found], size, freeing=False))
 
 
-@examples(100)
+@examples(50)
 @given(st.lists(values_of(RunStatus), min_size=1, max_size=5))
 def test_a_speed_that_no_host_can_have_counts_as_unknown(told: list[RunStatus]) -> None:
     rates = {str(number): speed_of(status) or None for number, status in enumerate(told)}
@@ -65,7 +65,7 @@ def test_a_speed_that_no_host_can_have_counts_as_unknown(told: list[RunStatus]) 
     assert sets.union(*parts) == [(0, 40)]
 
 
-@examples(100)
+@examples(50)
 @given(
     st.lists(st.integers(1, 5000), min_size=1, max_size=60),
     st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=6),

@@ -68,7 +68,7 @@ answers = st.one_of(
 )
 
 
-@examples(150)
+@examples(75)
 @given(said=st.lists(answers, max_size=3))
 def test_a_receiver_that_says_anything_is_believed_or_one_sentence(folder: Path, said: list[bytes]) -> None:
     try:
@@ -103,7 +103,7 @@ def offered(*batches: dict[str, Any]) -> list[ShardRow]:
     return offer(Scripted(*said, line({"type": "result", "value": RESULT})), "r", 0, RECORDS).rows
 
 
-@examples(200)
+@examples(100)
 @given(objects_like(ShardBatch))
 def test_only_records_of_the_dataset_are_offered(batch: dict[str, Any]) -> None:
     try:

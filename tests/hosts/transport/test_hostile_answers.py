@@ -85,7 +85,7 @@ def line(values: dict[str, Any]) -> bytes:
     return json.dumps(values).encode() + b"\n"
 
 
-@examples(150)
+@examples(75)
 @given(st.lists(st.binary(max_size=200), max_size=5))
 def test_bytes_of_any_kind_end_as_a_sentence(said: list[bytes]) -> None:
     with pytest.raises(RoostError) as caught:
@@ -93,7 +93,7 @@ def test_bytes_of_any_kind_end_as_a_sentence(said: list[bytes]) -> None:
     assert caught.value.message.isprintable()
 
 
-@examples(150)
+@examples(75)
 @given(st.sampled_from(["item", "result", "error", "progress", "beat", "hello", "x"]), json_objects())
 def test_json_of_any_shape_ends_as_a_sentence(kind: str, values: dict[str, Any]) -> None:
     with pytest.raises(RoostError):
@@ -109,7 +109,7 @@ def test_a_result_is_what_was_asked_for_or_a_protocol_error(result: type[Message
         assert isinstance(ask(line({"type": "result", "value": value}), result=result), result)
 
 
-@examples(100)
+@examples(50)
 @given(objects_like(ShardBatch))
 def test_an_item_that_its_reader_refuses_is_the_host_s_fault(value: dict[str, Any]) -> None:
     with pytest.raises((ProtocolError, ConnectionLostError)):

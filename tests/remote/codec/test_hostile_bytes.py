@@ -26,7 +26,7 @@ def bomb(plain: int) -> bytes:
     return zstandard.ZstdCompressor().compress(bytes(plain))
 
 
-@examples(200)
+@examples(100)
 @given(st.binary(max_size=100), st.integers(0, 300))
 def test_bytes_of_any_kind_are_refused_or_have_their_size(payload: bytes, size: int) -> None:
     try:
@@ -35,7 +35,7 @@ def test_bytes_of_any_kind_are_refused_or_have_their_size(payload: bytes, size: 
         return
 
 
-@examples(200)
+@examples(100)
 @given(st.integers(0, 1 << 16), st.integers(0, 255))
 def test_a_damaged_piece_is_refused_or_has_its_size(place: int, value: int) -> None:
     payload = bytearray(b"".join(pack(PLAIN, 64)))
@@ -79,7 +79,7 @@ tensors = st.fixed_dictionaries(
 )
 
 
-@examples(200)
+@examples(100)
 @given(
     st.one_of(
         st.binary(max_size=40),
@@ -100,7 +100,7 @@ def test_a_deeply_nested_header_has_no_layout() -> None:
     assert layout_of(header_of(b"[" * 100_000)).channels == 0
 
 
-@examples(150)
+@examples(75)
 @given(
     st.one_of(
         json_objects(),

@@ -42,7 +42,7 @@ def record_like(seed: int) -> dict[str, Any]:
     return record
 
 
-@examples(400)
+@examples(200)
 @given(st.one_of(json_values(), seeds.map(record_like)))
 def test_a_record_of_any_shape_is_understood_or_refused_with_its_reason(raw: Any) -> None:
     try:
@@ -64,7 +64,7 @@ def test_text_that_is_nested_too_deeply_is_refused(key: str) -> None:
         normalize(record)
 
 
-@examples(150)
+@examples(75)
 @given(st.one_of(st.binary(max_size=60), st.just(b"[" * 10_000), st.just(b"9" * 5000), st.just(b'"\\ud800"')))
 def test_a_line_of_any_bytes_is_parsed_or_a_record_s_error(line: bytes) -> None:
     found = _parse(line)
@@ -90,7 +90,7 @@ headers = st.one_of(
 )
 
 
-@examples(300)
+@examples(150)
 @given(headers, st.binary(max_size=80))
 def test_a_shard_of_any_content_is_a_fault_and_no_crash(
     tmp_path_factory: pytest.TempPathFactory, text: bytes, data: bytes
@@ -101,7 +101,7 @@ def test_a_shard_of_any_content_is_a_fault_and_no_crash(
     assert check_shard(path, row, IDENTITY, np.arange(3), every_byte=True)
 
 
-@examples(200)
+@examples(100)
 @given(st.integers(0, 400), st.integers(0, 255))
 def test_a_changed_byte_in_a_header_never_reaches_outside_the_file(place: int, value: int) -> None:
     specs = [TensorSpec("token_ids", "I64", (3,)), TensorSpec("hidden_states", "BF16", (3, 2, 4))]

@@ -74,7 +74,7 @@ def dumped(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-@examples(400)
+@examples(200)
 @given(
     st.sampled_from([200, 200, 200, 200, 204, 302, 400, 408, 500, 503]),
     st.one_of(
@@ -98,7 +98,7 @@ def test_an_answer_of_any_content_is_taken_or_that_try_s_error(status: int, body
         return
 
 
-@examples(300)
+@examples(150)
 @given(seeds)
 def test_a_dump_s_header_of_any_content_is_right_or_a_record_s_error(seed: int) -> None:
     maker = Maker(seed)

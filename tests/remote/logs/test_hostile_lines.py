@@ -20,7 +20,7 @@ from tests.hostile import examples
 pieces = st.lists(st.one_of(st.binary(max_size=30), st.sampled_from([b"\n", b"\r\n", b"\xff\n", b"\0", b"\x1b[2J\n"])))
 
 
-@examples(150)
+@examples(75)
 @given(written=pieces, chunk=st.integers(1, 40), longest=st.integers(1, 40))
 def test_every_line_is_given_out_once_however_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, written: list[bytes], chunk: int, longest: int
@@ -68,7 +68,7 @@ def test_a_line_without_an_end_takes_no_more_memory_than_a_long_one(tmp_path: Pa
         reader.close()
 
 
-@examples(150)
+@examples(75)
 @given(content=st.binary(max_size=120), count=st.integers(0, 5), since=st.one_of(st.none(), st.floats(-1e300, 1e300)))
 def test_a_backlog_begins_at_a_line_s_first_byte(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, count: int, since: float | None
@@ -81,7 +81,7 @@ def test_a_backlog_begins_at_a_line_s_first_byte(
         assert offset in (0, len(content)) or content[offset - 1 : offset] == b"\n"
 
 
-@examples(150)
+@examples(75)
 @given(
     st.one_of(
         st.binary(max_size=40),

@@ -66,7 +66,7 @@ def files_below(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
 
 
-@examples(150)
+@examples(75)
 @given(st.one_of(frames, st.binary(max_size=80)), st.booleans())
 def test_an_answer_of_any_kind_harms_nobody(tmp_path_factory: pytest.TempPathFactory, said: bytes, data: bool) -> None:
     root = tmp_path_factory.mktemp("outside")
