@@ -51,7 +51,11 @@ def show_plan(output: Output, outcomes: Sequence[Outcome[ServeResult]]) -> None:
 def stop_line(result: StopResult, *, dry_run: bool = False, force: bool = False) -> str:
     """What was stopped and what remains, in one line."""
     verb = "would stop" if dry_run else "stopped"
-    said = [f"{verb} {', '.join(result.stopped)}" if result.stopped else "nothing of Roost's was running"]
+    said = [
+        f"{verb} {', '.join(result.stopped)}"
+        if result.stopped
+        else f"nothing of Roost's {'is' if dry_run else 'was'} running"
+    ]
     if result.others:
         count = f"{len(result.others)} process{'es' if len(result.others) > 1 else ''}"
         if force:

@@ -51,7 +51,6 @@ def _attach(request: AttachRequest, context: Context) -> AttachReport:
         changed = patch.attach(installation, found, dry_run=request.dry_run)
     checks = []
     if request.check_import and not request.dry_run:
-        context.report.progress(f"importing SGLang {installation.version} with {installation.python}")
         checks = _checks(installation, choice, request.env, context)
         _refuse_absent(checks, installation)
     return _report(installation, choice, context, changed, checks)
@@ -91,6 +90,7 @@ def standing(installation: Installation) -> Choice:
 
 def _checks(installation: Installation, choice: Choice, env: Mapping[str, str], context: Context) -> list[ModuleCheck]:
     """Import one family's module, the first that this SGLang has, in the environment that a server would get."""
+    context.report.progress(f"importing SGLang {installation.version} with {installation.python}")
     added = environment(choice.way, context.payload, {**os.environ, **env})
     interpreter = Interpreter(context.payload, {**env, **added}, installation.python)
     patched = {target.family.name for target in patch.targets(installation) if target.state == "attached"}

@@ -73,6 +73,7 @@ def serve(request: ServeRequest, context: Context) -> ServeResult:
 
 def _settle(request: ServeRequest, context: Context) -> list[Order]:
     check_together(request.servers)
+    context.report.progress("checking model and flags with the installed SGLang")
     with ThreadPoolExecutor(max_workers=8) as pool:  # each asks SGLang in a process of its own, for some seconds
         launches = list(pool.map(lambda spec: plan_launch(spec, context, cwd=Path("/")), request.servers))
     orders = [Order(launch, _running(context, launch.spec.name)) for launch in launches]
