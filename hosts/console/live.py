@@ -108,7 +108,7 @@ class LiveLines(DeadHosts):
 
 
 @contextmanager
-def live_lines(output: Output, fleet: Fleet | None = None) -> Iterator[LiveLines]:
+def live_lines(output: Output, fleet: Fleet) -> Iterator[LiveLines]:
     """Lines that redraw themselves on a terminal until the block ends, a host's from when `fleet` asks it."""
     if output.as_json or not output.err.is_terminal:
         with _watched(fleet, LiveLines(output, None)) as lines, _reminded(lines):
@@ -129,10 +129,7 @@ def live_lines(output: Output, fleet: Fleet | None = None) -> Iterator[LiveLines
 
 
 @contextmanager
-def _watched(fleet: Fleet | None, lines: LiveLines) -> Iterator[LiveLines]:
-    if fleet is None:
-        yield lines
-        return
+def _watched(fleet: Fleet, lines: LiveLines) -> Iterator[LiveLines]:
     before, fleet.watcher = fleet.watcher, lines
     try:
         yield lines

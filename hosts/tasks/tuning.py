@@ -84,7 +84,7 @@ def bench(
             output_tokens=output_tokens,
             concurrency=_numbers(concurrency),
         )
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             outcomes = benching.bench(fleet, request, mode=mode, label=label, on_progress=lines, note=output.note)
         code = output.outcomes(outcomes, bench_line)
         show_measurements(output, outcomes)
@@ -130,7 +130,7 @@ def tune(
             for name, settings in would.items():
                 output.line("\n".join([f"{name}: {len(settings)} settings would be tried:", *settings]))
             return
-        with live_lines(output) as lines:
+        with live_lines(output, fleet) as lines:
             outcomes = tuning.tune(fleet, plan, lambda each, text: lines(each, Progress(text=text)), output.note)
         code = output.outcomes(outcomes, tuned_line)
         tuned = [outcome.result for outcome in outcomes if outcome.ok]
