@@ -40,12 +40,16 @@ class Judgement:
         self._work, self._paths, self._backlog = work, paths, backlog
         self._committer, self._progress, self._report = committer, progress, report
         self._failures = 0
+        self._successes = 0
+        self._before: dict[int, int] = {}
+        """Successes at a position's last failed try."""
         self._condemned: list[int] = []
 
     def succeeded(self, row: Row) -> None:
         """A record is done, so the ones that failed just before it failed on their own account."""
         self._progress.finished(row)
         self._failures = 0
+        self._successes += 1
         self._condemned.clear()
 
     def end(self, error: RoostError) -> None:
@@ -53,7 +57,11 @@ class Judgement:
         self.fatal = self.fatal or error
 
     async def failed(self, task: Task, endpoint: Endpoint, life: tuple[int, float], error: TryError) -> None:
-        """Decide about a try that failed on `endpoint`, whose life was `life` when it began."""
+        """Decide about a try that failed on `endpoint`, whose life was `life` when it began.
+
+        As long as no other record has succeeded since its last failed try, and others are open, it is tried on: it
+        may be the server that is broken, and then the run of failures ends the session.
+        """
         if isinstance(error, NoRoomError):
             self._progress.state.retries += 1
             self._backlog.retry(task, time.monotonic())
@@ -65,9 +73,12 @@ class Judgement:
                 return
         self._failures += 1
         assignment = self._work.assignment
+        before = self._before.get(task.position, -1 if assignment.max_attempts == 1 else self._successes)
+        self._before[task.position] = self._successes
+        others_tell = self._successes > before or (len(self._backlog) == 0 and endpoint.requests <= 1)
         if self._failures >= assignment.max_consecutive_failures:
             self._give_up(str(error))
-        elif isinstance(error, RefusedError) or task.failures + 1 >= assignment.max_attempts:
+        elif isinstance(error, RefusedError) or (others_tell and task.failures + 1 >= assignment.max_attempts):
             await self._quarantine(task, str(error))
         else:
             self._progress.state.retries += 1
