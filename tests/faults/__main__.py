@@ -24,6 +24,7 @@ from tests.faults.results import RANDOM, Result, append, totals
 from tests.faults.trial import Trial
 
 ENDED_WELL = "every record delivered once"
+QUARANTINED = "every other record delivered once, this one quarantined with its cause"
 
 
 def main(arguments: list[str]) -> int:
@@ -115,6 +116,7 @@ def _run(fleet: FaultFleet, fault: Fault, moment: str, seed: int, revision: str)
     begun, outcome = time.monotonic(), ENDED_WELL
     try:
         trial.go()
+        outcome = QUARANTINED if trial.account.quarantined else ENDED_WELL
     except Exception as error:
         outcome = f"FAILED: {type(error).__name__}: {error}".replace("\n", " ")
         fleet.heal()
