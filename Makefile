@@ -5,7 +5,8 @@
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && exit; done; echo python3)
 BIN := .venv/bin
-SHARED := -n 2 --dist loadfile
+# A file at a time, in the order given: the longest files begin first.
+SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 FAST := not ssh and not engine and not reader and not namespaces
 
 .DEFAULT_GOAL := help
@@ -49,7 +50,7 @@ test-fast: venv engine ## the tests that start no server and open no connection;
 	.engine/bin/python -m pytest -n 2 -m "$(FAST)" tests/remote
 
 test: lint readers ## lint, types and every test, with real sshd, rsync and SGLang
-	$(BIN)/python -m pytest $(SHARED) tests/hosts tests/fleet tests/faults
+	$(BIN)/python -m pytest $(SHARED) tests/fleet tests/faults tests/hosts
 	.engine/bin/python -m pytest $(SHARED) tests/remote
 
 faults: venv engine ## break a fleet in every way (root on Linux for all of it): FAULTS='--seed 7 --only reboot --minutes 30'
