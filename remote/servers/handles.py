@@ -5,6 +5,8 @@ Runs on the host, called by `obstacles` and `shm`. Read-only. Another user's pro
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,33 +33,51 @@ def holders_of(wanted: set[str], folders: tuple[str, ...] = ()) -> Iterator[tupl
             yield process, held
 
 
-def mapped_below(folder: Path) -> set[str]:
-    """All paths below `folder` that any process holds."""
-    return set().union(*(held for _, held in holders_of(set(), (str(folder),))))
+def held_inodes(device: int) -> set[int]:
+    """Inodes of the file system `device` (a `st_dev`) that any process has open or mapped, whatever their names are.
+
+    glibc's `sem_open` maps a semaphore under a passing name before it links it to its own, so that a live process's
+    maps name a deleted file.
+    """
+    return set().union(*(_inodes(PROC / str(pid), device) for pid in psutil.pids()))
+
+
+def _inodes(process: Path, device: int) -> Iterator[int]:
+    wanted = f"{os.major(device):02x}:{os.minor(device):02x}"
+    yield from (int(inode) for _, _, _, on, inode, *_ in _mappings(process / "maps") if on == wanted)
+    for descriptor in _descriptors(process):
+        with contextlib.suppress(OSError):
+            status = descriptor.stat()
+            if status.st_dev == device:
+                yield status.st_ino
 
 
 def _links(process: Path) -> Iterator[str]:
-    try:
-        descriptors = list((process / "fd").iterdir())
-    except OSError:
-        return
-    for link in [*descriptors, process / "cwd"]:
-        try:
+    for link in [*_descriptors(process), process / "cwd"]:
+        with contextlib.suppress(OSError):
             yield _cleaned(str(link.readlink()))
-        except OSError:
-            continue
+
+
+def _descriptors(process: Path) -> list[Path]:
+    try:
+        return list((process / "fd").iterdir())
+    except OSError:
+        return []
 
 
 def _maps(file: Path) -> Iterator[str]:
-    """Lines are `range perms offset device inode path`; the path may hold spaces."""
+    for fields in _mappings(file):
+        if len(fields) == 6 and fields[5].startswith("/"):
+            yield _cleaned(fields[5])
+
+
+def _mappings(file: Path) -> Iterator[list[str]]:
+    """Lines are `range perms offset device inode path`; the path may be missing, or hold spaces."""
     try:
         content = file.read_text(errors="surrogateescape")
     except OSError:
         return
-    for line in content.splitlines():
-        fields = line.split(maxsplit=5)
-        if len(fields) == 6 and fields[5].startswith("/"):
-            yield _cleaned(fields[5])
+    yield from (line.split(maxsplit=5) for line in content.splitlines())
 
 
 def _cleaned(path: str) -> str:

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote.servers.handles import mapped_below
+from remote.servers.handles import held_inodes
 
 FOLDER = Path("/dev/shm")  # noqa: S108
 FAMILIES = (
@@ -36,6 +36,7 @@ class Leftover:
 
     path: Path
     size_bytes: int
+    inode: int
 
 
 def leftovers(since: float = 0.0, folder: Path = FOLDER, min_age_seconds: float = MIN_AGE_SECONDS) -> list[Leftover]:
@@ -50,9 +51,9 @@ def leftovers(since: float = 0.0, folder: Path = FOLDER, min_age_seconds: float 
             and status.st_ctime >= since
             and time.time() - status.st_ctime >= min_age_seconds
         ):
-            candidates.append(Leftover(path, status.st_size))
-    held = mapped_below(folder) if candidates else set()
-    return [left for left in candidates if str(left.path) not in held]
+            candidates.append(Leftover(path, status.st_size, status.st_ino))
+    held = held_inodes(folder.stat().st_dev) if candidates else set()
+    return [left for left in candidates if left.inode not in held]
 
 
 def remove(found: list[Leftover]) -> int:

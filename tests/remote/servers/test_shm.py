@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import multiprocessing
 import time
 from pathlib import Path
 
@@ -29,3 +30,11 @@ def test_what_was_there_before_the_server_started_stays(tmp_path: Path) -> None:
 def test_what_was_created_just_now_stays(tmp_path: Path) -> None:
     (tmp_path / "nccl-aB3xYz").touch()
     assert shm.leftovers(folder=tmp_path, min_age_seconds=60.0) == []
+
+
+def test_a_living_process_keeps_its_semaphores() -> None:
+    """Its maps name the file that glibc made first and deleted, not the semaphore's own."""
+    lock = multiprocessing.get_context("forkserver").Lock()
+    name = f"sem.{lock._semlock.name.removeprefix('/')}"  # type: ignore[attr-defined]
+    assert (shm.FOLDER / name).exists()
+    assert name not in {left.path.name for left in shm.leftovers(min_age_seconds=0.0)}

@@ -106,7 +106,9 @@ def test_a_reused_pid_is_nobodys_server() -> None:
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         real = reference(stranger.pid)
-        stale = ProcessRef(**{**real.model_dump(), "created_at": real.created_at - 3600})
+        boot, ticks = real.start.split()
+        earlier = {"created_at": real.created_at - 3600, "start": f"{boot} {int(ticks) - 360_000}"}
+        stale = real.model_copy(update=earlier)
         assert find(stale) is None
         assert members(stale, "/nowhere#0") == []
         assert ending.end(stale, "/nowhere#0", grace_seconds=0.0) == []
