@@ -96,6 +96,7 @@ def capturing(tiny_model_of: Callable[..., Path], clone: Path, tmp_path_factory:
         layers: Sequence[int] = (0, 2, 3, 5),
         env: dict[str, str] | None = None,
         radix: bool = False,
+        model: Path | None = None,
         **spec: Any,
     ) -> Iterator[CapturingServer]:
         dumps = Path("/dev/shm") / f"roost-test-{os.getpid()}-{secrets.token_hex(4)}"
@@ -105,7 +106,7 @@ def capturing(tiny_model_of: Callable[..., Path], clone: Path, tmp_path_factory:
         log = tmp_path_factory.mktemp("capture") / "server.log"
         python = PracticePaths(clone).engine_python
         try:
-            with CpuServer(python, tiny_model_of(family), log, flags=flags, env=variables) as server:
+            with CpuServer(python, model or tiny_model_of(family), log, flags=flags, env=variables) as server:
                 yield CapturingServer(server, dumps)
         finally:
             shutil.rmtree(dumps, ignore_errors=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 pytestmark = pytest.mark.engine
 
@@ -31,6 +34,42 @@ def test_qwen3_and_a_prefix_that_came_from_the_cache(
         for path in server.capture(prompts, "cached"):
             assert path.suffix == ".json"
             assert "were served from a prefix cache" in json.loads(path.read_text())["cause"]
+
+
+def test_kimi_k2_5_around_a_deepseek_v3(
+    capturing: Any,
+    tiny_model_of: Callable[..., Path],
+    prompts_of: Callable[..., Any],
+    assert_right: Callable[..., float],
+    tmp_path: Path,
+) -> None:
+    prompts = prompts_of(23, *LENGTHS)
+    model = wrapped(tiny_model_of("deepseek_v3"), tmp_path / "kimi")
+    with capturing(flags=("--chunked-prefill-size", "64"), layers=LAYERS, model=model) as server:
+        for path, prompt in zip(server.capture(prompts, "kimi"), prompts, strict=True):
+            assert_right(path, prompt, LAYERS)
+
+
+def wrapped(inner: Path, out: Path) -> Path:
+    """The model as Kimi-K2.5 holds its language model: beside a vision tower (tiny here), served for text alone."""
+    shutil.copytree(inner, out)
+    text = json.loads((inner / "config.json").read_text())
+    vision = {"num_attention_heads": 2, "num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64}
+    vision |= {"init_pos_emb_height": 4, "init_pos_emb_width": 4, "mm_hidden_size": 32, "vt_hidden_size": 32}
+    config = {
+        "architectures": ["KimiK25ForConditionalGeneration"],
+        "model_type": "kimi_k25",
+        "text_config": text,
+        "vision_config": {**vision, "text_hidden_size": text["hidden_size"]},
+        # SGLang's own name for a checkpoint that is served without its processor.
+        "language_model_only": True,
+        **{key: text[key] for key in ("torch_dtype", "pad_token_id", "bos_token_id", "eos_token_id")},
+    }
+    (out / "config.json").write_text(json.dumps(config))
+    tensors = load_file(inner / "model.safetensors")
+    named = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    save_file(named, out / "model.safetensors", metadata={"format": "pt"})
+    return out
 
 
 def test_llama_with_the_state_after_the_last_norm(
