@@ -50,13 +50,13 @@ class Parity:
     def _check(self, shard: Path, tokens: NDArray[np.int32], meta: dict[str, Any], model: Path) -> dict[str, Any]:
         from safetensors import safe_open
 
-        from remote.parity.logprobs import ServerLogprobs, check_logprobs
+        from remote.parity.logprobs import ServerLogprobs, deviations
 
         head = self._head(model)
         with safe_open(shard, framework="pt") as file:
             final = file.get_slice("hidden_states")[:, -1]
         try:
-            found = check_logprobs(
+            found = deviations(
                 final,
                 tokens.tolist(),
                 ServerLogprobs.of_answer(meta),
@@ -65,7 +65,7 @@ class Parity:
                 head.lm_head,
                 head.dtype,
                 final=self._final,
-            )
+            ).summary()
         except ValueError as error:
             raise RecordError(f"The record could not be compared with the server's answer: {error}.") from error
         if not found.passed:

@@ -83,23 +83,18 @@ class Deviations:
     agreeing: int | None
     """Rows whose most likely token is the server's; None where the server was not asked."""
 
-
-def check_logprobs(
-    shard_rows: torch.Tensor,
-    token_ids: Sequence[int],
-    answered: ServerLogprobs,
-    norm_weight: torch.Tensor,
-    eps: float,
-    lm_head: torch.Tensor,
-    dtype: torch.dtype,
-    *,
-    final: Literal["pre", "post"] = "pre",
-) -> LogprobParity:
-    """Compare the final slot [rows, hidden] with what the server answered; `post` rows are normed already.
-
-    Raises ValueError where the answer is about other tokens or another number of rows.
-    """
-    return _summary(deviations(shard_rows, token_ids, answered, norm_weight, eps, lm_head, dtype, final=final))
+    def summary(self) -> LogprobParity:
+        """All rows as one judgement: the row that is furthest beyond what rounding explains decides."""
+        excess = (self.errors / self.allowed.nan_to_num(_FLOOR, posinf=_FLOOR)).nan_to_num(torch.inf)
+        worst = int(excess.argmax())
+        return LogprobParity(
+            rows=len(self.errors),
+            mean_error=float(self.errors.mean()),
+            max_error=float(self.errors[worst]),
+            worst_row=worst,
+            excess=float(excess[worst]),
+            top1=self.agreeing / len(self.errors) if self.agreeing is not None else None,
+        )
 
 
 @torch.no_grad()
@@ -114,7 +109,10 @@ def deviations(
     *,
     final: Literal["pre", "post"] = "pre",
 ) -> Deviations:
-    """As `check_logprobs`, row by row."""
+    """Compare the final slot [rows, hidden] with what the server answered; `post` rows are normed already.
+
+    Raises ValueError where the answer is about other tokens or another number of rows.
+    """
     rows = len(answered.logprobs)
     if len(token_ids) != len(shard_rows) or rows not in (len(token_ids), len(token_ids) - 1):
         raise ValueError(f"{len(shard_rows)} rows, {len(token_ids)} tokens and {rows} logprobs do not belong together")
@@ -153,17 +151,3 @@ def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.
     wide = rows.float()
     scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
     return (wide * scale * weight.float()).to(dtype)
-
-
-def _summary(found: Deviations) -> LogprobParity:
-    errors, rows = found.errors, len(found.errors)
-    excess = (errors / found.allowed.nan_to_num(_FLOOR, posinf=_FLOOR)).nan_to_num(torch.inf)
-    worst = int(excess.argmax())
-    return LogprobParity(
-        rows=rows,
-        mean_error=float(errors.mean()),
-        max_error=float(errors[worst]),
-        worst_row=worst,
-        excess=float(excess[worst]),
-        top1=found.agreeing / rows if found.agreeing is not None else None,
-    )

@@ -15,7 +15,7 @@ import xxhash
 from remote.capture.request_id import RequestId
 from remote.parity.canary import check_canary
 from remote.parity.head import load_head
-from remote.parity.logprobs import ServerLogprobs, check_logprobs
+from remote.parity.logprobs import ServerLogprobs, deviations
 
 pytestmark = pytest.mark.engine
 
@@ -133,11 +133,11 @@ def test_every_rows_logprob_is_the_servers(
     asked = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
     said = ServerLogprobs.of_answer(server.generate(prompt, str(rid), **asked)["meta_info"])
     rows = read_dump(server.outcome(rid)).states[:, -1]
-    found = check_logprobs(rows, prompt, said, head.norm_weight, head.eps, head.lm_head, head.dtype)
+    found = deviations(rows, prompt, said, head.norm_weight, head.eps, head.lm_head, head.dtype).summary()
     assert found.passed, str(found)
     assert (found.rows, found.top1) == (150, 1.0)
     assert found.max_error < 1e-4
-    shifted = check_logprobs(rows.roll(1, 0), prompt, said, head.norm_weight, head.eps, head.lm_head, head.dtype)
+    shifted = deviations(rows.roll(1, 0), prompt, said, head.norm_weight, head.eps, head.lm_head, head.dtype).summary()
     assert not shifted.passed
 
 

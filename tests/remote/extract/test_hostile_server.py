@@ -23,7 +23,7 @@ from remote.errors import RecordError
 from remote.extract.client import Answer, AttemptError, Client, RefusedError, ServerGoneError, _understand, most_bytes
 from remote.extract.dump import Expected, check, check_tokens, norms, read_header, token_digest
 from remote.messages.extract import Identity
-from remote.parity.logprobs import ServerLogprobs, check_logprobs
+from remote.parity.logprobs import ServerLogprobs, deviations
 from tests.hostile import Maker, examples, json_values, seeds
 
 ROWS = 3
@@ -92,8 +92,8 @@ def test_an_answer_of_any_content_is_taken_or_that_try_s_error(status: int, body
         return
     try:
         answered = ServerLogprobs.of_answer(found.meta)
-        head = torch.ones(5, 4)
-        check_logprobs(torch.ones(ROWS, 4), [0, 1, 2], answered, torch.ones(4), 1e-6, head, torch.float32, final="pre")
+        head, norm = torch.ones(5, 4), torch.ones(4)
+        deviations(torch.ones(ROWS, 4), [0, 1, 2], answered, norm, 1e-6, head, torch.float32, final="pre").summary()
     except ValueError:
         return
 

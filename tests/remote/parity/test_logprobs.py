@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from remote.parity.logprobs import LogprobParity, ServerLogprobs, check_logprobs, rms_norm
+from remote.parity.logprobs import LogprobParity, ServerLogprobs, deviations, rms_norm
 
 ROWS, HIDDEN, VOCABULARY = 6, 16, 11
 TOKENS = [3, VOCABULARY - 1, 5, 0, VOCABULARY - 1, 2]
@@ -42,7 +42,7 @@ def answer(model: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, Any]
 
 def check(model: dict[str, torch.Tensor], meta: dict[str, Any], dtype: torch.dtype) -> LogprobParity:
     said = ServerLogprobs.of_answer(meta)
-    found: LogprobParity = check_logprobs(model["rows"], TOKENS, said, model["norm"], 1e-6, model["head"], dtype)
+    found: LogprobParity = deviations(model["rows"], TOKENS, said, model["norm"], 1e-6, model["head"], dtype).summary()
     return found
 
 

@@ -21,7 +21,7 @@ from remote.errors import HostError
 from remote.parity.bands import LEARN, NormBand
 from remote.parity.canary import check_canary
 from remote.parity.head import Head, load_head
-from remote.parity.logprobs import ServerLogprobs, check_logprobs, rms_norm
+from remote.parity.logprobs import ServerLogprobs, deviations, rms_norm
 
 BOUNDARIES = [2, 3, 5, 6]
 AUX, FINAL = 1, 3
@@ -109,9 +109,9 @@ def listened(truth: Truth, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def logprobs_of(truth: Truth, rows: torch.Tensor, final: Any = "pre") -> Any:
     head = truth.head
-    return check_logprobs(
+    return deviations(
         rows, truth.tokens, truth.server, head.norm_weight, head.eps, head.lm_head, head.dtype, final=final
-    )
+    ).summary()
 
 
 def test_a_right_record_passes_both_checks(truth: Truth, listened: Path, tmp_path: Path) -> None:
