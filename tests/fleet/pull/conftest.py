@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,11 +22,11 @@ from hosts.plan.plan import Plan, plan_path, save
 from hosts.pull.pull import Wish
 from remote.codec.container import pack_file
 from remote.extract.ledger import Ledger, Row
-from remote.messages.dataset import Manifest
-from remote.messages.extract import Identity
+from remote.messages.extract import ExtractorState, Identity
 from remote.messages.transfer import Store
 from remote.paths import RunPaths, Workdir
 from tests.fleet.conftest import SshHost
+from tests.manifests import manifest
 
 RUN = "trial"
 MIB = 1 << 20
@@ -76,6 +78,15 @@ class Site:
                 pack_file(paths.shard(index), paths.shards / f"{paths.shard(index).name}.rz")
                 paths.shard(index).unlink()
                 assert ledger.mark_stored(index, xxhash.xxh3_128_hexdigest(self.records[index]), "compressed")
+
+    @contextmanager
+    def extracting(self, host: str) -> Iterator[RunPaths]:
+        """The host's extractor is at work on the run until the block ends."""
+        paths = self.run_paths(host)
+        paths.state.write_text(ExtractorState(run=RUN, epoch=1, status="running").model_dump_json())
+        with paths.lock.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield paths
 
     def inv_pull(self, clone: Path, *options: str, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         """`inv pull --hosts all` in a process of its own (and under another program), as a person runs it."""
@@ -137,8 +148,5 @@ def _inventory(sshd: SshHost, workdirs: dict[str, Path]) -> dict[str, object]:
 
 
 def _manifest(dataset: Path) -> None:
-    manifest = Manifest(
-        digest="d", records=20, tokens=20, loss_tokens=20, max_tokens=1, sources=[], drops=[], tokenizer="t",
-        tokenizer_path="", template="", mask={}, seed=0, max_len=None, vocab_size=8,
-    )  # fmt: skip
-    (dataset / "manifest.json").write_text(manifest.model_dump_json())
+    counts = manifest(records=20, tokens=20, loss_tokens=20, max_tokens=1, vocab_size=8)
+    (dataset / "manifest.json").write_text(counts.model_dump_json())

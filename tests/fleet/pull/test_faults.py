@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -16,7 +15,6 @@ import psutil
 import pytest
 
 from hosts.errors import HostError
-from remote.messages.extract import ExtractorState
 from remote.transfer import destination
 from remote.transfer.hostpull import Limits
 from tests.fleet.conftest import SshHost
@@ -201,10 +199,7 @@ def test_a_record_that_two_hosts_have_is_delivered_once(site: Site) -> None:
 
 def test_following_brings_what_is_finished_meanwhile_and_ends_with_the_extractor(site: Site) -> None:
     site.give("one", {0: MIB})
-    paths = site.run_paths("one")
-    paths.state.write_text(ExtractorState(run=RUN, epoch=1, status="running").model_dump_json())
-    with paths.lock.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with site.extracting("one") as paths:
         done: list[object] = []
         thread = threading.Thread(target=lambda: done.append(site.pull(follow=True, free=True)))
         thread.start()

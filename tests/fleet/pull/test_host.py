@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from hosts.pull.pull import Wish
 from hosts.pull.sources import Offer, offer
 from hosts.transport.backend import Backend
 from hosts.transport.openssh import ssh_command
-from remote.messages.extract import ExtractorState
 from tests.fleet.pull.conftest import MIB, RUN, Site
 from tests.fleet.pull.test_faults import wait_until
 
@@ -84,10 +82,7 @@ def test_a_dry_run_tells_what_the_host_lacks_and_writes_nothing(site: Site, targ
 
 def test_following_to_a_host_goes_on_until_the_extractor_ends(site: Site, target: Path, keys: None) -> None:
     site.give("one", {0: MIB})
-    paths = site.run_paths("one")
-    paths.state.write_text(ExtractorState(run=RUN, epoch=1, status="running").model_dump_json())
-    with paths.lock.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with site.extracting("one") as paths:
         done: list[Pulled] = []
         thread = threading.Thread(target=lambda: done.append(site.pull(follow=True, free=True)))
         thread.start()

@@ -16,27 +16,13 @@ from hosts.plan import ranges as sets
 from hosts.plan.balance import split
 from hosts.plan.capacity import RecordSize, Share, forecast, remedies
 from hosts.plan.plan import make_plan, replan
-from remote.messages.dataset import Manifest, Ranges
+from remote.messages.dataset import Ranges
 from remote.messages.extract import RunStatus
 from remote.messages.plan import Prospect
 from tests.hostile import examples, objects_like, values_of
+from tests.manifests import manifest
 
-MANIFEST = Manifest(
-    digest="d",
-    records=3,
-    tokens=30,
-    loss_tokens=3,
-    max_tokens=10,
-    sources=[],
-    drops=[],
-    tokenizer="t",
-    tokenizer_path="/t",
-    template="",
-    mask={},
-    seed=0,
-    max_len=None,
-    vocab_size=1,
-)
+MANIFEST = manifest(records=3, tokens=30, loss_tokens=3, max_tokens=10, vocab_size=1)
 HOST = Host(name="a", model="/m", layers=[0])
 
 

@@ -18,7 +18,7 @@ from hosts.inventory.load import load_inventory
 from hosts.inventory.select import select
 from hosts.plan.plan import load, plan_path
 from hosts.practice.paths import PracticePaths
-from remote.messages.dataset import Manifest
+from tests.manifests import manifest
 
 ROOT = Path(__file__).parents[3]
 MODEL = {
@@ -63,23 +63,9 @@ def dataset(tmp_path: Path) -> Path:
     folder.mkdir()
     lengths = np.array([100 + i % 50 for i in range(400)], np.int32)
     np.save(folder / "lengths.npy", lengths)
-    manifest = Manifest(
-        digest="d" * 32,
-        records=400,
-        tokens=int(lengths.sum()),
-        loss_tokens=1,
-        max_tokens=int(lengths.max()),
-        sources=[],
-        drops=[],
-        tokenizer="t",
-        tokenizer_path="/t",
-        template="",
-        mask={},
-        seed=0,
-        max_len=None,
-        vocab_size=512,
-    )
-    (folder / "manifest.json").write_text(manifest.model_dump_json())
+    tokens, longest = int(lengths.sum()), int(lengths.max())
+    counts = manifest(records=400, tokens=tokens, loss_tokens=1, max_tokens=longest, vocab_size=512)
+    (folder / "manifest.json").write_text(counts.model_dump_json())
     return folder
 
 
