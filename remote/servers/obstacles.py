@@ -65,27 +65,44 @@ def _gpu_holders(wanted: set[int], gpus: list[Gpu]) -> Iterator[Holder]:
     CUDA and NVML open the nodes of all GPUs: whose session is charged on other GPUs alone is not in the way.
     """
     ours = [gpu for gpu in gpus if gpu.index in wanted]
-    here = _sessions(ours)
-    elsewhere = _sessions(gpu for gpu in gpus if gpu.index not in wanted) - here
+    here = _charged(ours)
+    elsewhere = _charged(gpu for gpu in gpus if gpu.index not in wanted) - here
     for process, held in holders_of({gpu.node for gpu in ours}) if ours else ():
-        if _session(process) not in elsewhere:
+        if (_session(process) or process.pid) not in elsewhere:
             yield Holder(process, sorted(held))
     for gpu in ours:
         for process in _existing(gpu.processes):
             yield Holder(process, [gpu.node])
 
 
-def _sessions(gpus: Iterable[Gpu]) -> set[int]:
-    """Sessions of the processes that the driver charges memory of these GPUs to."""
-    return {session for gpu in gpus for process in _existing(gpu.processes) if (session := _session(process))}
+def _charged(gpus: Iterable[Gpu]) -> set[int]:
+    """Sessions of the processes that the driver charges memory of these GPUs to.
+
+    Inside a container a session may have been opened outside of its PID namespace, and then has no id: the process and
+    its ancestors stand for it.
+    """
+    found: set[int] = set()
+    for process in (process for gpu in gpus for process in _existing(gpu.processes)):
+        if session := _session(process):
+            found.add(session)
+        else:
+            found |= {process.pid, *(parent.pid for parent in _parents(process))}
+    return found
 
 
 def _session(process: psutil.Process) -> int:
-    """A server's processes share one; 0 where the process has ended."""
+    """A server's processes share one; 0 where it was opened outside of this PID namespace, or the process has ended."""
     try:
         return os.getsid(process.pid)
     except OSError:
         return 0
+
+
+def _parents(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.parents()
+    except psutil.Error:
+        return []
 
 
 def _folder_holders(folders: Iterable[str]) -> Iterator[Holder]:

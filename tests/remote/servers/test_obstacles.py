@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from remote.context import Context
@@ -63,7 +64,8 @@ def holding(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started = []
 
     def hold(expression: str) -> subprocess.Popen[str]:
-        code = f"import mmap, os, socket, sys\nheld = {expression}\nprint('held', flush=True)\nsys.stdin.read()"
+        imports = "import mmap, os, socket, subprocess, sys"
+        code = f"{imports}\nheld = {expression}\nprint('held', flush=True)\nsys.stdin.read()"
         process = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
         )
@@ -127,8 +129,13 @@ def test_whoever_the_driver_charges_memory_of_a_needed_gpu_is_named(
     assert [(holder.process.pid, holder.holds) for holder in found] == [(user.pid, ["/dev/nvidia0"])]
 
 
+@pytest.mark.parametrize("session", ["its own", "opened outside of the PID namespace"])
 def test_a_server_on_another_gpu_is_not_in_the_way_though_it_holds_all_device_nodes(
-    holding: Callable[..., subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int
+    holding: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    free_port: int,
+    session: str,
 ) -> None:
     """As an H200 box shows it: CUDA opens every GPU's node, and a server's launcher is charged nothing at all."""
     nodes = [tmp_path / "nvidia0", tmp_path / "nvidia1"]
@@ -136,9 +143,14 @@ def test_a_server_on_another_gpu_is_not_in_the_way_though_it_holds_all_device_no
         node.touch()
     monkeypatch.setattr(Gpu, "node", property(lambda gpu: str(nodes[gpu.index])))
     opened = f"[open(node) for node in {[str(node) for node in nodes]!r}]"
-    rank, launcher = holding(opened), holding(opened)
+    rank_of = f"subprocess.Popen([sys.executable, '-c', {f'import sys; held = {opened}; sys.stdin.read()'!r}])"
+    launcher = holding(f"(os.setsid(), {opened}, {rank_of})")
+    rank = psutil.Process(launcher.pid).children()[0]
+    assert ending.wait_until(lambda: str(nodes[1]) in handles.held_paths(rank.pid), 10)
     idler = holding(f"(os.setsid(), {opened})")
     needs = [Needs(server="main", port=free_port, gpus=[1])]
+    if session != "its own":
+        monkeypatch.setattr(os, "getsid", lambda pid: 0)
 
     def named(*charged: dict[int, int]) -> set[int]:
         gpus = [Gpu(place, "H200", 150 << 30, 0, mine) for place, mine in enumerate(charged)]
