@@ -76,7 +76,7 @@ def killed_half_way(practice: Practice, tune: tuple[str, ...]) -> None:
     follower = threading.Thread(target=practice.follow, args=(process,))
     follower.start()
     ends_at = time.monotonic() + STARTS_SECONDS
-    while not any(FLAG in word for word in command(practice)):
+    while not (any(FLAG in word for word in command(practice)) and running(practice)):
         if process.poll() is not None or time.monotonic() > ends_at:
             raise SystemExit("the search never came to its challenger")
         time.sleep(0.2)
