@@ -20,7 +20,7 @@ def bench_line(result: BenchResult) -> str:
 
 
 def show_measurements(output: Output, outcomes: Sequence[Outcome[BenchResult]]) -> None:
-    """The table of medians, then what may have disturbed them."""
+    """The table of medians, then what was left out and what may have disturbed them."""
     results = [outcome.result for outcome in outcomes if outcome.ok]
     rows = [
         (result.host, each.name, *_spread(each.values), each.unit, len(each.values))
@@ -30,6 +30,8 @@ def show_measurements(output: Output, outcomes: Sequence[Outcome[BenchResult]]) 
     if rows:
         output.table(("host", "quantity", "median", "lowest", "highest", "unit", "repetitions"), rows)
     for result in results:
+        for line in result.left_out:
+            output.note(f"{result.host}: {line}")
         for line in result.disturbed:
             output.note(f"{result.host}: these numbers may be disturbed: {line}")
 

@@ -45,16 +45,30 @@ class Case:
 
 
 def cases(request: BenchRequest, context_length: int) -> Iterator[Case]:
-    """The runs of the profiles asked for; prefill lengths that the context cannot hold are left out."""
+    """The runs of the profiles asked for, without the prefill lengths that `left_out` names."""
     if "single" in request.profiles:
         yield _single(request)
     if "prefill" in request.profiles:
         for length in request.prefill_lengths:
-            if length + 1 < context_length:
+            if _fits(length, context_length):
                 yield _prefill(length)
     if "concurrent" in request.profiles:
         for concurrency in request.concurrency:
             yield _concurrent(request, concurrency)
+
+
+def left_out(request: BenchRequest, context_length: int) -> list[str]:
+    """A sentence for each prefill length that the context cannot hold."""
+    lengths = request.prefill_lengths if "prefill" in request.profiles else []
+    return [
+        f"Prefill of {length} tokens was left out: the server's context holds {context_length}."
+        for length in lengths
+        if not _fits(length, context_length)
+    ]
+
+
+def _fits(length: int, context_length: int) -> bool:
+    return length + 1 < context_length
 
 
 def _single(request: BenchRequest) -> Case:

@@ -7,7 +7,9 @@ from remote.messages.server import ServerState
 from remote.servers.gpu import gpus, smi
 from remote.servers.processes import members
 
-FIELDS = "index,name,clocks.sm,clocks.mem,temperature.gpu,clocks_event_reasons.active,memory.used"
+FIELDS = "index,name,clocks.sm,clocks.mem,temperature.gpu,{reasons}.active,memory.used"
+REASON_NAMES = ("clocks_event_reasons", "clocks_throttle_reasons")
+"""The second before driver 535."""
 HARMLESS_REASONS = 0x1 | 0x2
 """Idle, and clocks set by an application (NVML's `nvmlClocksEventReasonGpuIdle` and `…ApplicationsClocksSetting`)."""
 REASONS = {
@@ -22,7 +24,8 @@ REASONS = {
 
 def conditions() -> list[GpuCondition]:
     """One entry a GPU; empty where no driver answers."""
-    return parse(smi(f"--query-gpu={FIELDS}") or [])
+    answers = (smi(f"--query-gpu={FIELDS.format(reasons=name)}") for name in REASON_NAMES)
+    return parse(next((rows for rows in answers if rows), []))
 
 
 def driver() -> str:
@@ -59,13 +62,21 @@ def _reasons(text: str) -> str:
     return ", ".join(name for bit, name in REASONS.items() if active & bit)
 
 
+def slowed(gpus_now: list[GpuCondition]) -> list[str]:
+    """A sentence for each GPU that something slows down."""
+    return [f"GPU {gpu.index} was slowed down: {gpu.throttled}." for gpu in gpus_now if gpu.throttled]
+
+
 def strangers(state: ServerState) -> list[str]:
-    """A sentence for each process on this server's GPUs that is not the server's own."""
+    """A sentence for each process on this server's GPUs that is not the server's own.
+
+    Where the inventory names no GPUs for the server, they are those that its processes are on.
+    """
     own = {process.pid for process in members(state.server, state.mark)} if state.server else set()
     return [
         f"GPU {gpu.index} is also used by pid {pid} ({used / (1 << 30):.1f} GiB)."
         for gpu in gpus()
-        if gpu.index in state.spec.gpus
+        if (gpu.index in state.spec.gpus if state.spec.gpus else own & gpu.processes.keys())
         for pid, used in sorted(gpu.processes.items())
         if pid not in own
     ]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from remote.attach.verbs import attached
-from remote.bench.cases import Case, cases
-from remote.bench.condition import conditions, driver, strangers
+from remote.bench.cases import Case, cases, left_out
+from remote.bench.condition import conditions, driver, slowed, strangers
 from remote.bench.generator import run_all
 from remote.context import Context
 from remote.errors import HostError
@@ -31,25 +31,30 @@ def bench(request: BenchRequest, context: Context) -> BenchResult:
 
     Each round has prompts of its own: a radix cache would answer a repeated prompt without computing it.
 
-    Raises HostError where the server is not ready, SGLang's load generator fails, or a request was not answered.
+    Raises HostError where the server is not ready or its context holds nothing that was asked for, where SGLang's load
+    generator fails, and where a request was not answered.
     """
     state = _ready(request.server, context)
-    wanted = list(cases(request, _context_length(state)))
+    context_length = _context_length(state)
+    wanted, unmeasured = list(cases(request, context_length)), left_out(request, context_length)
+    if not wanted:
+        raise HostError(f"There is nothing to measure. {' '.join(unmeasured)}".rstrip())
     rounds = range(1 + request.repetitions)
     runs = [_arguments(state, case, request.seed + number) for number in rounds for case in wanted]
-    before, disturbed = conditions(), dict.fromkeys(strangers(state))
+    before = conditions()
+    disturbed = dict.fromkeys([*slowed(before), *strangers(state)])
     begun = time.time()
 
     def on_run(done: int) -> None:
         repetition = done // len(wanted)
         text = f"repetition {repetition} of {request.repetitions}" if repetition else "warming up"
         context.report.progress(text, done=done, total=len(runs), unit="runs")
-        disturbed.update(dict.fromkeys(strangers(state)))
+        # A GPU that was slowed down under load may be well again at the end.
+        disturbed.update(dict.fromkeys([*strangers(state), *slowed(conditions())]))
 
     results = run_all(runs, request.deadline_seconds, on_run)
     _check_answers(wanted, results)
     after = conditions()
-    slowed = [f"GPU {gpu.index} was slowed down: {gpu.throttled}." for gpu in after if gpu.throttled]
     return BenchResult(
         server=state.name,
         mode=state.mode,
@@ -67,16 +72,22 @@ def bench(request: BenchRequest, context: Context) -> BenchResult:
         measurements=_measurements(wanted, results[len(wanted) :]),
         gpus_before=before,
         gpus_after=after,
-        disturbed=[*disturbed, *slowed],
+        left_out=unmeasured,
+        disturbed=list(disturbed | dict.fromkeys(slowed(after))),
     )
 
 
 def _ready(name: str, context: Context) -> ServerState:
     state = load(context.workdir.server(name))
     if state is None or state.status != "ready" or not report(state).alive:
-        status = "there is no record of it" if state is None else f"it is {state.status}"
-        raise HostError(f"Server {name!r} is not ready: {status}.", remedy="Start it first: inv serve.")
+        raise HostError(f"Server {name!r} is not ready: {_standing(state)}.", remedy="Start it first: inv serve.")
     return state
+
+
+def _standing(state: ServerState | None) -> str:
+    if state is None:
+        return "there is no record of it"
+    return "its process is gone" if state.status == "ready" else f"it is {state.status}"
 
 
 def _context_length(state: ServerState) -> int:

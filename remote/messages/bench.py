@@ -72,5 +72,7 @@ class BenchResult(Message):
     measurements: list[Measurement]
     gpus_before: list[GpuCondition] = Field(default_factory=list)
     gpus_after: list[GpuCondition] = Field(default_factory=list)
+    left_out: list[str] = Field(default_factory=list)
+    """One sentence for each thing that was asked for and cannot be measured here."""
     disturbed: list[str] = Field(default_factory=list)
     """One sentence for each thing that may have changed the numbers: a foreign process on a GPU, throttling."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from remote.bench.cases import cases
-from remote.bench.condition import parse, strangers
+from remote.bench.cases import cases, left_out
+from remote.bench.condition import conditions, parse, slowed, strangers
 from remote.messages.bench import BenchRequest
 from remote.messages.server import ProcessRef, ServerState
 from remote.servers.gpu import Gpu
@@ -32,9 +32,24 @@ def test_values_that_the_driver_does_not_know_stay_unset() -> None:
     assert (gpu.sm_mhz, gpu.celsius, gpu.throttled) == (None, None, "")
 
 
-def test_prefill_lengths_beyond_the_context_are_left_out() -> None:
+def test_an_older_driver_is_asked_by_its_own_name_of_the_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    def smi(query: str) -> list[list[str]] | None:
+        return [["0", "H200", "345", "3201", "31", "0x8", "4"]] if "clocks_throttle_reasons.active" in query else None
+
+    monkeypatch.setattr("remote.bench.condition.smi", smi)
+    assert slowed(conditions()) == ["GPU 0 was slowed down: hardware slowdown."]
+    monkeypatch.setattr("remote.bench.condition.smi", lambda query: None)
+    assert conditions() == []
+
+
+def test_prefill_lengths_beyond_the_context_are_left_out_and_named() -> None:
     request = BenchRequest(profiles=["prefill"], prefill_lengths=[512, 4095, 8192])
     assert [case.prompt_tokens for case in cases(request, context_length=4096)] == [512]
+    assert [line.split(" tokens")[0] for line in left_out(request, context_length=4096)] == [
+        "Prefill of 4095",
+        "Prefill of 8192",
+    ]
+    assert left_out(BenchRequest(profiles=["single"]), context_length=16) == []
 
 
 @pytest.fixture
@@ -46,12 +61,15 @@ def server() -> Iterator[ProcessRef]:
     process.wait()
 
 
-def test_a_foreign_process_on_the_servers_own_gpu_is_named(monkeypatch: pytest.MonkeyPatch, server: ProcessRef) -> None:
+@pytest.mark.parametrize("named", [[0], []])
+def test_a_foreign_process_on_the_servers_own_gpu_is_named(
+    monkeypatch: pytest.MonkeyPatch, server: ProcessRef, named: list[int]
+) -> None:
     ours, other = {server.pid: 1 << 30, 77: 3 << 30}, {78: 1 << 30}
     shown = [Gpu(0, "NVIDIA H200", 1 << 37, 0, ours), Gpu(1, "NVIDIA H200", 1 << 37, 0, other)]
     monkeypatch.setattr("remote.bench.condition.gpus", lambda: shown)
     spec = {"name": "main", "mode": "serve", "model": "/m", "port": 8000}
     state = ServerState.model_validate(
-        {**spec, "status": "ready", "command": [], "log": "", "spec": {**spec, "gpus": [0]}, "server": server}
+        {**spec, "status": "ready", "command": [], "log": "", "spec": {**spec, "gpus": named}, "server": server}
     )
     assert strangers(state) == ["GPU 0 is also used by pid 77 (3.0 GiB)."]

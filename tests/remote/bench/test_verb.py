@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 from remote.bench.cases import cases
-from remote.bench.verb import _check_answers, _context_length
+from remote.bench.generator import run_all
+from remote.bench.verb import _check_answers, _context_length, bench
+from remote.context import Context
 from remote.errors import HostError
 from remote.messages.bench import BenchRequest
 from remote.messages.server import ServerState
+from remote.paths import Workdir
+from remote.report import Report
+from remote.servers import records
+from remote.servers.processes import reference
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context(Workdir(tmp_path / "work"), Report(io.StringIO()))
 
 
 def state(model: Path, *flags: str) -> ServerState:
@@ -39,3 +53,26 @@ def test_numbers_of_a_server_that_left_requests_unanswered_are_refused() -> None
     _check_answers(wanted, [{"completed": 4}, {"completed": 4}])
     with pytest.raises(HostError, match="answered 7 of 8 requests"):
         _check_answers(wanted, [{"completed": 4}, {"completed": 3}])
+
+
+def test_a_server_that_is_not_ready_is_refused_with_what_it_is(context: Context, tmp_path: Path) -> None:
+    with pytest.raises(HostError, match=r"Server 'main' is not ready: there is no record of it\."):
+        bench(BenchRequest(), context)
+    for status, said in (("starting", "it is starting"), ("ready", "its process is gone")):
+        records.save(context.workdir.server("main"), state(tmp_path).model_copy(update={"status": status}))
+        with pytest.raises(HostError, match=rf"Server 'main' is not ready: {said}\."):
+            bench(BenchRequest(), context)
+
+
+def test_a_context_that_holds_no_length_leaves_nothing_to_measure(context: Context, tmp_path: Path) -> None:
+    short = state(tmp_path, "--context-length=512").model_copy(update={"server": reference(os.getpid())})
+    records.save(context.workdir.server("main"), short)
+    with pytest.raises(HostError, match=r"nothing to measure\. Prefill of 512 tokens .* context holds 512"):
+        bench(BenchRequest(profiles=["prefill"]), context)
+
+
+def test_a_load_generator_that_takes_too_long_is_ended() -> None:
+    begun = time.monotonic()
+    with pytest.raises(HostError, match=r"did not end within 0 s \(0 runs were done\)"):
+        run_all([["--num-prompts", "1"]], 0.1, lambda done: None)
+    assert time.monotonic() - begun < 10
