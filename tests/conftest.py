@@ -36,9 +36,12 @@ def tiny_model_path(tiny_model_of: Callable[..., Path]) -> Path:
     return tiny_model_of()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cpu_server(tiny_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., CpuServer]]:
-    """`cpu_server(model=…, flags=[…], env={…})` is a ready server; one asked for before is given again."""
+    """`cpu_server(model=…, flags=[…], env={…})` is a ready server; one asked for before is given again.
+
+    They end with the module: an idle SGLang on CPU keeps a core busy.
+    """
     running: dict[str, CpuServer] = {}
     python = PracticePaths(CLONE).engine_python
 

@@ -1,17 +1,83 @@
-"""The engine's shims: unmodified SGLang serves MLA and mixture-of-experts models on this CPU."""
+"""The engine's shims: unmodified SGLang serves MLA and mixture-of-experts models on this CPU; `bench` measures it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from hosts.practice.serving import CpuServer
+from hosts.practice.serving import CONTEXT_LENGTH, CpuServer
+from remote.bench import verb
+from remote.context import Context
+from remote.messages.bench import BenchRequest, GpuCondition
+from remote.messages.server import ServerState
+from remote.paths import Workdir
+from remote.report import Report
+from remote.servers import records
+from remote.servers.processes import session_leader
 
 pytestmark = pytest.mark.engine
+
+
+def ready(server: CpuServer, model: Path) -> ServerState:
+    """The record that `serve` would have written of it."""
+    common = {"name": "main", "mode": "serve", "model": str(model), "port": server.port}
+    return ServerState.model_validate(
+        {
+            **common,
+            "status": "ready",
+            "command": server.command,
+            "log": str(server.log),
+            "spec": common,
+            "sglang": "0.5.23",
+            "server": session_leader(server.pid),
+        }
+    )
+
+
+@pytest.fixture
+def visitors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who comes to the GPU and leaves again during a measurement, and a GPU that is hot meanwhile."""
+
+    def moments(*quiet_then: object) -> Iterator[object]:
+        yield from quiet_then
+        while True:
+            yield []
+
+    strangers = moments([], [], ["GPU 0 is also used by pid 77 (3.0 GiB)."])
+    hot = GpuCondition(index=0, name="H200", throttled="software thermal slowdown")
+    conditions = moments([], [], [hot])
+    monkeypatch.setattr(verb, "strangers", lambda state: next(strangers))
+    monkeypatch.setattr(verb, "conditions", lambda: next(conditions))
+
+
+@pytest.mark.usefixtures("visitors")
+def test_a_ready_server_is_measured_by_sglangs_own_load_generator(
+    cpu_server: Callable[..., CpuServer], tiny_model_path: Path, tmp_path: Path
+) -> None:
+    context = Context(Workdir(tmp_path), Report(io.StringIO()))
+    records.save(context.workdir.server("main"), ready(cpu_server(), tiny_model_path))
+    request = BenchRequest(
+        profiles=["single", "prefill"], repetitions=2, prompt_tokens=16, output_tokens=4, prefill_lengths=[16, 8192]
+    )
+    result = verb.bench(request, context)
+    assert [(each.name, each.unit, each.better, len(each.values)) for each in result.measurements] == [
+        ("decode tokens/s, single stream", "tokens/s", "higher", 2),
+        ("time to first token, single stream", "ms", "lower", 2),
+        ("prefill tokens/s, prompts of 16", "tokens/s", "higher", 2),
+    ]
+    assert all(value > 0 for each in result.measurements for value in each.values)
+    assert result.left_out == [f"Prefill of 8192 tokens was left out: the server's context holds {CONTEXT_LENGTH}."]
+    assert result.disturbed == [
+        "GPU 0 is also used by pid 77 (3.0 GiB).",
+        "GPU 0 was slowed down: software thermal slowdown.",
+    ]
+    assert (result.sglang, result.torch, result.capture) == ("0.5.23", torch.__version__, "none")
+    assert result.request == request
 
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_moe"])
