@@ -18,6 +18,9 @@ FEWEST_VALUES = 4
 SMALLEST_DIFFERENCE = 0.01
 """A ratio within 1 % of 1 is called noise whatever the interval: nobody would act on it."""
 
+SAID_ELSEWHERE = ("--model-path", "--port")
+"""Flags whose difference is the host's or the model's."""
+
 Verdict = Literal["faster", "slower", "noise"]
 
 
@@ -70,20 +73,39 @@ def differences(first: BenchResult, second: BenchResult) -> list[str]:
         "mode": (first.mode, second.mode),
         "SGLang": (first.sglang, second.sglang),
         "torch": (first.torch, second.torch),
+        "driver": (first.driver, second.driver),
         "model": (first.model, second.model),
         "capture": (first.capture, second.capture),
+        "prompt tokens": (first.request.prompt_tokens, second.request.prompt_tokens),
+        "output tokens": (first.request.output_tokens, second.request.output_tokens),
     }
-    said = [f"{name}: {one} against {two}" for name, (one, two) in named.items() if one != two]
+    said = [f"{name}: {one or '-'} against {two or '-'}" for name, (one, two) in named.items() if one != two]
     variables = sorted(first.env.keys() | second.env.keys())
     said += [
         f"${name}: {first.env.get(name, '-')} against {second.env.get(name, '-')}"
         for name in variables
         if first.env.get(name) != second.env.get(name)
     ]
-    one, two = first.command, second.command
-    said += [f"only in the first command: {flag}" for flag in one if flag.startswith("--") and flag not in two]
-    said += [f"only in the second command: {flag}" for flag in two if flag.startswith("--") and flag not in one]
+    one, two = _flags(first.command), _flags(second.command)
+    said += [
+        f"{flag}: {one.get(flag, '-')} against {two.get(flag, '-')}"
+        for flag in {**one, **two}
+        if one.get(flag) != two.get(flag) and flag not in SAID_ELSEWHERE
+    ]
     return said + [f"disturbed: {line}" for line in (*first.disturbed, *second.disturbed)]
+
+
+def _flags(command: list[str]) -> dict[str, str]:
+    """A command's `--flag VALUE …`, `--flag=VALUE` and bare `--flag` as values by flag."""
+    found: dict[str, list[str]] = {}
+    flag = ""
+    for word in command:
+        if word.startswith("--"):
+            flag, _, value = word.partition("=")
+            found[flag] = [value] if value else []
+        elif flag:
+            found[flag].append(word)
+    return {flag: " ".join(values) or "set" for flag, values in found.items()}
 
 
 def interval(first: list[float], second: list[float]) -> tuple[float, float]:

@@ -65,12 +65,30 @@ def test_a_quantity_that_only_one_result_has_is_left_out() -> None:
 
 
 def test_what_else_differs_is_named() -> None:
-    second = result([1.0], capture="dormant", env={"NCCL_PROTO": "LL"}, command=["python", "--tp-size", "4", "--x"])
-    said = differences(result([1.0], disturbed=["GPU 0 was slowed down."]), second)
-    assert "capture: none against dormant" in said
-    assert "$NCCL_PROTO: - against LL" in said
-    assert "only in the second command: --x" in said
-    assert "disturbed: GPU 0 was slowed down." in said
+    first = result(
+        [1.0],
+        command=["python", "--port=8000", "--tp-size", "8", "--cuda-graph-bs", "1", "2", "--same=1"],
+        disturbed=["GPU 0 was slowed down."],
+    )
+    second = result(
+        [1.0],
+        capture="dormant",
+        driver="580.65.06",
+        env={"NCCL_PROTO": "LL"},
+        command=["python", "--port=8001", "--tp-size=4", "--cuda-graph-bs", "1", "--x", "--same", "1"],
+        request=BenchRequest(prompt_tokens=512),
+    )
+    assert differences(first, second) == [
+        "driver: - against 580.65.06",
+        "capture: none against dormant",
+        "prompt tokens: 256 against 512",
+        "$NCCL_PROTO: - against LL",
+        "--tp-size: 8 against 4",
+        "--cuda-graph-bs: 1 2 against 1",
+        "--x: - against set",
+        "disturbed: GPU 0 was slowed down.",
+    ]
+    assert differences(second, second) == []
 
 
 def test_results_are_kept_under_their_label_and_never_overwritten(tmp_path: Path) -> None:
