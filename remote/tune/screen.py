@@ -82,10 +82,11 @@ def _start(request: ScreenRequest, context: Context, world: int, folder: Path) -
     env = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
+        **request.env,
+        # An inventory's own NCCL_DEBUG=WARN would leave nothing to read.
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": LOG_SUBSYSTEMS,
         "NCCL_DEBUG_FILE": str(folder / "nccl-%p"),
-        **request.env,
         "PYTHONPATH": str(context.payload),
     }
     ranks: list[subprocess.Popen[bytes]] = []

@@ -6,7 +6,9 @@ import io
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,6 +58,36 @@ def test_a_setting_that_hangs_ends_at_the_deadline_and_leaves_no_process(
     for rank in started:
         with pytest.raises(ProcessLookupError):
             os.killpg(rank.pid, 0)
+
+
+def ranks_that_run(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`program` in the place of each rank, in the environment that the rank would have."""
+
+    def popen(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", program], **options)
+
+    monkeypatch.setattr("remote.tune.screen.subprocess", SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL))
+
+
+def test_a_setting_that_nccl_refuses_is_told_from_a_crash_by_its_own_log(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Path(__file__).parent / "logs" / "Tree.log"
+    to = "os.environ['NCCL_DEBUG_FILE'].replace('%p', str(os.getpid()))"
+    ranks_that_run(f"import os, shutil; shutil.copy({str(log)!r}, {to}); raise SystemExit(1)", monkeypatch)
+    result = screen(ScreenRequest(hidden_size=64, env={"NCCL_ALGO": "Tree"}), context)
+    assert result.status == "refused"
+    assert "NCCL refused it: Error : no algorithm/protocol available for function AllGather" in result.cause
+
+
+def test_nccl_is_read_whatever_the_inventory_wants_of_its_log(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_PROTO")
+    ranks_that_run(f"import os; raise SystemExit(str([os.environ[name] for name in {names}]))", monkeypatch)
+    own = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "NET", "NCCL_DEBUG_FILE": "/nowhere/log", "NCCL_PROTO": "LL"}
+    result = screen(ScreenRequest(hidden_size=64, env=own), context)
+    assert "['INFO', 'INIT,ENV,GRAPH,TUNING', 'LL']" in result.cause
 
 
 def test_one_rank_measures_nothing(context: Context) -> None:
