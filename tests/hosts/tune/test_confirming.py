@@ -192,6 +192,22 @@ def test_a_server_serves_in_another_mode_for_a_block(host: Host, runs: tuple[str
     assert backend.runs == runs
 
 
+def test_a_mode_that_cannot_start_is_said_and_the_server_is_put_back(host: Host) -> None:
+    def trouble(protocol: str) -> None:
+        if not failed:
+            failed.append(protocol)
+            raise HostError("Server 'main' did not start: CUDA out of memory.")
+
+    failed: list[str] = []
+    backend = OneServerHost(host, ("extract", "LL"), trouble)
+    with (
+        pytest.raises(HostError, match=r"did not start: CUDA out of memory\."),
+        OneServer(backend, "main").serving("serve"),
+    ):
+        pytest.fail("it does not serve")
+    assert (backend.runs, backend.starts) == (("extract", "LL"), [("extract", "LL")])
+
+
 def test_an_interrupt_waits_until_every_server_is_put_back(host: Host, tmp_path: Path) -> None:
     fleet = Fleet(Inventory(path=tmp_path, hosts={"gpu1": host}, local=host), [host])
     backend = OneServerHost(host, ("extract", "LL"))

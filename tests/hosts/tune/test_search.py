@@ -124,6 +124,24 @@ def test_screening_keeps_the_fastest_and_skips_what_hangs(host: Host, tmp_path: 
     assert len(hung) == 2
 
 
+def test_the_better_half_goes_on_with_twice_the_repetitions(host: Host, tmp_path: Path) -> None:
+    many = host.model_copy(update={"tune": {"NCCL_BUFFSIZE": list(range(1, 17))}, "nccl": {"NCCL_BUFFSIZE": "16"}})
+    backend = Table(many, lambda env: float(env["NCCL_BUFFSIZE"]))
+    record = load(tmp_path, many.name, "serve", "decode", basis(many), fresh=False)
+    best = screening(backend, tmp_path, record).best(collectives(many, "serve"))
+    assert [setting.env["NCCL_BUFFSIZE"] for setting in best] == ["16", "1", "2"]
+    repetitions = {
+        entry.setting.env["NCCL_BUFFSIZE"]: [len(result.samples[0].microseconds) for result in entry.screened]
+        for entry in record.entries.values()
+    }
+    assert repetitions == {
+        **{str(number): [3] for number in range(8, 16)},
+        **{str(number): [3, 6] for number in range(4, 8)},
+        "3": [3, 6, 12],
+        **{number: [3, 6, 12, 24] for number in ("1", "2", "16")},
+    }
+
+
 def test_an_interrupted_search_measures_nothing_twice(host: Host, tmp_path: Path) -> None:
     first = Table(host, speed)
     screening(first, tmp_path, record_of(tmp_path, host)).best(collectives(host, "serve"))
