@@ -15,7 +15,7 @@ INVENTORY = """
 defaults: {layers: [1], address: host.invalid}
 groups: {east: [a, b]}
 modes: {serve: {}, extract: {capture: true}}
-hosts: {a: {model: /nope}, b: {model: /nope}}
+hosts: {a: {model: /nope}, b: {model: /nope}, few: {model: /nope, gpus: 4}, alone: {model: /nope, tp: 1}}
 """
 
 WRONG: list[tuple[Task[Any], dict[str, Any], str]] = [
@@ -44,6 +44,18 @@ WRONG: list[tuple[Task[Any], dict[str, Any], str]] = [
     (results.export, {"folder": "x", "out": "y", "format": "zip"}, "There is no format 'zip'."),
     (results.verify, {"folder": "x", "hosts": "all"}, "say where --repair queues"),
     (tuning.diff_modes, {"host": "a", "first": "srve"}, "Did you mean 'serve'?"),
+    (tuning.bench, {"hosts": "all", "mode": "srve"}, "Did you mean 'serve'?"),
+    (tuning.bench, {"hosts": "all", "profile": "single,prefil"}, "There is no profile 'prefil'."),
+    (tuning.bench, {"hosts": "all", "repetitions": 0}, "--repetitions is at least 1, not 0."),
+    (tuning.bench, {"hosts": "all", "concurrency": "8,many"}, "'8,many' is no list of numbers."),
+    (tuning.bench, {"hosts": "all", "label": "../x"}, "label '../x' cannot be used"),
+    (tuning.bench, {"compare": "before"}, "--compare wants two results."),
+    (tuning.bench, {"compare": "before,after"}, "The result 'before' is not there."),
+    (tuning.tune, {"host": "few"}, "few gives 'main' 4 GPUs for tp 8."),
+    (tuning.tune, {"host": "alone"}, "alone runs 'main' with tp 1, so its ranks have nothing to say to each other."),
+    (tuning.tune, {"host": "a", "goal": "speed"}, "There is no goal 'speed'."),
+    (tuning.tune, {"host": "a", "repetitions": 3}, "--repetitions is at least 4, not 3."),
+    (tuning.tune, {"host": "a", "mode": "srve"}, "Did you mean 'serve'?"),
     (practice.practice, {"action": "upp"}, "The practice fleet cannot 'upp'."),
 ]
 
