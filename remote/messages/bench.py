@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from remote.messages.envelope import Message
 
 Profile = Literal["single", "prefill", "concurrent"]
 PROFILES: tuple[Profile, ...] = ("single", "prefill", "concurrent")
+
+
+def measured(values: list[float]) -> list[float]:
+    """Refuse what no measurement can come to: it will be divided by, and its logarithm taken."""
+    if not values or not all(math.isfinite(value) and value > 0 for value in values):
+        raise ValueError("a measurement has values, each a number above 0")
+    return values
 
 
 class Measurement(Message):
@@ -20,6 +28,8 @@ class Measurement(Message):
     unit: str
     better: Literal["higher", "lower"]
     values: list[float]
+
+    _measured = field_validator("values")(measured)
 
 
 class GpuCondition(Message):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from remote.messages.bench import measured
 from remote.messages.envelope import Message
 
 Operation = Literal["all_reduce", "all_gather"]
@@ -20,6 +21,8 @@ class Sample(Message):
     """What one rank contributes."""
     microseconds: list[float]
     """One value a repetition: the slowest rank's mean over the repetition's calls."""
+
+    _measured = field_validator("microseconds")(measured)
 
 
 class CollectiveChoice(Message):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from hosts.bench.compare import compare, differences, pool
 from hosts.bench.results import BenchResults
 from hosts.errors import UsageError
 from remote.messages.bench import BenchRequest, BenchResult, Measurement
+from remote.messages.tune import Sample
 
 
 def result(values: list[float], better: str = "higher", **changes: object) -> BenchResult:
@@ -102,10 +104,10 @@ def test_results_are_kept_under_their_label_and_never_overwritten(tmp_path: Path
 def test_a_pattern_stands_for_every_result_that_it_matches(tmp_path: Path) -> None:
     kept = BenchResults(tmp_path)
     for number in range(3):
-        kept.save(result([float(number)], label="before"))
+        kept.save(result([float(1 + number)], label="before"))
     kept.save(result([9.0], label="after"))
     found = kept.load_all("gpu1/before*")
-    assert sorted(each.measurements[0].values[0] for each in found) == [0.0, 1.0, 2.0]
+    assert sorted(each.measurements[0].values[0] for each in found) == [1.0, 2.0, 3.0]
     assert len(kept.load_all("after")) == 1
     with pytest.raises(UsageError, match=r"'gpu1/nothing\*' is not there"):
         kept.load_all("gpu1/nothing*")
@@ -118,3 +120,11 @@ def test_an_unknown_result_is_refused_with_what_there_is(tmp_path: Path) -> None
         kept.load("dormant")
     with pytest.raises(UsageError, match=r"label '\.\./x' cannot be used"):
         kept.save(result([1.0], label="../x"))
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [-1.0], [float("nan")], [1.0, float("inf")]])
+def test_what_cannot_have_been_measured_is_refused(values: list[float]) -> None:
+    with pytest.raises(ValidationError, match="each a number above 0"):
+        Measurement(name="decode", unit="tokens/s", better="higher", values=values)
+    with pytest.raises(ValidationError, match="each a number above 0"):
+        Sample(operation="all_reduce", size_bytes=1, microseconds=values)

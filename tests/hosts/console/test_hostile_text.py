@@ -93,6 +93,7 @@ SHOWN: dict[str, Shown] = {
     "attached": (AttachReport, lambda out, one: out.outcomes([one], attach.attached_line, attach.is_amiss)),
     "standing": (AttachReport, lambda out, one: show_standing(out, [one])),
     "bench": (BenchResult, lambda out, one: out.outcomes([one], bench.bench_line)),
+    "measurements": (BenchResult, lambda out, one: bench.show_measurements(out, [one])),
     "clean": (CleanResult, lambda out, one: out.outcomes([one], partial(disk.clean_line, dry_run=False))),
     "stored": (CleanResult, lambda out, one: disk.show_stored(out, [one])),
     "serve": (ServeResult, lambda out, one: out.outcomes([one], servers.server_line)),
