@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from typing import Literal
 
@@ -27,12 +26,13 @@ def tokens(goal: Goal) -> list[int]:
 def speedup(result: ScreenResult, against: ScreenResult) -> float:
     """Geometric mean over operations and sizes of the other's time over this one's; above 1 is faster.
 
-    A setting that crashed, hung or was refused scores 0.
+    A setting that crashed, hung or was refused scores 0, and so does one that measured nothing that the other did.
     """
     if result.status != "ok" or against.status != "ok":
         return 0.0
     times, others = _medians(result), _medians(against)
-    return math.exp(statistics.fmean(math.log(others[key] / times[key]) for key in times if key in others))
+    ratios = [others[key] / times[key] for key in times if key in others]
+    return statistics.geometric_mean(ratios) if ratios else 0.0
 
 
 def _medians(result: ScreenResult) -> dict[tuple[str, int], float]:

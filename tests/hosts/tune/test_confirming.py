@@ -51,6 +51,7 @@ class OneServerHost(Backend):
         super().__init__(host)
         self.runs, self.trouble = runs, trouble
         self.starts: list[tuple[str, str]] = []
+        self.waited: list[bool] = []
         self.has_record = runs is not None
 
     def open(self, argv: list[str]) -> Process:
@@ -72,6 +73,7 @@ class OneServerHost(Backend):
 
     def _serve(self, request: ServeRequest) -> ServeResult:
         (spec,) = request.servers
+        self.waited.append(request.wait_for_lock)
         wanted = (spec.mode, spec.env["NCCL_PROTO"])
         if wanted != self.runs:
             self.runs, self.has_record = None, True
@@ -150,6 +152,8 @@ def test_a_search_that_was_cut_off_goes_on_and_puts_back_what_ran_before_it(host
     record = confirm(later, tmp_path)
     assert len(record.entries[LL.key].trials) == 2
     assert later.starts == [("serve", "LL"), ("extract", "LL")]
+    assert backend.waited[0] is False
+    assert later.waited == [True, False, True]
     assert later.runs == ("extract", "LL")
 
 
