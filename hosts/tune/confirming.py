@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hosts.bench.serving import OneServer
-from hosts.errors import HostError
+from hosts.errors import HostError, RoostError
 from hosts.transport.backend import Backend
 from hosts.tune.grid import Setting, applied
 from hosts.tune.plan import Plan
@@ -89,7 +89,7 @@ class Confirming:
             return Trial(status="ok", result=self._backend.call("bench", request, BenchResult, deadline=patience))
         except ConnectionError:  # nothing about the setting: the search goes on when the host is back
             raise
-        except HostError as error:
+        except RoostError as error:  # a value that SGLang's parser refuses is a UsageError
             if error.kind == LOCKED:
                 raise
             return Trial(status=error.message)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hosts.bench.serving import OneServer, each_to_its_end
-from hosts.errors import ConnectionLostError, HostError
+from hosts.errors import ConnectionLostError, HostError, RoostError, UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host, Inventory, Mode
 from hosts.transport.backend import Backend
@@ -127,13 +127,16 @@ def test_the_host_ends_as_it_began(host: Host, tmp_path: Path, runs: tuple[str, 
     assert record_of(tmp_path, host).found is None
 
 
-def test_a_setting_whose_server_fails_is_on_record_and_not_tried_again(host: Host, tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [HostError("Server 'main' died: NCCL error."), UsageError("SGLang has no --x.")])
+def test_a_setting_whose_server_fails_is_on_record_and_not_tried_again(
+    host: Host, tmp_path: Path, error: RoostError
+) -> None:
     def trouble(protocol: str) -> None:
         if protocol == "Simple":
-            raise HostError("Server 'main' died: NCCL error.")
+            raise error
 
     backend = OneServerHost(host, None, trouble)
-    assert confirm(backend, tmp_path).entries[SIMPLE.key].trials[0].status == "Server 'main' died: NCCL error."
+    assert confirm(backend, tmp_path).entries[SIMPLE.key].trials[0].status == error.message
     again = OneServerHost(host, None)
     confirm(again, tmp_path)
     assert (backend.runs, again.starts) == (None, [])
