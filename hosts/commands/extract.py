@@ -28,6 +28,8 @@ from remote.messages.extract import (
     ExtractRequest,
     FenceRequest,
     FollowRequest,
+    ReopenRequest,
+    ReopenResult,
     RunRequest,
     RunStatus,
     ShardBatch,
@@ -54,6 +56,8 @@ class Started:
     """Lost hosts that could not be told, with the reason: they may go on with what is others' now."""
     idle: list[str] = field(default_factory=list)
     """Chosen hosts that have no share in the plan: nothing was started there."""
+    reopened: dict[str, ReopenResult] = field(default_factory=dict)
+    """Quarantined records that are open again, a host; empty where that was not asked for."""
 
 
 @dataclass
@@ -63,6 +67,8 @@ class Preview:
     plan: Plan
     given_away: dict[str, int]
     outcomes: list[Outcome[RunStatus]]
+    reopened: dict[str, ReopenResult]
+    """Quarantined records that would be open again, a host; empty where that was not asked for."""
 
 
 def newest_run(fleet: Fleet) -> str:
@@ -89,12 +95,13 @@ def start(
     *,
     then_stop: bool | None = None,
     delivered: Ranges | None = None,
+    reopen: ReopenRequest | None = None,
     on_progress: OnProgress | None = None,
 ) -> Started:
     """Give every host its share and start its extractor; one that runs already goes on with the newest share.
 
-    `delivered` are the records that the destination has. Raises UsageError where there is no plan; what goes wrong
-    on one host is that host's outcome.
+    `delivered` are the records that the destination has; `reopen` says which quarantined ones are tried again. Raises
+    UsageError where there is no plan; what goes wrong on one host is that host's outcome.
     """
     path = plan_path(fleet.inventory.path.absolute().parent, run)
     before = load(path)
@@ -104,15 +111,33 @@ def start(
     given_away = _given_away(before, plan)
     chosen = fleet.narrowed([host for host in fleet.hosts if host.name in folders])
     idle = [host.name for host in fleet.hosts if host.name not in folders]
-    outcomes = chosen.each(lambda backend: _start(backend, plan, folders[backend.host.name], then_stop, on_progress))
-    return Started(plan, outcomes, given_away, _fence(fleet, plan), idle)
+    reopened: dict[str, ReopenResult] = {}
+
+    def begin(backend: Backend) -> ExtractorState:
+        name = backend.host.name
+        _send(backend, plan, folders[name], on_progress)
+        if reopen is not None:
+            reopened[name] = backend.call("reopen", reopen, ReopenResult)
+        request = ExtractRequest(run=plan.run, epoch=plan.epoch, then_stop=then_stop)
+        return backend.call("extract", request, ExtractorState, deadline=START_DEADLINE_SECONDS)
+
+    return Started(plan, chosen.each(begin), given_away, _fence(fleet, plan), idle, reopened)
 
 
-def preview(fleet: Fleet, run: str, delivered: Ranges | None = None) -> Preview:
+def preview(fleet: Fleet, run: str, delivered: Ranges | None = None, reopen: ReopenRequest | None = None) -> Preview:
     """What `start` would do; writes nothing, and changes nothing on the hosts."""
     before = load(plan_path(fleet.inventory.path.absolute().parent, run))
     plan = _without_lost(fleet, before, delivered or [])
-    return Preview(plan, _given_away(before, plan), fleet.each(lambda backend: _standing(backend, run)))
+    reopened: dict[str, ReopenResult] = {}
+
+    def stand(backend: Backend) -> RunStatus:
+        standing = _standing(backend, run)
+        if reopen is not None and standing.run:
+            asked = reopen.model_copy(update={"dry_run": True})
+            reopened[backend.host.name] = backend.call("reopen", asked, ReopenResult)
+        return standing
+
+    return Preview(plan, _given_away(before, plan), fleet.each(stand), reopened)
 
 
 def _standing(backend: Backend, run: str) -> RunStatus:
@@ -200,9 +225,8 @@ def _descriptions(fleet: Fleet, plan: Plan) -> dict[str, bytes]:
     return {host: path.read_bytes() for host, path in paths.items() if path.exists()}
 
 
-def _start(
-    backend: Backend, plan: Plan, folder: Path, then_stop: bool | None, on_progress: OnProgress | None
-) -> ExtractorState:
+def _send(backend: Backend, plan: Plan, folder: Path, on_progress: OnProgress | None) -> None:
+    """Push a host its share of the plan's epoch."""
     host = backend.host
 
     def sent(done: int, total: int) -> None:
@@ -210,12 +234,6 @@ def _start(
             on_progress(host, Progress(text="sending its share", done=done, total=total, unit="bytes"))
 
     push(backend, folder, f"{host.workdir}/runs/{plan.run}/assignments/{plan.epoch}", sent, owner=DESCRIPTION)
-    return backend.call(
-        "extract",
-        ExtractRequest(run=plan.run, epoch=plan.epoch, then_stop=then_stop),
-        ExtractorState,
-        deadline=START_DEADLINE_SECONDS,
-    )
 
 
 def _fence(fleet: Fleet, plan: Plan) -> dict[str, str]:

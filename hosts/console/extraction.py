@@ -11,7 +11,7 @@ from hosts.console.text import duration, size
 from hosts.fleet import Outcome
 from hosts.plan.plan import Plan
 from remote.messages.envelope import Progress
-from remote.messages.extract import Counts, ExtractorState, RunStatus
+from remote.messages.extract import Counts, ExtractorState, ReopenResult, RunStatus
 from remote.messages.server import ServersResult
 
 COLUMNS = ("host", "servers", "run", "state", "records", "tokens", "tokens/s", "on disk", "left", "failed", "waited")
@@ -25,6 +25,8 @@ def show_start(output: Output, started: Started) -> None:
         output.note(f"{host} is left out: the undelivered of its {records:,} records go to the others.")
     for host, reason in started.unfenced.items():
         output.note(f"{host} could not be told that its records are others' now ({reason}).")
+    for host, reopened in started.reopened.items():
+        output.note(f"{host}: quarantined, and open again now: {_reopened(reopened)}.")
 
 
 def show_preview(output: Output, preview: Preview, wish: str) -> int:
@@ -32,6 +34,8 @@ def show_preview(output: Output, preview: Preview, wish: str) -> int:
     for host, records in preview.given_away.items():
         output.note(f"{host} would be left out: the undelivered of its {records:,} records would go to the others.")
     places = {id(outcome.value): outcome.host.name for outcome in preview.outcomes}
+    for host, reopened in preview.reopened.items():
+        output.note(f"{host}: quarantined, and would be open again: {_reopened(reopened)}.")
     return output.outcomes(
         preview.outcomes, lambda status: _preview_line(preview.plan, places[id(status)], status, wish)
     )
@@ -74,8 +78,8 @@ def end_line(status: RunStatus) -> str:
     said = f"{said}, {size(counts.bytes_done)}"
     if state.cause:
         said = f"{said}; {state.cause}"
-    causes = "; ".join(f"{count} with {cause!r}" for cause, count in status.causes.items())
-    return f"{said}; quarantined: {causes}" if causes else said
+    causes = _causes(status.causes)
+    return f"{said}; quarantined: {causes}. {_retry(state.run)}" if causes else said
 
 
 def has_failed(status: RunStatus) -> bool:
@@ -104,6 +108,8 @@ def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]]) -> None
                 output.note(f"{host}: {report.state.name}: {report.problem}")
         if value.run.records_flagged:
             output.note(f"{host}: {value.run.records_flagged} records have norms outside the run's band (kept).")
+    for run in sorted({value.run.run for _, value in good if value.run.causes}):
+        output.note(_retry(run))
 
 
 def _row(host: str, value: HostStatus) -> tuple[object, ...]:
@@ -128,6 +134,19 @@ def _row(host: str, value: HostStatus) -> tuple[object, ...]:
 
 def _servers(result: ServersResult) -> str:
     return ", ".join(f"{report.state.name} {report.state.status}" for report in result.servers) or "none"
+
+
+def _reopened(reopened: ReopenResult) -> str:
+    return f"{reopened.records:,}" + (f" ({_causes(reopened.causes)})" if reopened.causes else "")
+
+
+def _retry(run: str) -> str:
+    command = f"inv extract --hosts all --run {run} --retry-quarantined"
+    return f"Once the cause is mended, `{command}` tries the quarantined records again."
+
+
+def _causes(causes: dict[str, int]) -> str:
+    return "; ".join(f"{count} with {cause!r}" for cause, count in causes.items())
 
 
 def _finished(counts: Counts) -> int:

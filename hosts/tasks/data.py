@@ -16,7 +16,7 @@ from hosts.console.live import live_lines
 from hosts.console.output import EXIT_FAILED
 from hosts.errors import UsageError
 from hosts.tasks.places import PLACES, demand, places, show_places
-from hosts.tasks.session import JSON, TARGET, finish, roost_task, session
+from hosts.tasks.session import JSON, TARGET, finish, indices, roost_task, session
 from hosts.transport.backend import Backend
 from remote.messages.dataset import InspectRequest, PrepareRequest, PrepareResult
 
@@ -120,12 +120,12 @@ def inspect(
     """Show records of a dataset as a trainer sees them, the tokens under the loss coloured."""
     with places(host, hosts, inventory, json) as (fleet, output):
         demand("inv inspect --dataset data/kimi --records 0,17", dataset=dataset)
-        indices = _indices(records)
+        wanted = indices(records)
 
         def one(backend: Backend) -> preparing.Inspected:
             path = preparing.local_path(backend.host, dataset)
             request = InspectRequest(
-                dataset=path, indices=indices, tokenizer=tokenizer, trust_remote_code=trust_remote_code
+                dataset=path, indices=wanted, tokenizer=tokenizer, trust_remote_code=trust_remote_code
             )
             return preparing.inspect(backend, request)
 
@@ -193,10 +193,3 @@ def _day(text: str) -> str:
         return datetime.date.fromisoformat(text).isoformat() if text else ""
     except ValueError as error:
         raise UsageError(f"--date {text!r} is not a day such as 2026-01-31.") from error
-
-
-def _indices(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError as error:
-        raise UsageError(f"--records {text!r} is not a list of indices such as 0,17,203.") from error

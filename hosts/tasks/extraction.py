@@ -23,8 +23,8 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome
 from hosts.tasks.notifying import NOTIFY, Teller
 from hosts.tasks.runs import chosen_run
-from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
-from remote.messages.extract import RunStatus
+from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, indices, roost_task, session
+from remote.messages.extract import ReopenRequest, RunStatus
 
 _RUN = {"run": "name of the run (default: the one planned last)"}
 
@@ -39,6 +39,8 @@ _RUN = {"run": "name of the run (default: the one planned last)"}
     pause="take no further records until --resume",
     resume="go on after --pause",
     stop="finish what is in flight and end; a later inv extract resumes",
+    retry_quarantined="first open quarantined records again, once their cause is mended",
+    records="of these, the ones with such indices alone, as in 0,17,203",
     to="folder that the run is pulled to: what it has of a lost host's share is not done again",
     then="'stop': end the servers when a host's share is complete",
 )
@@ -51,6 +53,8 @@ def extract(
     pause: bool = False,
     resume: bool = False,
     stop: bool = False,
+    retry_quarantined: bool = False,
+    records: str = "",
     to: str = "",
     then: str = "",
     notify: bool = False,
@@ -66,9 +70,14 @@ def extract(
         wishes = [name for name, wish in (("pause", pause), ("resume", resume), ("stop", stop)) if wish]
         if len(wishes) > 1 or then not in ("", "stop"):
             raise UsageError("Give one of --pause, --resume and --stop; --then knows only 'stop'.")
+        if retry_quarantined and wishes:
+            raise UsageError(f"--retry-quarantined starts the extraction or goes on with it; leave out --{wishes[0]}.")
+        if records and not retry_quarantined:
+            raise UsageError("--records names some of the records that --retry-quarantined opens again; give both.")
         run = chosen_run(fleet, output, run)
+        reopen = ReopenRequest(run=run, indices=indices(records)) if retry_quarantined else None
         if dry_run:
-            preview = extraction.preview(fleet, run, extraction.delivered_to(Path(to)) if to else [])
+            preview = extraction.preview(fleet, run, extraction.delivered_to(Path(to)) if to else [], reopen)
             finish(show_preview(output, preview, "".join(wishes)))
             return
         teller = Teller(fleet, output, f"run {run}", "finished", end_line, has_failed) if notify else None
@@ -78,7 +87,9 @@ def extract(
         with live_lines(output, fleet) as lines:
             delivered = extraction.delivered_to(Path(to)) if to else []
             then_stop = True if then else None
-            started = extraction.start(fleet, run, then_stop=then_stop, delivered=delivered, on_progress=lines)
+            started = extraction.start(
+                fleet, run, then_stop=then_stop, delivered=delivered, reopen=reopen, on_progress=lines
+            )
         show_start(output, started)
         if detach or not any(outcome.ok for outcome in started.outcomes):
             finish(output.outcomes(started.outcomes, start_line))

@@ -76,6 +76,14 @@ def session(host: str | None, hosts: str | None, inventory: str | None, json: bo
             fleet.close()
 
 
+def indices(text: str) -> list[int]:
+    """What `--records` names; raises UsageError where it is no list of indices."""
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise UsageError(f"--records {text!r} is not a list of indices such as 0,17,203.") from error
+
+
 def finish(code: int) -> None:
     """End the task with its exit code."""
     if code:

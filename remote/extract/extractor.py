@@ -27,7 +27,7 @@ from remote.extract.ledger import Ledger
 from remote.extract.leftovers import sweep
 from remote.extract.parity import Parity
 from remote.extract.progress import Progress
-from remote.extract.session import Opened, check_server, open_positions
+from remote.extract.session import Opened, check_server, counted, open_positions
 from remote.extract.watch import Watch
 from remote.messages.extract import ExtractorState, ExtractorStatus
 from remote.paths import RunPaths, Workdir
@@ -123,8 +123,10 @@ class Extractor:
         if self._ending or self._judgement.fatal is not None:
             return True
         if not len(self._backlog):
+            self._sweep()  # a record that is tried anew in this session comes under the ids that it had
             with Ledger(self._paths.ledger) as ledger:
                 self._backlog.add(open_positions(ledger, self._work))
+                self._progress.state.counts = counted(ledger, self._work)
         return not len(self._backlog)
 
     def _observe(self, http: aiohttp.ClientSession) -> None:

@@ -1,7 +1,7 @@
 """A run's ledger: which records are finished on this host, with their digests. The only owner of its schema.
 
-Runs on the host. The extractor writes it; the verbs `status`, `shards`, `requeue` and `freed` read it and change
-single rows, from other processes and at any time. A row is committed after its shard is durable, never before.
+Runs on the host. The extractor writes it; the verbs `status`, `shards`, `requeue`, `reopen` and `freed` read it and
+change single rows, from other processes and at any time. A row is committed after its shard is durable, never before.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ CREATE TABLE IF NOT EXISTS records (
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS sessions (nonce TEXT PRIMARY KEY, started_at REAL NOT NULL);
 """
+_REOPENED = """
+CREATE TABLE IF NOT EXISTS reopened (idx INTEGER, cause TEXT, attempts INTEGER, quarantined_at REAL, reopened_at REAL)
+"""
+"""Made when it is first needed: a ledger that an older Roost began lacks it, and with it stays readable by that one."""
 _BUSY_SECONDS = 30.0
 _CHUNK = 500
 """Indices per statement; SQLite's default limit on parameters is 999 in old builds."""
@@ -140,6 +144,10 @@ class Ledger:
         query = "SELECT cause, COUNT(*) FROM records WHERE state = 'quarantined' GROUP BY cause ORDER BY 2 DESC"
         return dict(self._db.execute(query).fetchall())
 
+    def quarantined(self) -> dict[int, str]:
+        """Indices of the quarantined records, with their causes."""
+        return dict(self._db.execute("SELECT idx, cause FROM records WHERE state = 'quarantined'").fetchall())
+
     def flagged(self) -> int:
         """How many kept records carry a flag."""
         (count,) = self._db.execute("SELECT COUNT(*) FROM records WHERE flag IS NOT NULL").fetchone()
@@ -153,7 +161,14 @@ class Ledger:
 
     def forget(self, indices: Iterable[int]) -> int:
         """Delete rows, so that their records are open again; returns how many there were."""
-        return self._change("DELETE FROM records WHERE idx IN ({marks})", indices)
+        return self._change(indices, "DELETE FROM records WHERE idx IN ({marks})")
+
+    def reopen(self, indices: Iterable[int]) -> int:
+        """Open these records again where they are quarantined, and keep why they were; returns how many there were."""
+        self._db.execute(_REOPENED)
+        which = "FROM records WHERE state = 'quarantined' AND idx IN ({marks})"
+        kept = f"INSERT INTO reopened SELECT idx, cause, attempts, finished_at, {time.time()} {which}"
+        return self._change(indices, kept, f"DELETE {which}")
 
     def free(self, records: Iterable[tuple[int, str]]) -> int:
         """Mark finished records (index, digest) as delivered and deleted here; returns how many were `done`.
@@ -224,14 +239,16 @@ class Ledger:
             raise
         self._db.execute("COMMIT")
 
-    def _change(self, statement: str, indices: Iterable[int]) -> int:
+    def _change(self, indices: Iterable[int], *statements: str) -> int:
+        """Execute the statements on these indices, all or nothing; returns how many rows the last one changed."""
         wanted = list(indices)
         changed = 0
         with self._transaction():
             for start in range(0, len(wanted), _CHUNK):
                 chunk = wanted[start : start + _CHUNK]
                 marks = ",".join("?" * len(chunk))
-                changed += self._db.execute(statement.format(marks=marks), chunk).rowcount
+                counts = [self._db.execute(one.format(marks=marks), chunk).rowcount for one in statements]
+                changed += counts[-1]
         return changed
 
 

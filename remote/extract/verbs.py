@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from remote.context import Context
@@ -27,6 +28,8 @@ from remote.messages.extract import (
     FreedRequest,
     IndicesRequest,
     IndicesResult,
+    ReopenRequest,
+    ReopenResult,
     RunRequest,
     RunStatus,
     ShardBatch,
@@ -102,6 +105,19 @@ def requeue(request: IndicesRequest, context: Context) -> IndicesResult:
     freed = _delete_shards(paths, request.indices)
     with Ledger(paths.ledger) as ledger:
         return IndicesResult(records=ledger.forget(request.indices), freed_bytes=freed)
+
+
+def reopen(request: ReopenRequest, context: Context) -> ReopenResult:
+    """The verb `reopen`: quarantined records are open again; the ledger keeps why each was not done."""
+    paths = _known(context, request.run)
+    if not paths.ledger.exists():
+        return ReopenResult()
+    with Ledger(paths.ledger) as ledger:
+        quarantined = ledger.quarantined()
+        chosen = quarantined.keys() & set(request.indices) if request.indices else quarantined.keys()
+        if not request.dry_run:
+            ledger.reopen(chosen)
+    return ReopenResult(records=len(chosen), causes=Counter(quarantined[index] for index in chosen))
 
 
 def freed(request: FreedRequest, context: Context) -> IndicesResult:

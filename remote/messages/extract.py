@@ -224,6 +224,22 @@ class IndicesRequest(Message):
     indices: list[int]
 
 
+class ReopenRequest(Message):
+    """Open quarantined records of one run again, so that the next session tries them anew."""
+
+    run: str
+    indices: list[int] = Field(default_factory=list)
+    """These alone; none means all."""
+    dry_run: bool = False
+
+
+class ReopenResult(Message):
+    """How many records that were, and why they had been quarantined, with how often each cause occurs."""
+
+    records: int = 0
+    causes: dict[str, int] = Field(default_factory=dict)
+
+
 class Delivered(Message):
     """A record whose bytes are durable elsewhere; another record of the same index is not meant."""
 

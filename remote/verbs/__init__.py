@@ -30,6 +30,7 @@ VERBS: dict[str, str] = {
     "logs": "remote.logs.verb:logs",
     "prepare": "remote.data.prepare:prepare",
     "prospect": "remote.data.prospect:prospect",
+    "reopen": "remote.extract.verbs:reopen",
     "requeue": "remote.extract.verbs:requeue",
     "screen": "remote.tune.screen:screen",
     "serve": "remote.servers.serve:serve",

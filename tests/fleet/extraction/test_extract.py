@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,24 @@ def test_what_the_destination_has_is_not_given_to_anyone_again(site: Site) -> No
     assert set(server.seen()) == {str(index) for index in range(len(LENGTHS))} - {
         str(index) for index in ranges.indices(delivered)
     }
+
+
+def test_quarantined_records_are_named_with_the_command_that_tries_them_again(site: Site, clone: Path) -> None:
+    site.serve("a", faults={"3": ["nonfinite"]})
+    site.serve("b")
+    typed = [str(clone / ".venv/bin/inv"), "extract", "--hosts", "all", "--inventory", str(site.inventory)]
+
+    def said(*words: str) -> str:
+        ended = subprocess.run([*typed, *words], cwd=clone, capture_output=True, text=True, timeout=120, check=False)
+        return ended.stdout + ended.stderr
+
+    retry = f"inv extract --hosts all --run {RUN} --retry-quarantined"
+    assert f"`{retry}` tries the quarantined records again" in said()
+    assert "a: quarantined, and would be open again: 1 (1 with" in said("--retry-quarantined", "--dry-run")
+    assert finished(site.fleet())["a"] & {3} == set()
+    site.servers["a"].set_faults({})
+    assert "a: quarantined, and open again now: 1 (1 with" in said("--retry-quarantined", "--records", "3")
+    assert 3 in finished(site.fleet())["a"]
 
 
 def test_a_run_that_is_delivered_whole_has_nothing_to_extract_for_those_who_stay(site: Site) -> None:

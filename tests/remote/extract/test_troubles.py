@@ -12,8 +12,9 @@ from remote.errors import HostError, RoostError, UsageError
 from remote.extract import attempt, conditions, extractor, judgement
 from remote.extract.progress import read_state
 from remote.extract.store import store
-from remote.messages.extract import ExtractorState
-from tests.remote.extract.conftest import Host, identity
+from remote.extract.verbs import reopen
+from remote.messages.extract import ExtractorState, ReopenRequest
+from tests.remote.extract.conftest import RUN, Host, identity
 from tests.remote.extract.standin_process import until
 
 
@@ -86,6 +87,20 @@ def test_a_record_that_kills_the_server_is_found_out_and_the_others_are_not_blam
     assert host.states()[7] == "quarantined"
     (cause,) = host.causes()
     assert "died each of 3 times, at last with it alone" in cause
+
+
+def test_a_record_that_is_opened_again_while_its_session_goes_on_is_done_in_it(
+    host: Host, running: Callable[[Host], Running]
+) -> None:
+    """Its tries have the request ids that they had before, and what capture said of those still lies there."""
+    server = host.serve(faults={"3": ["error"]}, delay=0.02)
+    host.assign([16] * 60, in_flight_tokens=16)
+    run = running(host)
+    until(lambda: host.states().get(3) == "quarantined", "the quarantine")
+    server.set_faults({})
+    assert reopen(ReopenRequest(run=RUN), host.context).records == 1
+    counts = run.end().counts
+    assert (counts.done, counts.quarantined) == (60, 0)
 
 
 def test_a_request_that_hangs_is_taken_back_and_tried_again(host: Host) -> None:

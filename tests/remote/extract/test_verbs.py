@@ -13,13 +13,14 @@ import pytest
 from remote.context import Context
 from remote.errors import HostError, UsageError
 from remote.extract.ledger import Ledger, Row
-from remote.extract.verbs import fence, freed, requeue, shards, status
+from remote.extract.verbs import fence, freed, reopen, requeue, shards, status
 from remote.messages.capture import CaptureStatus
 from remote.messages.extract import (
     Delivered,
     FenceRequest,
     FreedRequest,
     IndicesRequest,
+    ReopenRequest,
     RunRequest,
     ShardBatch,
     ShardsRequest,
@@ -107,6 +108,42 @@ def test_a_fenced_host_has_nothing_left_to_do_and_keeps_what_it_has(done: Host) 
     requeue(IndicesRequest(run=RUN, indices=[1]), done.context)
     assert done.extract().epoch == 5
     assert 1 not in done.states()
+
+
+@pytest.fixture
+def quarantined(host: Host) -> Host:
+    """A host that did ten records except 3 and 5, whose dumps were not finite; its server is sound by now."""
+    server = host.serve(faults={"3": ["nonfinite"], "5": ["nonfinite"]})
+    host.assign([8] * 10, max_attempts=1)
+    host.extract()
+    server.set_faults({})
+    return host
+
+
+def test_quarantined_records_are_counted_by_a_dry_run_opened_by_name_or_all_and_done_then(quarantined: Host) -> None:
+    (cause,) = quarantined.causes()
+    told = reopen(ReopenRequest(run=RUN, dry_run=True), quarantined.context)
+    assert (told.records, told.causes, len(quarantined.states())) == (2, {cause: 2}, 10)
+    assert reopen(ReopenRequest(run=RUN, indices=[3, 4, 99]), quarantined.context).records == 1
+    assert set(range(10)) - set(quarantined.states()) == {3}
+    assert reopen(ReopenRequest(run=RUN), quarantined.context).records == 1
+    assert quarantined.extract().counts.done == 10
+    assert reopen(ReopenRequest(run=RUN), quarantined.context).records == 0
+
+
+def test_why_a_record_was_quarantined_stays_in_the_ledger_when_it_is_opened_again(quarantined: Host) -> None:
+    (cause,) = quarantined.causes()
+    reopen(ReopenRequest(run=RUN, indices=[5]), quarantined.context)
+    quarantined.extract()
+    with sqlite3.connect(quarantined.paths.ledger) as db:
+        assert db.execute("SELECT idx, cause, attempts FROM reopened").fetchall() == [(5, cause, 1)]
+    assert quarantined.causes() == {cause: 1}
+
+
+def test_a_run_that_has_not_begun_has_nothing_to_open_and_gets_no_ledger(host: Host) -> None:
+    host.assign([8])
+    assert reopen(ReopenRequest(run=RUN), host.context).records == 0
+    assert not host.paths.ledger.exists()
 
 
 def test_status_of_a_host_without_a_run_is_an_answer_and_an_unknown_run_a_usage_error(host: Host) -> None:
