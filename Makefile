@@ -10,6 +10,8 @@ SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 FAST := not ssh and not engine and not reader and not namespaces
 
 .DEFAULT_GOAL := help
+# The two venvs side by side, and lint while the engine's is still being built.
+MAKEFLAGS += --jobs=2
 .PHONY: help system venv engine readers demo practice-up practice-down test test-fast faults lint clean
 
 help: ## what each target does
