@@ -46,7 +46,7 @@ def bench(request: BenchRequest, context: Context) -> BenchResult:
     begun = time.time()
 
     def on_run(done: int) -> None:
-        repetition = done // len(wanted)
+        repetition = min(done // len(wanted), request.repetitions)
         text = f"repetition {repetition} of {request.repetitions}" if repetition else "warming up"
         context.report.progress(text, done=done, total=len(runs), unit="runs")
         # A GPU that was slowed down under load may be well again at the end.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,7 +60,8 @@ def visitors(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_ready_server_is_measured_by_sglangs_own_load_generator(
     cpu_server: Callable[..., CpuServer], tiny_model_path: Path, tmp_path: Path
 ) -> None:
-    context = Context(Workdir(tmp_path), Report(io.StringIO()))
+    said = io.StringIO()
+    context = Context(Workdir(tmp_path), Report(said))
     records.save(context.workdir.server("main"), ready(cpu_server(), tiny_model_path))
     request = BenchRequest(
         profiles=["single", "prefill"], repetitions=2, prompt_tokens=16, output_tokens=4, prefill_lengths=[16, 8192]
@@ -78,6 +80,7 @@ def test_a_ready_server_is_measured_by_sglangs_own_load_generator(
     ]
     assert (result.sglang, result.torch, result.capture) == ("0.5.23", torch.__version__, "none")
     assert result.request == request
+    assert json.loads(said.getvalue().splitlines()[-1])["text"] == "repetition 2 of 2"
 
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_moe"])
