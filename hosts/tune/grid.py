@@ -13,14 +13,15 @@ from hosts.inventory.servers import find_mode
 
 DEFAULT_GRID: dict[str, list[FlagValue]] = {
     "NCCL_PROTO": ["LL", "LL128", "Simple"],
-    "NCCL_ALGO": ["Ring", "Tree"],
+    "NCCL_ALGO": ["Ring", "Ring;allreduce:Tree"],
     "NCCL_P2P_LEVEL": ["NVL", "SYS"],
     "NCCL_MAX_NCHANNELS": [8, 16, 32],
     "NCCL_BUFFSIZE": [4194304, 16777216],
     "NCCL_NTHREADS": [256, 512],
     "disable-custom-all-reduce": [True, False],
 }
-"""NVLS is left out: on hosts whose GPUs are shared it can put all of them out of service."""
+"""NVLS is left out: on hosts whose GPUs are shared it can put all of them out of service. Tree is asked for by
+function (NCCL 2.24 and later): for all functions NCCL 2.28 refuses it, since an all-gather has no tree."""
 
 FORBIDDEN = {"NCCL_NVLS_ENABLE"}
 
