@@ -166,6 +166,11 @@ class Harvest:
 
 def _store_parts(found: Found, shard: Path, expected: Expected) -> Stored:
     dump = found.whole
-    if len(found.parts) > 1 and not dump.exists():
-        join(found.parts, dump)
-    return store(dump, shard, expected)
+    try:
+        if len(found.parts) > 1 and not dump.exists():
+            join(found.parts, dump)
+        return store(dump, shard, expected)
+    except FileNotFoundError as error:
+        if all(part.exists() for part in found.parts):
+            raise
+        raise ServerGoneError("The dump was removed before it was collected: its server was stopped.") from error

@@ -7,6 +7,7 @@ and commit. It starts nothing new while something holds it back, and always lets
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +25,7 @@ from remote.extract.conditions import CAUSE_BYTES, Conditions, room_bytes
 from remote.extract.endpoint import Budget, Endpoint, endpoints
 from remote.extract.judgement import DEATHS_ALONE, TRY_ERRORS, Judgement
 from remote.extract.ledger import Ledger
-from remote.extract.leftovers import sweep
+from remote.extract.leftovers import Leftovers
 from remote.extract.parity import Parity
 from remote.extract.progress import Progress
 from remote.extract.session import Opened, check_server, counted, open_positions
@@ -49,6 +50,7 @@ class Extractor:
         self._backlog = Backlog(opened.positions)
         self._progress = Progress(paths.state, assignment.run, assignment.epoch, opened.counts)
         self._dumps: dict[Path, Budget] = {}
+        self._leftovers = Leftovers(workdir, paths, opened.nonces | {opened.nonce})
         self._flying: dict[asyncio.Task[None], tuple[Task, str]] = {}
         self._canaries = Canaries()
         self._ending = False
@@ -105,6 +107,7 @@ class Extractor:
                     self._send()
                 await self._wait()
             await self._canaries.finish()
+            self._find_dumps()
             self._sweep()
         self._hear_canaries()
         if self._judgement.fatal is not None:
@@ -248,11 +251,19 @@ class Extractor:
         except RoostError as error:
             self._judgement.end(error)
 
+    def _find_dumps(self) -> None:
+        """Also where this session had nothing to send: one that was killed may have left a record's dump behind."""
+        for endpoint in self._endpoints:
+            with contextlib.suppress(RoostError):
+                endpoint.refresh()
+                if endpoint.ready:
+                    self._dumps.setdefault(endpoint.dump_dir, Budget(0))
+
     def _sweep(self) -> None:
         self._swept_at = time.monotonic()
         in_flight = {rid for _, rid in self._flying.values()}
         for directory in self._dumps:
-            sweep(directory, self._opened.nonces | {self._opened.nonce}, in_flight)
+            self._leftovers.sweep(directory, in_flight)
 
     async def _leave(self, status: ExtractorStatus, cause: str = "") -> ExtractorState:
         self._progress.say(status, cause)

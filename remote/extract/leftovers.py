@@ -1,30 +1,54 @@
-"""Dumps that nobody waits for any more: of earlier sessions, and of tries that were given up.
+"""Dumps that nobody waits for any more: of earlier sessions, of tries that were given up, of runs that lie still.
 
 Runs on the host, called by the extractor. Deletes only inside a directory that capture marked as Roost's, and there
-only files whose request id carries a nonce of this very run.
+only files whose request id carries a nonce of this host's runs that no other extractor is at work on.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection
 from pathlib import Path
 
 from remote.capture.request_id import RequestId
+from remote.extract.lock import is_locked
 from remote.extract.names import request_of
+from remote.paths import RunPaths, Workdir
 
 MARK = ".roost"
+_PREFIX_CHARS = 16
 
 
-def sweep(directory: Path, nonces: Collection[str], in_flight: Collection[str]) -> int:
-    """Delete this run's dumps whose id is not in flight; returns how many files went."""
-    if not (directory / MARK).exists():
-        return 0
-    removed = 0
-    for name in os.listdir(directory):  # noqa: PTH208 -- names alone
-        rid = request_of(name)
-        found = RequestId.parse(rid)
-        if found is not None and found.nonce in nonces and rid not in in_flight:
-            (directory / name).unlink(missing_ok=True)
-            removed += 1
-    return removed
+def nonce_prefix(paths: RunPaths) -> str:
+    """How the nonce of every session of this run begins: its dumps can be told although its ledger is lost."""
+    return hashlib.blake2b(os.fsencode(paths.root.resolve()), digest_size=_PREFIX_CHARS // 2).hexdigest()
+
+
+class Leftovers:
+    """What one session may remove; `nonces` are those that the run's ledger knows."""
+
+    def __init__(self, workdir: Workdir, paths: RunPaths, nonces: Collection[str]) -> None:
+        self._workdir, self._paths, self._nonces = workdir, paths, nonces
+
+    def sweep(self, directory: Path, in_flight: Collection[str]) -> int:
+        """Delete the dumps whose id is not in flight; returns how many files went."""
+        if not (directory / MARK).exists():
+            return 0
+        names = os.listdir(directory)  # noqa: PTH208 -- names alone
+        prefixes = self._prefixes()  # asked later: whoever begins to work now has written none of these names
+        removed = 0
+        for name in names:
+            rid = request_of(name)
+            found = RequestId.parse(rid)
+            if found is None or rid in in_flight:
+                continue
+            if found.nonce in self._nonces or found.nonce[:_PREFIX_CHARS] in prefixes:
+                (directory / name).unlink(missing_ok=True)
+                removed += 1
+        return removed
+
+    def _prefixes(self) -> set[str]:
+        """Of this very run, and of those that have no extractor."""
+        runs = [RunPaths(path) for path in self._workdir.runs.iterdir()]
+        return {nonce_prefix(run) for run in [self._paths, *(run for run in runs if not is_locked(run))]}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from remote.errors import UsageError
 from remote.extract.assignment import Work
 from remote.extract.ledger import Ledger, Row
+from remote.extract.leftovers import nonce_prefix
 from remote.files import ASIDE, make_directory
 from remote.messages.extract import Counts, Identity
 from remote.messages.server import ServerState
@@ -34,7 +35,7 @@ class Opened:
 def begin(paths: RunPaths, work: Work) -> Opened:
     """Check the identity, reconcile shards with rows, refuse what no server can take, and list what is open."""
     make_directory(paths.shards)
-    nonce = secrets.token_hex(6)
+    nonce = nonce_prefix(paths) + secrets.token_hex(6)
     with Ledger(paths.ledger) as ledger:
         check_identity(ledger, paths.root.name, work.assignment.identity)
         reconcile(ledger, paths)

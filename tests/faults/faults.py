@@ -105,6 +105,8 @@ class Fault:
     """Strikes while the extraction is being started."""
     quarantines: bool = False
     """Some records end in quarantine instead of at the destination."""
+    damages: str = ""
+    """A file that `inv status` may name instead of answering for the victim."""
     refusal: str = ""
     """Words that the interrupted command must say."""
 
@@ -146,9 +148,9 @@ FAULTS = (
     Fault("mute-sshd", "extract", mute, unmute, unreachable=True),
     Fault("two-operators", "extract", second_extract),
     Fault("kill-inv-extract", "extract", killed_while_starting, moments=(RANDOM,), begins=True),
-    Fault("corrupt-ledger", "extract", damage_ledger, move_ledger_away),
-    Fault("corrupt-assignment", "extract", damage_assignment),
-    Fault("corrupt-states", "extract", damage_states, restart_server),
+    Fault("corrupt-ledger", "extract", damage_ledger, move_ledger_away, damages="ledger.sqlite"),
+    Fault("corrupt-assignment", "extract", damage_assignment, damages="assignment.json"),
+    Fault("corrupt-states", "extract", damage_states, restart_server, damages="state.json"),
     Fault("corrupt-payload", "extract", damage_payload),
     Fault("corrupt-plan", "extract", damage_plan, plan_again),
     Fault("noisy-bashrc", "extract", shell(NOISY), restore=plain_shell, moments=(BEFORE,)),

@@ -168,7 +168,7 @@ class FaultFleet:
 
     def end(self) -> list[str]:
         """`inv stop` and `inv clean` of everything; what is left over on the boxes after that."""
-        left = self.clean()
+        left = [f"{path}, before inv stop" for path in self.clean()]
         with self.connected() as fleet:
             stopped = stop(fleet, names=[], grace_seconds=5.0)
             cleaned = clean(fleet, names=[PATTERN_RUN], older_than_days=0, force=True)

@@ -10,6 +10,8 @@ import pytest
 
 from remote.errors import HostError, RoostError, UsageError
 from remote.extract import attempt, conditions, extractor, judgement
+from remote.extract.leftovers import nonce_prefix
+from remote.extract.lock import run_lock
 from remote.extract.progress import read_state
 from remote.extract.store import store
 from remote.extract.verbs import reopen
@@ -238,6 +240,59 @@ def test_leftovers_of_this_run_go_and_those_of_others_stay(host: Host) -> None:
     host.assign([16] * 4, epoch=2)
     host.extract()
     assert host.dumps() == sorted(others)
+
+
+def test_a_session_with_nothing_to_send_removes_what_a_killed_one_left(host: Host) -> None:
+    host.serve()
+    host.assign([16] * 3)
+    host.extract()
+    (nonce,) = _nonces(host)
+    (host.dump_dir / f"roost.{nonce}.2.1.16.safetensors").write_bytes(b"committed, and not removed any more")
+    assert host.extract().status == "complete"
+    assert host.dumps() == []
+
+
+def test_dumps_of_a_session_whose_ledger_is_lost_do_not_fill_the_ram_disk(host: Host) -> None:
+    host.serve()
+    host.assign([16] * 3)
+    host.extract()
+    (nonce,) = _nonces(host)
+    for left in host.paths.root.glob("ledger.sqlite*"):
+        left.unlink()
+    (host.dump_dir / f"roost.{nonce}.1.1.16.safetensors").write_bytes(b"came after its extractor was killed")
+    assert host.extract().counts.done == 3
+    assert host.dumps() == []
+
+
+def test_dumps_of_another_run_go_once_nobody_is_at_work_on_it(host: Host) -> None:
+    host.serve()
+    other = host.workdir.run("other")
+    left = f"roost.{nonce_prefix(other)}aaaa.1.1.16.safetensors"
+    with run_lock(other):
+        (host.dump_dir / left).write_bytes(b"x")
+        host.assign([16] * 3)
+        host.extract()
+        assert host.dumps() == [left]
+    host.extract()
+    assert host.dumps() == []
+
+
+def test_a_dump_that_inv_stop_removed_before_it_was_collected_costs_a_try_and_not_the_run(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone: list[Path] = []
+
+    def late(dump: Path, shard: Path, expected: object) -> object:
+        if not gone:
+            gone.append(dump)
+            dump.unlink()
+        return store(dump, shard, expected)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(attempt, "store", late)
+    host.serve()
+    host.assign([16] * 3)
+    state = host.extract()
+    assert (state.counts.done, state.retries) == (3, 1)
 
 
 def test_shards_without_a_row_go_and_rows_without_their_shard_are_done_again(host: Host) -> None:
