@@ -1,4 +1,4 @@
-"""Run under a venv with Model-Optimizer: `modelopt_offline.py DATA` reads every dump with its offline dataset."""
+"""Run under a venv with Model-Optimizer: `modelopt_offline.py DATA…` reads every dump with its offline dataset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from pathlib import Path
 from modelopt.torch.speculative.eagle.utils import OfflineSupervisedDataset
 
 
-def main(folder: str) -> None:
+def main(*folders: str) -> None:
+    print(json.dumps([answer(folder) for folder in folders]))
+
+
+def answer(folder: str) -> dict[str, object]:
     files = sorted(map(str, Path(folder).glob("*.pt")))
     dataset = OfflineSupervisedDataset(files, answer_only_loss=True)
     records = [
@@ -23,7 +27,7 @@ def main(folder: str) -> None:
         }
         for sample in (dataset[place] for place in range(len(dataset)))
     ]
-    print(json.dumps({"records": records}))
+    return {"records": records}
 
 
 if __name__ == "__main__":

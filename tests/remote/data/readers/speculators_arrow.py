@@ -1,6 +1,6 @@
-"""Run under speculators 0.9: `speculators_arrow.py DATASET VERIFIER` loads every record, then trains two steps.
+"""Run under speculators 0.9: `speculators_arrow.py VERIFIER DATASET…` loads every record, then trains two steps.
 
-Prints one JSON line: for each record digests of what the loader returns, and the loss before and after the step.
+Prints one JSON line with an answer a dataset: digests of what the loader returns for each record, and the losses.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ from transformers import LlamaConfig
 warnings.simplefilter("error", UserWarning)
 
 
-def main(folder: str, verifier: str) -> None:
+def main(verifier: str, *folders: str) -> None:
+    print(json.dumps([answer(folder, verifier) for folder in folders]))
+
+
+def answer(folder: str, verifier: str) -> dict[str, object]:
     dataset = ArrowDataset(max_len=512, datapath=folder, on_missing="raise", hidden_states_dtype=torch.float32)
     samples = [dataset[index] for index in range(len(dataset))]
-    print(json.dumps({"records": [summary(sample) for sample in samples], "losses": train(samples, verifier)}))
+    return {"records": [summary(sample) for sample in samples], "losses": train(samples, verifier)}
 
 
 def summary(sample: dict[str, torch.Tensor]) -> dict[str, object]:
