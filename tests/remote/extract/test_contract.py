@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import shutil
+import signal
 import socket
 import tempfile
 import uuid
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import aiohttp
 import numpy as np
+import psutil
 import pytest
 from safetensors import safe_open
 
@@ -25,21 +28,24 @@ from remote.capture.request_id import RequestId
 from remote.context import Context
 from remote.extract.client import Answer, Client, RefusedError, ServerGoneError
 from remote.extract.dump import Expected
-from remote.extract.launch import run_here
+from remote.extract.launch import extract, run_here
 from remote.extract.ledger import Ledger
+from remote.extract.lock import is_locked
 from remote.extract.store import Stored, store
 from remote.extract.watch import Found, Watch
-from remote.messages.extract import Identity, longest_record
+from remote.messages.extract import ExtractRequest, Identity, longest_record
 from remote.messages.server import CaptureSpec, ServeRequest, ServerSpec, ServerState, StopRequest
 from remote.parity.logprobs import ServerLogprobs
 from remote.paths import Workdir
 from remote.report import Report
 from remote.servers import records
+from remote.servers.ending import wait_until
 from remote.servers.serve import serve
 from remote.servers.stop import stop
+from tests.faults.checker import content_digest, examine, finished
 from tests.remote.extract.conftest import RUN, identity, write_assignment
 from tests.remote.extract.standin import Config
-from tests.remote.extract.standin_process import Pool, free_port
+from tests.remote.extract.standin_process import PATIENCE_SECONDS, Pool, free_port
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,7 @@ def served(
             layers=[1, 3], dump_dir=str(ramdisk / "sglang"), high_water_bytes=64 << 20, pinned_bytes=16 << 20
         ),
         ready_timeout_seconds=240.0,
+        restart=True,
     )
     state = serve(ServeRequest(servers=[spec]), context).servers[0]
     boundaries = [1, 3, config["num_hidden_layers"]]
@@ -225,3 +232,47 @@ def test_a_run_of_many_lengths_is_whole(served: Served) -> None:
         assert {row.index: row.rows for _, row in ledger.shards()} == dict(enumerate(lengths))
     left = {path.name for path in served.dump_dir.iterdir()} - before
     assert [name for name in left if not name.startswith(".capture-")] == []
+
+
+def test_a_killed_scheduler_and_a_killed_supervisor_cost_a_run_no_record(served: Served, tmp_path: Path) -> None:
+    """Judged by the fault suite's checker, bit for bit: one request is in flight at a time."""
+    if served.state.supervisor is None:
+        pytest.skip("the stand-in has neither")
+    context = Context(served.workdir, Report(io.StringIO()), "tester@laptop")
+    lengths = [200 + index for index in range(30)]
+    plain, struck = served.workdir.run("undisturbed"), served.workdir.run("struck")
+    for paths in (plain, struck):
+        write_assignment(
+            paths.assignment(1),
+            lengths,
+            run=paths.root.name,
+            identity=served.identity,
+            vocabulary=served.vocabulary,
+            in_flight_tokens=1,
+        )
+    run_here(plain, context)
+    truth = {index: content_digest(plain.shard(index)) for index in finished(plain.root)}
+
+    extract(ExtractRequest(run=struck.root.name), context)
+    assert wait_until(lambda: len(finished(struck.root)) >= 3, PATIENCE_SECONDS)
+    kill_scheduler(served)
+    assert wait_until(lambda: len(finished(struck.root)) >= 12, served.state.spec.ready_timeout_seconds)
+    state = records.load(served.workdir.server("main"))
+    assert state is not None
+    assert (state.status, state.restarts) == ("ready", 1)
+    assert state.supervisor is not None
+    os.kill(state.supervisor.pid, signal.SIGKILL)
+    assert is_locked(struck)
+    assert wait_until(lambda: not is_locked(struck), PATIENCE_SECONDS)
+    account = examine(tmp_path, {"here": struck.root}, truth)
+    assert (account.faults, account.held, account.quarantined) == ([], set(range(30)), {})
+    assert stop(StopRequest(grace_seconds=5.0), context).remaining == []
+    assert [path.name for path in served.dump_dir.iterdir()] == [".roost"]
+
+
+def kill_scheduler(served: Served) -> None:
+    """SIGKILL, at once and from outside, as the kernel's out-of-memory killer would."""
+    assert served.state.server is not None
+    below = psutil.Process(served.state.server.pid).children(recursive=True)
+    (scheduler,) = [process for process in below if process.name().startswith("sglang::sched")]
+    scheduler.kill()
