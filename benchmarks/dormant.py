@@ -4,8 +4,8 @@
 
 Two practice hosts with an SGLang install each: the practice engine's files, the model files copied. In a round one
 host's install is bare and the other's is patched (`inv attach --way patch`); both serve in mode `serve`. `inv bench`
-measures them in turn, in an order that changes, while the other server stands still, so that a drift of the machine
-meets both. In the next round the hosts change roles. Each `inv bench` counts as one value, whose time to first token
+measures them in turn, in an order that changes, while the other server sleeps, so that a drift of the machine meets
+both. In the next round the hosts change roles. Each `inv bench` counts as one value, whose time to first token
 is the prefill's; `inv bench --compare` judges.
 
 Writes the transcript to `benchmarks/results/dormant-<date>.md` and the numbers beside it.
@@ -19,17 +19,11 @@ import json
 import os
 import platform
 import shutil
-import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-import psutil
 
 from benchmarks.practice import Practice, practising
 from hosts.bench.results import BenchResults
-from hosts.practice import fleet
 
 HOSTS = ("practice1", "practice2")
 PROFILE = ("--profile", "single", "--prompt-tokens", "256", "--output-tokens", "64", "--repetitions", "3")
@@ -58,9 +52,7 @@ def measure(practice: Practice, host_of: dict[str, str], pairs: int) -> None:
     practice.inv("serve", "--hosts", "all", "--mode", "serve")
     for pair in range(pairs):
         for arm in ARMS if pair % 2 == 0 else ARMS[::-1]:
-            other = next(host for name, host in host_of.items() if name != arm)
-            with stopped(practice, other):
-                practice.inv("bench", "--host", host_of[arm], *PROFILE, "--label", arm)
+            practice.inv("bench", "--host", host_of[arm], *PROFILE, "--label", arm)
     practice.inv("stop", "--hosts", "all")
     practice.inv("detach", "--host", host_of["dormant"])
 
@@ -83,23 +75,6 @@ def give_installs(practice: Practice) -> None:
             shutil.copytree(metadata, site / metadata.name)
         text = text.replace(f"  {host}:\n", f"  {host}:\n    env: {{PYTHONPATH: '{site}'}}\n    ready_timeout: 1200\n")
     practice.paths.inventory.write_text(text)
-
-
-@contextmanager
-def stopped(practice: Practice, name: str) -> Iterator[None]:
-    """Every process of that host's server stands still for the block: an idle SGLang on CPU keeps a core busy."""
-    processes: list[psutil.Process] = []
-    for host in fleet.status(practice.paths.root):
-        for each in host.running if host.name == name else []:
-            server = psutil.Process(each.process.pid)
-            processes += [server, *server.children(recursive=True)]
-    for process in processes:
-        process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.send_signal(signal.SIGCONT)
 
 
 def write(folder: Path, practice: Practice) -> None:

@@ -40,7 +40,7 @@ def tiny_model_path(tiny_model_of: Callable[..., Path]) -> Path:
 def cpu_server(tiny_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., CpuServer]]:
     """`cpu_server(model=…, flags=[…], env={…})` is a ready server; one asked for before is given again.
 
-    They end with the module: an idle SGLang on CPU keeps a core busy.
+    They end with the module, so that no more than one module's share the two cores.
     """
     running: dict[str, CpuServer] = {}
     python = PracticePaths(CLONE).engine_python
