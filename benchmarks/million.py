@@ -10,6 +10,8 @@ size, so that what workers share counts once), sampled ten times a second.
 from __future__ import annotations
 
 import argparse
+import datetime
+import importlib.metadata
 import json
 import platform
 import random
@@ -49,6 +51,8 @@ def main() -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     machine = {"cpu": platform.processor() or platform.machine(), "cores": psutil.cpu_count(), "python": sys.version}
     document = {
+        "date": datetime.date.today().isoformat(),
+        "versions": {name: importlib.metadata.version(name) for name in ("datasets", "pyarrow", "numpy", "tokenizers")},
         "records": options.records,
         "tokens_a_record": options.tokens,
         "machine": machine,
