@@ -5,8 +5,8 @@
 Two practice hosts with an SGLang install each: the practice engine's files, the model files copied. In a round one
 host's install is bare and the other's is patched (`inv attach --way patch`); both serve in mode `serve`, and
 `inv bench` measures one after the other, in an order that changes, while the other sleeps. In the next round the hosts
-change roles. A start of a server has luck of its own, which all that is measured under it shares: each start gives one value.
-The time to first token is the prefill's; `inv bench --compare` judges.
+change roles. A start of a server has luck of its own, which all that is measured under it shares: each start gives one
+value. The time to first token is the prefill's; `inv bench --compare` judges.
 
 Writes the transcript to `benchmarks/results/dormant-<date>.md` and the numbers beside it.
 """

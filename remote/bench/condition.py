@@ -68,15 +68,15 @@ def slowed(gpus_now: list[GpuCondition]) -> list[str]:
 
 
 def strangers(state: ServerState) -> list[str]:
-    """A sentence for each process on this server's GPUs that is not the server's own.
+    """A sentence for each process that is charged memory of a GPU on which the server is, and is not the server's own.
 
-    Where the inventory names no GPUs for the server, they are those that its processes are on.
+    Inside a container the driver may name pids of the outer host, the server's own among them: then nothing is told.
     """
     own = {process.pid for process in members(state.server, state.mark)} if state.server else set()
     return [
         f"GPU {gpu.index} is also used by pid {pid} ({used / (1 << 30):.1f} GiB)."
         for gpu in gpus()
-        if (gpu.index in state.spec.gpus if state.spec.gpus else own & gpu.processes.keys())
+        if own & gpu.processes.keys()
         for pid, used in sorted(gpu.processes.items())
         if pid not in own
     ]

@@ -61,15 +61,19 @@ def server() -> Iterator[ProcessRef]:
     process.wait()
 
 
-@pytest.mark.parametrize("named", [[0], []])
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [(True, ["GPU 0 is also used by pid 77 (3.0 GiB)."]), (False, [])],
+    ids=["by its pid", "by a pid of the outer host"],
+)
 def test_a_foreign_process_on_the_servers_own_gpu_is_named(
-    monkeypatch: pytest.MonkeyPatch, server: ProcessRef, named: list[int]
+    monkeypatch: pytest.MonkeyPatch, server: ProcessRef, seen: bool, told: list[str]
 ) -> None:
-    ours, other = {server.pid: 1 << 30, 77: 3 << 30}, {78: 1 << 30}
+    ours, other = {server.pid if seen else 2**22 + 1: 1 << 30, 77: 3 << 30}, {78: 1 << 30}
     shown = [Gpu(0, "NVIDIA H200", 1 << 37, 0, ours), Gpu(1, "NVIDIA H200", 1 << 37, 0, other)]
     monkeypatch.setattr("remote.bench.condition.gpus", lambda: shown)
     spec = {"name": "main", "mode": "serve", "model": "/m", "port": 8000}
     state = ServerState.model_validate(
-        {**spec, "status": "ready", "command": [], "log": "", "spec": {**spec, "gpus": named}, "server": server}
+        {**spec, "status": "ready", "command": [], "log": "", "spec": spec, "server": server}
     )
-    assert strangers(state) == ["GPU 0 is also used by pid 77 (3.0 GiB)."]
+    assert strangers(state) == told
