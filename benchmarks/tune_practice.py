@@ -31,6 +31,8 @@ from remote.paths import Workdir
 HOST = "practice1"
 FROZEN = ("GLOO_SOCKET_IFNAME", "frozen0")
 FLAG = "num-continuous-decode-steps"
+GOAL = ("--goal", "prefill")
+"""Two ranks on two cores decode some four tokens a second, so decode would take an hour."""
 SETTINGS = f"""\
     tp: 2  # two ranks, a core each
     ready_timeout: 1200
@@ -53,7 +55,7 @@ def main() -> None:
     with practising(hosts=1) as practice:
         inventory = practice.paths.inventory
         inventory.write_text(inventory.read_text() + SETTINGS)
-        before, tune = inventory.read_text(), ("tune", "--host", HOST, "--repetitions", "4", "--deadline", "90")
+        before, tune = inventory.read_text(), ("tune", "--host", HOST, *GOAL, "--repetitions", "4", "--deadline", "60")
         begun = running(practice)
         practice.inv(*tune, "--dry-run")
         with frozen_ranks(*FROZEN):
