@@ -17,6 +17,13 @@ from hosts.tune.record import Basis, Trial, TuneRecord
 from remote.messages.bench import BenchRequest, BenchResult, Measurement
 from remote.messages.tune import CollectiveChoice, Sample, ScreenResult
 
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under pytest-xdist a terminal of 80 columns is inherited, and cells are wrapped."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 SLOW, FAST = [63.5, 63.6, 63.7, 63.6], [89.9, 90.0, 90.1, 90.2]
 
 
