@@ -15,6 +15,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SHIMS = HERE / "shims"
+# Every process of a server imports some 5,000 modules; with Python's own 700 a fifth of that goes into collecting.
+STARTUP = "import gc; gc.set_threshold(100_000)"
 STAMP = "roost-engine.stamp"
 # In this order: torch must be settled before packages that would pull another one are added without theirs.
 STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -68,10 +70,10 @@ def _pip(target: Path, *arguments: str) -> None:
 
 
 def _link_shims(target: Path) -> None:
-    """Put the shims on the venv's path, and have the one that must come before torchvision imported."""
+    """Put the shims on the venv's path, import the one that must come before torchvision, and make starts quicker."""
     # A venv's own scheme: Debian's Python answers for /usr/local otherwise.
     packages = sysconfig.get_path("purelib", "venv", vars={"base": str(target), "platbase": str(target)})
-    Path(packages, "roost-shims.pth").write_text(f"{SHIMS}\nimport roost_torchvision_schema\n")
+    Path(packages, "roost-shims.pth").write_text(f"{SHIMS}\nimport roost_torchvision_schema\n{STARTUP}\n")
 
 
 def _prove(target: Path) -> None:
