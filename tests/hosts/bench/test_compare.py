@@ -10,29 +10,9 @@ from pydantic import ValidationError
 from hosts.bench.compare import compare, differences, pool
 from hosts.bench.results import BenchResults
 from hosts.errors import UsageError
-from remote.messages.bench import BenchRequest, BenchResult, Measurement
+from remote.messages.bench import BenchRequest, Measurement
 from remote.messages.tune import Sample
-
-
-def result(values: list[float], better: str = "higher", **changes: object) -> BenchResult:
-    measurement = Measurement(name="decode", unit="tokens/s", better=better, values=values)
-    base = BenchResult(
-        host="gpu1",
-        server="main",
-        mode="serve",
-        taken_at=0.0,
-        seconds=1.0,
-        sglang="0.5.23",
-        torch="2.14.1",
-        model="/m",
-        command=["python", "--tp-size", "8"],
-        env={},
-        capture="none",
-        payload="x",
-        request=BenchRequest(),
-        measurements=[measurement],
-    )
-    return base.model_copy(update=changes)
+from tests.measurements import measured
 
 
 @pytest.mark.parametrize(
@@ -49,30 +29,30 @@ def result(values: list[float], better: str = "higher", **changes: object) -> Be
 def test_a_difference_counts_when_its_interval_excludes_one(
     first: list[float], second: list[float], better: str, verdict: str
 ) -> None:
-    (row,) = compare(result(first, better), result(second, better))
+    (row,) = compare(measured(first, better), measured(second, better))
     assert row.verdict == verdict
     assert row.low <= row.ratio <= row.high
 
 
 def test_measurements_of_one_thing_count_once_each() -> None:
-    pooled = pool([result([1.0, 2.0, 9.0], disturbed=["GPU 0 was slowed down."]), result([4.0, 4.0, 5.0])])
+    pooled = pool([measured([1.0, 2.0, 9.0], disturbed=["GPU 0 was slowed down."]), measured([4.0, 4.0, 5.0])])
     assert [each.values for each in pooled.measurements] == [[2.0, 4.0]]
     assert pooled.disturbed == ["GPU 0 was slowed down."]
-    assert pool([result([1.0, 2.0])]) == result([1.0, 2.0])
+    assert pool([measured([1.0, 2.0])]) == measured([1.0, 2.0])
 
 
 def test_a_quantity_that_only_one_result_has_is_left_out() -> None:
-    other = result([1.0], measurements=[Measurement(name="ttft", unit="ms", better="lower", values=[1.0])])
-    assert compare(result([1.0]), other) == []
+    other = measured([1.0], measurements=[Measurement(name="ttft", unit="ms", better="lower", values=[1.0])])
+    assert compare(measured([1.0]), other) == []
 
 
 def test_what_else_differs_is_named() -> None:
-    first = result(
+    first = measured(
         [1.0],
         command=["python", "--port=8000", "--tp-size", "8", "--cuda-graph-bs", "1", "2", "--same=1"],
         disturbed=["GPU 0 was slowed down."],
     )
-    second = result(
+    second = measured(
         [1.0],
         capture="dormant",
         driver="580.65.06",
@@ -95,8 +75,8 @@ def test_what_else_differs_is_named() -> None:
 
 def test_results_are_kept_under_their_label_and_never_overwritten(tmp_path: Path) -> None:
     kept = BenchResults(tmp_path)
-    assert kept.save(result([1.0], label="baseline")) == "gpu1/baseline"
-    assert kept.save(result([2.0], label="baseline")) == "gpu1/baseline-2"
+    assert kept.save(measured([1.0], label="baseline")) == "gpu1/baseline"
+    assert kept.save(measured([2.0], label="baseline")) == "gpu1/baseline-2"
     assert kept.load("baseline").measurements[0].values == [1.0]
     assert kept.load("gpu1/baseline-2").measurements[0].values == [2.0]
 
@@ -104,8 +84,8 @@ def test_results_are_kept_under_their_label_and_never_overwritten(tmp_path: Path
 def test_a_pattern_stands_for_every_result_that_it_matches(tmp_path: Path) -> None:
     kept = BenchResults(tmp_path)
     for number in range(3):
-        kept.save(result([float(1 + number)], label="before"))
-    kept.save(result([9.0], label="after"))
+        kept.save(measured([float(1 + number)], label="before"))
+    kept.save(measured([9.0], label="after"))
     found = kept.load_all("gpu1/before*")
     assert sorted(each.measurements[0].values[0] for each in found) == [1.0, 2.0, 3.0]
     assert len(kept.load_all("after")) == 1
@@ -115,11 +95,11 @@ def test_a_pattern_stands_for_every_result_that_it_matches(tmp_path: Path) -> No
 
 def test_an_unknown_result_is_refused_with_what_there_is(tmp_path: Path) -> None:
     kept = BenchResults(tmp_path)
-    kept.save(result([1.0], label="baseline"))
+    kept.save(measured([1.0], label="baseline"))
     with pytest.raises(UsageError, match="Kept results: gpu1/baseline"):
         kept.load("dormant")
     with pytest.raises(UsageError, match=r"label '\.\./x' cannot be used"):
-        kept.save(result([1.0], label="../x"))
+        kept.save(measured([1.0], label="../x"))
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [-1.0], [float("nan")], [1.0, float("inf")]])

@@ -14,43 +14,23 @@ from hosts.tune.grid import Setting, current, grid_of
 from hosts.tune.outcome import conclude
 from hosts.tune.plan import Plan
 from hosts.tune.record import Basis, Trial, TuneRecord
-from remote.messages.bench import BenchRequest, BenchResult, Measurement
 from remote.messages.tune import CollectiveChoice, Sample, ScreenResult
+from tests.measurements import measured
 
 
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under pytest-xdist a terminal of 80 columns is inherited, and cells are wrapped."""
+    """A narrow terminal, which a test run may have inherited, wraps the cells."""
     monkeypatch.setenv("COLUMNS", "200")
 
 
 SLOW, FAST = [63.5, 63.6, 63.7, 63.6], [89.9, 90.0, 90.1, 90.2]
 
 
-def result(values: list[float], **changes: object) -> BenchResult:
-    base = BenchResult(
-        host="gpu1",
-        server="main",
-        mode="serve",
-        taken_at=0.0,
-        seconds=1.0,
-        sglang="0.5.23",
-        torch="2.14.1",
-        model="/m",
-        command=["python", "--tp-size", "8"],
-        env={},
-        capture="none",
-        payload="x",
-        request=BenchRequest(),
-        measurements=[Measurement(name="decode", unit="tokens/s", better="higher", values=values)],
-    )
-    return base.model_copy(update=changes)
-
-
 def test_medians_with_what_was_left_out_and_what_may_have_disturbed_them(capsys: pytest.CaptureFixture[str]) -> None:
     left_out, disturbed = ["Prefill of 8192 tokens was left out."], ["GPU 0 is also used by pid 77 (3.0 GiB)."]
-    measured = result(SLOW, left_out=left_out, disturbed=disturbed)
-    show_measurements(Output(as_json=False), [Outcome(Host(name="gpu1"), measured)])
+    taken = measured(SLOW, left_out=left_out, disturbed=disturbed)
+    show_measurements(Output(as_json=False), [Outcome(Host(name="gpu1"), taken)])
     shown = capsys.readouterr()
     assert shown.out.splitlines()[1].split() == ["gpu1", "decode", "63.6", "63.5", "63.7", "tokens/s", "4"]
     assert shown.err.splitlines() == [
@@ -62,7 +42,7 @@ def test_medians_with_what_was_left_out_and_what_may_have_disturbed_them(capsys:
 def test_a_comparison_says_its_verdict_with_the_interval_and_what_else_differs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    first, second = result(SLOW), result(FAST, capture="dormant")
+    first, second = measured(SLOW), measured(FAST, capture="dormant")
     show_comparison(Output(as_json=False), compare(first, second), differences(first, second))
     shown = capsys.readouterr()
     row = " ".join(shown.out.splitlines()[1].split())
@@ -84,7 +64,7 @@ def test_a_search_ends_with_a_table_the_winner_and_the_piece_of_inventory(capsys
     timed = [Sample(operation="all_reduce", size_bytes=8, microseconds=[40.0])]
     for setting, values in ((now, SLOW), (winner, FAST)):
         record.entry(setting).screened = [ScreenResult(status="ok", backend="nccl", samples=timed, chosen=chosen)]
-        record.entry(setting).trials = [Trial(status="ok", result=result(values))]
+        record.entry(setting).trials = [Trial(status="ok", result=measured(values))]
     record.entry(refused).screened = [ScreenResult(status="refused", cause="NCCL refused it.", backend="nccl")]
     tuned = conclude(host, Plan("serve", "decode"), now, record)
     assert tuned_line(tuned).startswith(

@@ -20,8 +20,8 @@ from hosts.tune.outcome import conclude
 from hosts.tune.plan import Plan
 from hosts.tune.record import Basis, Found, Trial, TuneRecord, load
 from hosts.tune.screening import Screening
-from remote.messages.bench import BenchRequest, BenchResult, Measurement
 from remote.messages.tune import CollectiveChoice, Sample, ScreenRequest, ScreenResult
+from tests.measurements import measured
 
 INVENTORY = """
 # the fleet
@@ -170,23 +170,7 @@ def test_another_basis_or_fresh_starts_over_and_still_knows_how_the_server_was_f
 
 
 def trial(values: list[float]) -> Trial:
-    measurement = Measurement(name="decode", unit="tokens/s", better="higher", values=values)
-    result = BenchResult(
-        server="main",
-        mode="serve",
-        taken_at=0,
-        seconds=1,
-        sglang="0.5.17",
-        torch="2.11.0",
-        model="/m",
-        command=[],
-        env={},
-        capture="none",
-        payload="",
-        request=BenchRequest(),
-        measurements=[measurement],
-    )
-    return Trial(status="ok", result=result)
+    return Trial(status="ok", result=measured(values))
 
 
 @pytest.mark.parametrize(
