@@ -60,7 +60,8 @@ def say(message):  # type: (dict[str, object]) -> None
 
 def place(payloads, digest, archive):  # type: (str, str, bytes) -> None
     """Unpack `archive` aside and rename it to `payloads/<digest>`; a damaged payload of that name is set aside."""
-    aside = os.path.join(payloads, ".aside-%d-%s" % (os.getpid(), digest))
+    own = "%d-%s" % (os.getpid(), os.urandom(4).hex())  # hosts may share a home, and containers' pids are alike
+    aside = os.path.join(payloads, ".aside-%s-%s" % (own, digest))
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as packed:
         for member in packed:
             if not member.isfile() or member.name.startswith("/") or ".." in member.name.split("/"):
@@ -75,12 +76,12 @@ def place(payloads, digest, archive):  # type: (str, str, bytes) -> None
         raise ValueError("the payload arrived damaged")
     target = os.path.join(payloads, digest)
     if os.path.lexists(target):
-        os.rename(target, "%s.damaged-%d-%d" % (target, time.time(), os.getpid()))
+        os.rename(target, "%s.damaged-%d-%s" % (target, time.time(), own))
     try:
         os.rename(aside, target)
     except OSError:  # another operator placed the same payload in this moment
         shutil.rmtree(aside)
-    link = os.path.join(payloads, ".current-%d" % os.getpid())
+    link = os.path.join(payloads, ".current-%s" % own)
     os.symlink(digest, link)
     os.rename(link, os.path.join(payloads, "current"))
 

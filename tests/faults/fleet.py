@@ -6,9 +6,9 @@ the same calls as the tasks, and types `inv` where the laptop is what dies. Ever
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -254,9 +254,10 @@ def _dataset(fleet: Fleet, model: Path, dataset: Path) -> None:
         request = PrepareRequest(inputs=[str(source)], out=str(made), tokenizer=str(model), processes=1)
         prepare(fleet.local, request)
         kept.parent.mkdir(parents=True, exist_ok=True)
-        aside = kept.with_name(f".aside-{os.getpid()}-{kept.name}")
-        shutil.copytree(made, aside)
-        aside.rename(kept)
+        with tempfile.TemporaryDirectory(prefix=".aside-", dir=kept.parent) as aside:
+            shutil.copytree(made, Path(aside, kept.name))
+            with contextlib.suppress(OSError):  # another fleet has made it in this moment
+                Path(aside, kept.name).rename(kept)
     shutil.copytree(kept, dataset)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import shutil
 from pathlib import Path
 
@@ -28,7 +29,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 def make_model(out: Path, *, family: str = "deepseek_v3", layers: int = 6, dtype: str = "float32") -> int:
     """Write the model's folder at `out`, replacing an older one; return its number of parameters."""
-    aside = out.with_name(f".aside-{os.getpid()}-{out.name}")
+    aside = out.with_name(f".aside-{os.getpid()}-{secrets.token_hex(4)}-{out.name}")
     aside.mkdir(parents=True)
     try:
         weights = _weights(family, layers, _DTYPES[dtype])
