@@ -75,7 +75,7 @@ def place(payloads, digest, archive):  # type: (str, str, bytes) -> None
         shutil.rmtree(aside)
         raise ValueError("the payload arrived damaged")
     target = os.path.join(payloads, digest)
-    if os.path.lexists(target):
+    if os.path.lexists(target) and tree_digest(os.path.join(target, "remote")) != digest:
         os.rename(target, "%s.damaged-%d-%s" % (target, time.time(), own))
     try:
         os.rename(aside, target)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from hosts.errors import ConnectionLostError, HostError, HostUnreachableError, ProtocolError, UsageError
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
+from hosts.transport.bootstrap import place, tree_digest
 from hosts.transport.local import LocalBackend
 from hosts.transport.payload import current_payload
 from remote.messages.hello import HelloRequest, HelloResult
@@ -128,3 +131,19 @@ def test_a_python_without_the_engine_s_packages_is_one_sentence_with_its_remedy(
     with pytest.raises(HostError, match=r"^The host's Python has no module 'pydantic'\.") as caught:
         hello(LocalBackend(bare))
     assert "`python`" in caught.value.remedy
+
+
+def test_hosts_that_share_a_home_place_the_payload_at_once(tmp_path: Path) -> None:
+    """Their process ids may be alike, as those of two containers are."""
+    payload = current_payload()
+    together = threading.Barrier(4)
+
+    def place_together() -> None:
+        together.wait()
+        place(str(tmp_path), payload.digest, payload.archive)
+
+    with ThreadPoolExecutor(4) as pool:
+        for placing in [pool.submit(place_together) for _ in range(4)]:
+            placing.result()
+    assert tree_digest(str(tmp_path / "current" / "remote")) == payload.digest
+    assert {path.name for path in tmp_path.iterdir()} == {"current", payload.digest}
