@@ -19,6 +19,8 @@ from remote.transfer.destination import Destination, Placed
 from remote.transfer.landing import Landing
 
 PLACING_THREADS = 4
+GATHERING_SECONDS = 0.05
+"""What a record waits for others to share its commit: a journal and three fsyncs."""
 
 OnDelivered = Callable[[list[DeliveredRow]], None]
 
@@ -59,7 +61,7 @@ class Delivery:
         batch: list[Ready] = []
         last = False
         while not last:
-            batch, last = take_batch(self._queue, self._destination.batch_records)
+            batch, last = take_batch(self._queue, self._destination.batch_records, GATHERING_SECONDS)
             if self.error is None and batch:
                 try:
                     self._deliver(batch)

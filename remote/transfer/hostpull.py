@@ -21,13 +21,12 @@ from remote.transfer.destination import Destination
 from remote.transfer.landing import Landing
 from remote.transfer.lane import Lane, Packing, Tally, Trade
 from remote.transfer.rate import RateLimit
-from remote.transfer.tuning import Climb, Trial, streams_for
+from remote.transfer.tuning import MOST_STREAMS, Climb, Cores, Trial, streams_for
 from remote.transfer.work import Work
 
 STEER_SECONDS = 0.25
 EARLY_SECONDS = 0.25
-EARLY_STREAMS = 4
-"""A first stream that is not connected by then has a long way: others need not wait to learn how long."""
+"""A first stream that is not connected by then, while the cores have time, has a long way: others need not wait."""
 
 
 class LostHostError(HostError, ConnectionError):
@@ -74,7 +73,7 @@ class HostReport:
     """Records given up, with the reason."""
     error: RoostError | None = None
     streams: int = 0
-    """At most at once."""
+    """That brought anything."""
     seconds: float = 0.0
     compressed: bool = False
     """Whether ranges came compressed in the end."""
@@ -151,6 +150,7 @@ class HostPull:
                 lane.cut()
             for lane in self._lanes:
                 lane.join()
+            self.report.streams = max(self.report.streams, sum(lane.brought for lane in self._lanes))
             work.abandon()
         self._await_delivery()
         self.report.failed.update(work.failed)
@@ -161,13 +161,7 @@ class HostPull:
     def _steer(self, trade: Trade) -> None:
         """Start lanes and change their number until the work is done, or nobody works any more."""
         self._start(trade)
-        first = self._lanes[0]
-        while not first.connected.wait(EARLY_SECONDS) and not self._over(trade):
-            while self._limits.streams is None and len(self._lanes) < EARLY_STREAMS:
-                self._start(trade)
-        wanted = self._limits.streams or streams_for(first.round_trip)
-        while len(self._lanes) < wanted and first.error is None:
-            self._start(trade)
+        self._reach(trade, self._lanes[0])
         climb = None if self._limits.streams else Climb(trade.tally)
         trial = Trial(trade.tally, trade.packing) if self._limits.compress == "auto" else None
         while not self._over(trade) and not trade.work.wait_finished(STEER_SECONDS):
@@ -176,6 +170,21 @@ class HostPull:
             elif trial is not None:
                 trial.judge()
         self.report.compressed = trade.packing.active
+
+    def _reach(self, trade: Trade, first: Lane) -> None:
+        """Connect as many streams as the round trip asks for; those begun before it was known may be too many."""
+        cores = Cores()
+        while not first.connected.wait(EARLY_SECONDS) and not self._over(trade):
+            if self._limits.streams is None and not cores.are_busy():
+                while len(self._lanes) < MOST_STREAMS:
+                    self._start(trade)
+        if first.error is not None:
+            return
+        wanted = self._limits.streams or streams_for(first.round_trip)
+        while len(self._lanes) < wanted:
+            self._start(trade)
+        for lane in self._lanes[wanted:]:
+            lane.retire() if lane.connected.is_set() else lane.cut()
 
     def _await_delivery(self) -> None:
         """Return once what was handed in is durable, or will not be."""
@@ -195,8 +204,6 @@ class HostPull:
         lane = Lane(trade, f"{self.report.host}-{len(self._lanes)}")
         self._lanes.append(lane)
         lane.start()
-        alive = sum(1 for one in self._lanes if one.is_alive())
-        self.report.streams = max(self.report.streams, alive)
 
     def _over(self, trade: Trade) -> bool:
         return (

@@ -81,6 +81,8 @@ class Lane(threading.Thread):
         self._stream: Stream | None = None
         self.connected = threading.Event()
         self.round_trip = 0.0
+        self.brought = False
+        """Whether it received any bytes of shards."""
         self.error: Exception | None = None
 
     def retire(self) -> None:
@@ -184,6 +186,7 @@ class Lane(threading.Thread):
 
     def _take_data(self, stream: Stream, job: Job, wanted: Range) -> None:
         landing = job.landing
+        self.brought = True
         received = 0
         landing.begin()
         try:
@@ -209,6 +212,7 @@ class Lane(threading.Thread):
         self._trade.tally.wire_bytes += length
         self._trade.limit.spend(length, self._trade.stop)
         landing, offset = job.landing, wanted.offset
+        self.brought = True
         landing.begin()
         try:
             for piece in split_pieces(payload, wanted.length):

@@ -6,6 +6,8 @@ import math
 import os
 import time
 
+import psutil
+
 from remote.transfer.lane import Packing, Tally
 
 CHANNEL_WINDOW_BYTES = 2 << 20
@@ -20,6 +22,8 @@ FIRST_STREAMS = 2
 MEASURE_SECONDS = 2.0
 TRIAL_BYTES = 64 << 20
 """Plain bytes that a pace with and without compression is taken over: several compressed answers of each stream."""
+BUSY = 0.9
+"""Share of this machine's cores from which on it is they, and not the wire, that more streams would wait for."""
 GAIN = 0.15
 """Another stream stays if throughput grew by this share, or by half of the stream's own share where that is less."""
 
@@ -53,11 +57,29 @@ class Pace:
         return pace
 
 
+class Cores:
+    """Whether this machine's cores had time left since they were last asked about."""
+
+    def __init__(self) -> None:
+        self._before = psutil.cpu_times()
+
+    def are_busy(self) -> bool:
+        """Whether at least `BUSY` of their time went into work, whoever's."""
+        before, self._before = self._before, psutil.cpu_times()
+        passed = sum(self._before) - sum(before)
+        idle = self._before.idle - before.idle
+        return passed > 0 and 1 - idle / passed >= BUSY
+
+
 class Climb:
-    """Finds the number of streams by trying one more, and keeping it only where it helped."""
+    """Finds the number of streams by trying one more, and keeping it only where it helped.
+
+    None is tried where the cores have no time for it.
+    """
 
     def __init__(self, tally: Tally) -> None:
         self.settled = False
+        self._cores = Cores()
         self._pace = Pace(tally)
         self._best: float | None = None
 
@@ -66,11 +88,12 @@ class Climb:
         pace = None if self.settled else self._pace.measured()
         if pace is None:
             return 0
+        busy = self._cores.are_busy()
         if self._best is not None and pace < self._best * (1 + min(GAIN, 0.5 / max(1, active - 1))):
             self.settled = True
             return -1
         self._best = pace
-        self.settled = active >= MOST_STREAMS
+        self.settled = busy or active >= MOST_STREAMS
         return 0 if self.settled else 1
 
 

@@ -121,7 +121,7 @@ def test_several_streams_share_one_large_file(site: Site, private_sshd: SshHost)
         (outcome, _) = site.pull().outcomes
     report = outcome.result.report
     assert report is not None
-    assert report.streams >= 4
+    assert report.streams > 1
     assert site.delivered() == site.records
 
 

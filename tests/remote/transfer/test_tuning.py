@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import psutil
 import pytest
 
 from remote.transfer import rate, tuning
@@ -25,7 +26,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(tuning, "time", clock)
     monkeypatch.setattr(rate, "time", clock)
+    monkeypatch.setattr(tuning, "Cores", Idle)
     return clock
+
+
+class Idle(tuning.Cores):
+    """Cores that have all the time there is."""
+
+    def are_busy(self) -> bool:
+        return False
 
 
 def climbed(clock: Clock, pace_of: dict[int, float], start: int) -> int:
@@ -43,6 +52,20 @@ def test_streams_are_added_while_they_help(clock: Clock) -> None:
     assert climbed(clock, {1: 100, 2: 198, 3: 290, 4: 300}, 1) == 3
     assert climbed(clock, {1: 100, 2: 101}, 1) == 1
     assert climbed(clock, {n: 30.0 * n for n in range(1, 12)}, 5) == MOST_STREAMS
+
+
+def test_no_stream_is_added_where_the_cores_are_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Idle, "are_busy", lambda self: True)
+    assert climbed(clock, {1: 100, 2: 198}, 1) == 1
+
+
+def test_cores_are_busy_while_all_of_them_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = psutil.cpu_times()
+    monkeypatch.setattr(psutil, "cpu_times", lambda: times)
+    cores = tuning.Cores()
+    for work, rest, busy in ((95.0, 5.0, True), (5.0, 95.0, False)):
+        times = times._replace(user=times.user + work, idle=times.idle + rest)
+        assert cores.are_busy() is busy
 
 
 def test_nothing_is_judged_before_it_was_measured(clock: Clock) -> None:
