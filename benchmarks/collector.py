@@ -1,6 +1,6 @@
 """What the collector costs: validated, hashed, fsynced GB/s from the RAM disk to the disk, against `cp` and naive code.
 
-Run under the engine's Python: `python benchmarks/collector.py [--disk DIR] [--workers N] [--gigabytes G]`.
+Run under the engine's Python: `python -m benchmarks.collector [--disk DIR …] [--workers N] [--gigabytes G]`.
 Three ways over the same dumps in /dev/shm, interleaved round by round, fsync included in each:
 
 - collector: `remote.extract.store.store`, N threads: header, token ids and every row checked, xxh3-128, copy, fsync
@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,27 +166,40 @@ def machine() -> dict[str, str]:
     }
 
 
+def measured(disk: Path, workers: int, gigabytes: float) -> Iterator[tuple[str, dict[str, list[float]]]]:
+    """All ways for records of each size, into a folder of their own on this disk."""
+    for label, rows in ROWS.items():
+        count = max(1, round(gigabytes * 1e9 / (rows * SLOTS * HIDDEN * 2)))
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as ram, tempfile.TemporaryDirectory(dir=disk) as out:
+            dumps = [Path(ram) / f"{number}.safetensors" for number in range(count)]
+            expected = [write_dump(dump, number, rows) for number, dump in enumerate(dumps)]
+            yield (
+                label,
+                measure(Case(dumps, [d.with_suffix(".pt") for d in dumps], expected, Path(out) / "out", workers)),
+            )
+
+
+def file_system(folder: Path) -> str:
+    """Its type, as `stat` names it."""
+    command = ["stat", "--file-system", "--format", "%T", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--disk", type=Path, default=Path.cwd(), help="a folder on the disk to measure")
+    parser.add_argument("--disk", type=Path, nargs="+", default=[Path.cwd()], help="folders on the disks to measure")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--gigabytes", type=float, default=2.0, help="of dumps a size")
     options = parser.parse_args()
-    results: dict[str, dict[str, list[float]]] = {}
-    for label, rows in ROWS.items():
-        count = max(1, round(options.gigabytes * 1e9 / (rows * SLOTS * HIDDEN * 2)))
-        with (
-            tempfile.TemporaryDirectory(dir="/dev/shm") as ram,
-            tempfile.TemporaryDirectory(dir=options.disk) as disk,
-        ):
-            dumps = [Path(ram) / f"{number}.safetensors" for number in range(count)]
-            expected = [write_dump(dump, number, rows) for number, dump in enumerate(dumps)]
-            case = Case(dumps, [d.with_suffix(".pt") for d in dumps], expected, Path(disk) / "out", options.workers)
-            results[label] = measure(case)
-        for name, speeds in results[label].items():
-            print(
-                f"{label:>7} {name:<10} {statistics.median(speeds):6.2f} GB/s  ({min(speeds):.2f} to {max(speeds):.2f})"
-            )
+    results: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for disk in options.disk:
+        kind = file_system(disk)
+        results[kind] = {}
+        for label, found in measured(disk, options.workers, options.gigabytes):
+            results[kind][label] = found
+            for name, speeds in found.items():
+                spread = f"({min(speeds):.2f} to {max(speeds):.2f})"
+                print(f"{kind:>6} {label:>7} {name:<10} {statistics.median(speeds):6.2f} GB/s  {spread}", flush=True)
     date = datetime.date.today().isoformat()
     document = {"date": date, "machine": machine(), "workers": options.workers, "gigabytes_per_second": results}
     RESULTS.mkdir(exist_ok=True)
