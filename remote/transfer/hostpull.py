@@ -21,12 +21,12 @@ from remote.transfer.destination import Destination
 from remote.transfer.landing import Landing
 from remote.transfer.lane import Lane, Packing, Tally, Trade
 from remote.transfer.rate import RateLimit
-from remote.transfer.tuning import MOST_STREAMS, Climb, Cores, Trial, streams_for
+from remote.transfer.tuning import MOST_STREAMS, WAITING, Climb, Cores, Trial, streams_for
 from remote.transfer.work import Work
 
 STEER_SECONDS = 0.25
 EARLY_SECONDS = 0.25
-"""A first stream that is not connected by then, while the cores have time, has a long way: others need not wait."""
+"""A first stream that is not connected by then, while the cores idle, has a long way: others need not wait."""
 
 
 class LostHostError(HostError, ConnectionError):
@@ -175,7 +175,7 @@ class HostPull:
         """Connect as many streams as the round trip asks for; those begun before it was known may be too many."""
         cores = Cores()
         while not first.connected.wait(EARLY_SECONDS) and not self._over(trade):
-            if self._limits.streams is None and not cores.are_busy():
+            if self._limits.streams is None and cores.at_work() < WAITING:
                 while len(self._lanes) < MOST_STREAMS:
                     self._start(trade)
         if first.error is not None:

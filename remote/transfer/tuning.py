@@ -24,6 +24,8 @@ TRIAL_BYTES = 64 << 20
 """Plain bytes that a pace with and without compression is taken over: several compressed answers of each stream."""
 BUSY = 0.9
 """Share of this machine's cores from which on it is they, and not the wire, that more streams would wait for."""
+WAITING = 0.5
+"""Cores at work, below which a connection that takes its time waits for the way and not for a core."""
 GAIN = 0.15
 """Another stream stays if throughput grew by this share, or by half of the stream's own share where that is less."""
 
@@ -58,17 +60,21 @@ class Pace:
 
 
 class Cores:
-    """Whether this machine's cores had time left since they were last asked about."""
+    """This machine's cores since they were last asked about."""
 
     def __init__(self) -> None:
         self._before = psutil.cpu_times()
 
-    def are_busy(self) -> bool:
-        """Whether at least `BUSY` of their time went into work, whoever's."""
+    def at_work(self) -> float:
+        """How many of them worked, whoever for."""
         before, self._before = self._before, psutil.cpu_times()
         passed = sum(self._before) - sum(before)
         idle = self._before.idle - before.idle
-        return passed > 0 and 1 - idle / passed >= BUSY
+        return (1 - idle / passed) * (os.cpu_count() or 1) if passed > 0 else 0.0
+
+    def are_busy(self) -> bool:
+        """Whether hardly any of their time is left."""
+        return self.at_work() >= BUSY * (os.cpu_count() or 1)
 
 
 class Climb:

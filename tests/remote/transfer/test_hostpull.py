@@ -25,8 +25,8 @@ SLOW_LOGIN = "echo >> {log}; sleep 0.6; exec {sender}"
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_slow_login_is_not_taken_for_a_long_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool) -> None:
-    """Streams are begun beside it while the cores have time; once the way is known to be short they are given up."""
-    monkeypatch.setattr(Cores, "are_busy", lambda self: busy)
+    """Streams are begun beside it while the cores idle; once the way is known to be short they are given up."""
+    monkeypatch.setattr(Cores, "at_work", lambda self: 1.0 if busy else 0.0)
     source = tmp_path / "source"
     source.mkdir()
     (source / shard_name(0)).write_bytes(CONTENT)

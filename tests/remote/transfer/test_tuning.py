@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import psutil
@@ -33,8 +34,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Idle(tuning.Cores):
     """Cores that have all the time there is."""
 
-    def are_busy(self) -> bool:
-        return False
+    def at_work(self) -> float:
+        return 0.0
 
 
 def climbed(clock: Clock, pace_of: dict[int, float], start: int) -> int:
@@ -55,7 +56,7 @@ def test_streams_are_added_while_they_help(clock: Clock) -> None:
 
 
 def test_no_stream_is_added_where_the_cores_are_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Idle, "are_busy", lambda self: True)
+    monkeypatch.setattr(Idle, "at_work", lambda self: os.cpu_count())
     assert climbed(clock, {1: 100, 2: 198}, 1) == 1
 
 
