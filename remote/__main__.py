@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ValidationError
 
 from remote.context import Context
-from remote.errors import HostError, RoostError, UsageError
+from remote.errors import HostError, RoostError, UsageError, of_the_disk
 from remote.messages.envelope import BEAT_SECONDS, Beat, Call, Failure, Result
 from remote.paths import Workdir
 from remote.report import Report
@@ -38,16 +38,22 @@ def main(arguments: list[str]) -> int:
             _send_beats(report)
         report.line(Result(value=_run(call, report).model_dump(mode="json")))
         return 0
-    except RoostError as error:
-        report.line(Failure(kind=error.kind, message=error.message, remedy=error.remedy, details=dict(error.details)))
-        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        trace = traceback.format_exc()
-        message = f"{type(error).__name__}: {error}"
-        report.line(Failure(kind="internal", message=message, details={"traceback": trace}))
-        return 1
+        report.line(_failure(error))
+        return 2 if isinstance(error, UsageError) else 1
+
+
+def _failure(error: Exception) -> Failure:
+    known = of_the_disk(error) if isinstance(error, OSError) else error
+    if isinstance(known, RoostError):
+        return Failure(kind=known.kind, message=known.message, remedy=known.remedy, details=dict(known.details))
+    return Failure(
+        kind="internal",
+        message=f"{type(error).__name__}: {error}",
+        details={"traceback": traceback.format_exc()},
+    )
 
 
 def _claim_stdout() -> Any:

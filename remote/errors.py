@@ -6,6 +6,8 @@ The laptop puts the host's name in front, so a message never starts with one.
 
 from __future__ import annotations
 
+import errno
+
 
 class RoostError(Exception):
     """Anything Roost reports to a person instead of a traceback."""
@@ -39,3 +41,17 @@ class RecordError(RoostError):
     """One record failed a check; it is quarantined with this cause and the others go on."""
 
     kind = "record"
+
+
+def of_the_disk(error: OSError) -> HostError | None:
+    """What a full, read-only or failing disk did, as a sentence; None for any other error."""
+    remedies = {
+        errno.ENOSPC: "Make room there (`df -h` and `df -i` show bytes and inodes), and run it again.",
+        errno.EDQUOT: "Make room within the quota there, and run it again.",
+        errno.EROFS: "Mount it writable again; the kernel makes a failing disk read-only, and `dmesg` says so.",
+        errno.EIO: "The disk is failing: `dmesg` says more.",
+    }
+    if error.errno not in remedies:
+        return None
+    what = f"{error.filename} could not be written" if error.filename else "A file could not be written"
+    return HostError(f"{what}: {error.strerror}.", remedy=remedies[error.errno])

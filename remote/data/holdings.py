@@ -118,7 +118,7 @@ def of_run(paths: RunPaths) -> Holdings:
     """A run's holdings on this host; raises UsageError where the run is not known here."""
     work = assignment.load(newest(paths))
     positions = {index: position for position, index in enumerate(work.index.tolist())}
-    with Ledger(paths.ledger) as ledger:
+    with Ledger(paths.ledger, to_read=True) as ledger:
         states = ledger.states()
         rows = [row for _, row in ledger.shards()]
     return Holdings(

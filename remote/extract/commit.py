@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import sqlite3
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -69,10 +68,8 @@ _Entry = tuple[Row, tuple[Path, ...], "asyncio.Future[None]"]
 def _commit(ledger: Ledger, rows: list[Row]) -> RoostError | None:
     try:
         ledger.record(rows)
-    except sqlite3.Error as error:
-        return HostError(
-            f"The ledger could not be written: {error}.", remedy="Make room or mend the disk; then resume."
-        )
+    except HostError as error:
+        return error
     return None
 
 

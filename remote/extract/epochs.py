@@ -48,4 +48,7 @@ def read_description(directory: Path) -> Assignment:
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in problem["loc"])
-        raise UsageError(f"{path} is wrong at {where or 'its start'}: {problem['msg']}.") from error
+        raise UsageError(
+            f"{path} is wrong at {where or 'its start'}: {problem['msg']}.",
+            remedy="`inv extract` replaces a damaged one; other launchers give a folder with --assignment.",
+        ) from error

@@ -75,15 +75,20 @@ class Row:
 class Ledger:
     """One connection to `ledger.sqlite`; use it from the thread that opened it. A context manager."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the ledger, creating it (0600) where it is missing."""
-        make_directory(path.parent)
-        path.touch(mode=FILE_MODE, exist_ok=True)
+    def __init__(self, path: Path, *, to_read: bool = False) -> None:
+        """Open the ledger, creating it (0600) where it is missing; `to_read`: also where it cannot be written."""
+        self._path = path
+        self._db = sqlite3.connect(":memory:")
         try:
+            make_directory(path.parent)
+            path.touch(mode=FILE_MODE, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._prepare()
+        except (OSError, sqlite3.OperationalError) as error:
+            if not (to_read and self._opened_to_read()):
+                raise self._unwritable(error) from error
         except sqlite3.DatabaseError as error:
             raise HostError(
                 f"The ledger {path} could not be opened: {error}.",
@@ -219,6 +224,32 @@ class Ledger:
         """Nonces of all sessions of this run."""
         return {nonce for (nonce,) in self._db.execute("SELECT nonce FROM sessions")}
 
+    def _opened_to_read(self) -> bool:
+        """Open it on a full disk, or on one that is mounted read-only; whether that is possible.
+
+        SQLite reads a WAL whose index it may not write (https://www.sqlite.org/wal.html#readonly), if there is one.
+        Where it can't make one, nobody has the ledger open to write, and with an empty WAL the file is all there is.
+        """
+        wal = self._path.with_name(self._path.name + "-wal")
+        self._db.close()
+        for how in ("mode=ro&readonly_shm=1", "immutable=1"):
+            if how == "immutable=1" and wal.exists() and wal.stat().st_size:
+                return False
+            self._db = sqlite3.connect(f"{self._path.absolute().as_uri()}?{how}", uri=True, isolation_level=None)
+            try:
+                self._db.execute("SELECT 1 FROM records LIMIT 1")
+                return True
+            except sqlite3.DatabaseError:
+                self._db.close()
+        return False
+
+    def _unwritable(self, error: Exception) -> HostError:
+        reason = error.strerror if isinstance(error, OSError) else error
+        return HostError(
+            f"The ledger {self._path} could not be written: {reason}.",
+            remedy="Its disk is full, read-only or failing: mend that. What the ledger says stays as it is.",
+        )
+
     def _prepare(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA_VERSION:
@@ -231,13 +262,17 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
+        """All of the block or nothing; raises HostError where the disk does not take it."""
         try:
+            self._db.execute("BEGIN IMMEDIATE")
             yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.DatabaseError):
+                raise self._unwritable(error) from error
             raise
-        self._db.execute("COMMIT")
 
     def _change(self, indices: Iterable[int], *statements: str) -> int:
         """Execute the statements on these indices, all or nothing; returns how many rows the last one changed."""

@@ -112,7 +112,7 @@ def reopen(request: ReopenRequest, context: Context) -> ReopenResult:
     paths = _known(context, request.run)
     if not paths.ledger.exists():
         return ReopenResult()
-    with Ledger(paths.ledger) as ledger:
+    with Ledger(paths.ledger, to_read=request.dry_run) as ledger:
         quarantined = ledger.quarantined()
         chosen = quarantined.keys() & set(request.indices) if request.indices else quarantined.keys()
         if not request.dry_run:
@@ -170,7 +170,7 @@ def _facts(paths: RunPaths) -> tuple[str, int, Counts, dict[str, int], int]:
     """Host name, epoch, counts, causes and flags, without creating a ledger that is not there."""
     counts, causes, flagged, host, epoch = Counts(), dict[str, int](), 0, "", 0
     if paths.ledger.exists():
-        with Ledger(paths.ledger) as ledger:
+        with Ledger(paths.ledger, to_read=True) as ledger:
             counts, causes, flagged = ledger.counts(), ledger.causes(), ledger.flagged()
     if epochs.newest_epoch(paths) is not None:
         given = epochs.read_description(epochs.newest(paths))
@@ -196,7 +196,7 @@ def _batches(paths: RunPaths, request: ShardsRequest) -> Iterator[ShardBatch]:
     if not paths.ledger.exists():
         return
     rows: list[ShardRow] = []
-    with Ledger(paths.ledger) as ledger:
+    with Ledger(paths.ledger, to_read=True) as ledger:
         for cursor, row in ledger.shards(request.after, request.limit):
             rows.append(row)
             if len(rows) == BATCH:

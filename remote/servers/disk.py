@@ -72,7 +72,7 @@ def _unpulled(paths: RunPaths) -> int:
     """Finished records whose shards are still here: no pull has freed them."""
     if not paths.ledger.exists():
         return 0
-    with Ledger(paths.ledger) as ledger:
+    with Ledger(paths.ledger, to_read=True) as ledger:
         return ledger.counts().done
 
 

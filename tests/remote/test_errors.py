@@ -1,0 +1,30 @@
+"""What a disk did is a sentence, wherever on a host it happens."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from remote.__main__ import _failure
+from remote.errors import UsageError
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
+def test_what_a_disk_refused_names_the_file_and_what_to_do(number: int) -> None:
+    told = _failure(OSError(number, os.strerror(number), "/data/run/states"))
+    assert told.kind == "host"
+    assert told.message == f"/data/run/states could not be written: {os.strerror(number)}."
+    assert told.remedy
+    assert not told.details
+
+
+def test_any_other_error_keeps_its_traceback_for_a_report() -> None:
+    try:
+        raise FileNotFoundError(errno.ENOENT, "gone", "/data")
+    except OSError as error:
+        told = _failure(error)
+    assert told.kind == "internal"
+    assert "Traceback" in str(told.details)
+    assert _failure(UsageError("No.", remedy="Yes.")).remedy == "Yes."
