@@ -10,6 +10,7 @@ import argparse
 import datetime
 import itertools
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -60,8 +61,10 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 def _side_by_side(options: argparse.Namespace, arguments: list[str]) -> int:
     """A process a fleet, each with its part of the trials."""
     argv = [sys.executable, "-m", "tests.faults", *arguments]
+    if shutil.which(namespaces.ENDS_WITH_ITS_PARENT[0]):
+        argv = [*namespaces.ENDS_WITH_ITS_PARENT, *argv]
     parts = [subprocess.Popen([*argv, "--part", str(part)], cwd=CLONE) for part in range(options.fleets)]
-    return max(part.wait() for part in parts)
+    return max(namespaces.ended(part) for part in parts)
 
 
 def _run_all(options: argparse.Namespace, *, isolated: bool) -> int:
@@ -148,4 +151,7 @@ def _revision() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

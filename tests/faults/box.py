@@ -38,6 +38,7 @@ def _time():
 time.time = _time
 """
 CAUSES_BYTES = 16 << 10
+TRIES = 20
 MOUNTS = ("mount", "pid")
 DISK_OPTIONS = f"size={DISK_BYTES},nr_inodes={DISK_INODES}"
 CLONE = Path(__file__).parents[2]
@@ -169,21 +170,33 @@ class Box:
             namespaces.run("umount", str(self.disk))
 
     def fill_disk(self, *, inodes: bool = False) -> None:
-        """Leave no byte, or no inode, of the disk free."""
-        found = os.statvfs(self.disk)
-        used = (found.f_blocks - found.f_bfree) * found.f_frsize
-        limit = f"nr_inodes={found.f_files - found.f_ffree}" if inodes else f"size={used}"
-        namespaces.run("mount", "-o", f"remount,{limit}", str(self.disk))
+        """Leave no byte, or no inode, of the disk free; asked again where the box has taken one meanwhile."""
+        for _ in range(TRIES):
+            found = os.statvfs(self.disk)
+            used = (found.f_blocks - found.f_bfree) * found.f_frsize
+            limit = f"nr_inodes={found.f_files - found.f_ffree}" if inodes else f"size={used}"
+            try:
+                namespaces.run("mount", "-o", f"remount,{limit}", str(self.disk))
+                return
+            except subprocess.CalledProcessError as error:
+                refused = error
+        raise refused
 
     def empty_disk(self) -> None:
         """The disk has room again."""
         namespaces.run("mount", "-o", f"remount,{DISK_OPTIONS}", str(self.disk))
 
     def fill_ramdisk(self) -> None:
-        """Leave the RAM disk no room for a record, and just enough to say so."""
-        found = os.statvfs(self.ramdisk)
+        """Leave the RAM disk no room for a record, and just enough to say so; again where a dump came in between."""
         with (self.ramdisk / BALLAST).open("ab") as ballast:
-            os.posix_fallocate(ballast.fileno(), 0, found.f_bavail * found.f_frsize - CAUSES_BYTES)
+            for _ in range(TRIES):
+                found = os.statvfs(self.ramdisk)
+                try:
+                    os.posix_fallocate(ballast.fileno(), 0, found.f_bavail * found.f_frsize - CAUSES_BYTES)
+                    return
+                except OSError as error:
+                    refused = error
+        raise refused
 
     def empty_ramdisk(self) -> None:
         """The RAM disk has room again."""

@@ -12,26 +12,40 @@ import subprocess
 import sys
 
 INSIDE = "ROOST_FAULTS_INSIDE"
+ENDS_WITH_ITS_PARENT = ["setpriv", "--pdeathsig", "KILL", "--"]
 UNSHARE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
 
 
 def enter(module: str, arguments: list[str]) -> str:
-    """Run `python -m module` again inside namespaces; "" once inside, else why they can't be had here."""
+    """Run `python -m module` again inside namespaces; "" once inside, else why they can't be had here.
+
+    Outside it doesn't return: this process waits for the one inside, and where it is killed, all inside ends with it.
+    """
     if os.environ.get(INSIDE):
         run("ip", "link", "set", "lo", "up")
         return ""
     why = obstacle()
     if not why:
         environ = {**os.environ, INSIDE: "1"}
-        os.execvpe(UNSHARE[0], [*UNSHARE, sys.executable, "-m", module, *arguments], environ)
+        again = [*ENDS_WITH_ITS_PARENT, *UNSHARE, sys.executable, "-m", module, *arguments]
+        sys.exit(ended(subprocess.Popen(again, env=environ)))
     return why
+
+
+def ended(child: subprocess.Popen[bytes]) -> int:
+    """Wait for a child's status; it has a terminal's Ctrl-C too, and cleans up after it."""
+    while True:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            continue
 
 
 def obstacle() -> str:
     """Why this machine grants no namespaces; "" where it does."""
     if sys.platform != "linux":
         return f"network namespaces are Linux's own, and this is {sys.platform}"
-    missing = [name for name in ("unshare", "nsenter", "ip", "mount") if shutil.which(name) is None]
+    missing = [name for name in ("unshare", "setpriv", "nsenter", "ip", "mount") if shutil.which(name) is None]
     if missing:
         return f"{', '.join(missing)} is missing"
     probe = [*UNSHARE, "sh", "-c", "mount -t tmpfs tmpfs /mnt && ip link add roost0 type veth peer name roost1"]

@@ -290,13 +290,15 @@ class Trial:
 
     def _finish(self, names: tuple[str, ...]) -> None:
         """Resume until every record is delivered, as a person would: extract what is open, pull, and look again."""
+        refused = False
         for _ in range(RESUMES):
             self._await_extractors(names)
-            if self.run != PATTERN_RUN and self._examined(*names).open:
+            if self.run != PATTERN_RUN and (refused or self._examined(*names).open):
                 self._resume(names)
-            missing = self.fleet.pull(self.run, self.destination, *names).missing_records
-            if missing <= len(self._examined(*names).quarantined):
+            pulled = self.fleet.pull(self.run, self.destination, *names)
+            if pulled.missing_records <= len(self._examined(*names).quarantined):
                 break
+            refused = any(outcome.error is not None for outcome in pulled.outcomes)
         self.planted.clear()
         self._judge()
         if self.fault.quarantines and self.account.quarantined:
