@@ -33,7 +33,7 @@ import xxhash
 
 from remote.extract.dump import Expected, token_digest
 from remote.extract.store import store
-from remote.messages.extract import Identity
+from remote.messages.extract import Assignment, Identity
 
 SLOTS, HIDDEN = 4, 7168
 ROWS = {"15 MB": 262, "135 MB": 2353}
@@ -188,7 +188,7 @@ def file_system(folder: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--disk", type=Path, nargs="+", default=[Path.cwd()], help="folders on the disks to measure")
-    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=Assignment.model_fields["workers"].default)
     parser.add_argument("--gigabytes", type=float, default=2.0, help="of dumps a size")
     options = parser.parse_args()
     results: dict[str, dict[str, dict[str, list[float]]]] = {}
