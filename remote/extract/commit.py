@@ -10,6 +10,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 from remote.errors import HostError, RoostError
@@ -40,12 +41,19 @@ class Committer:
         self._thread.join()
 
     def _run(self) -> None:
-        with Ledger(self._path) as ledger:
+        """Whatever goes wrong is told to whoever waits: a thread that ended would keep the extractor for ever."""
+        with ExitStack() as opened:
+            ledger: Ledger | None = None
             while entries := self._next():
-                error = _commit(ledger, [row for row, _, _ in entries])
-                for _, dumps, _ in entries if error is None else ():
-                    for dump in dumps:
-                        dump.unlink(missing_ok=True)
+                error: RoostError | None = None
+                try:
+                    ledger = ledger or opened.enter_context(Ledger(self._path))
+                    _commit(ledger, entries)
+                except RoostError as told:
+                    error = told
+                except Exception as unexpected:
+                    what = f"{type(unexpected).__name__}: {unexpected}"
+                    error = HostError(f"Finished records could not be noted: {what}.", remedy="`inv extract` resumes.")
                 self._loop.call_soon_threadsafe(_settle, [future for _, _, future in entries], error)
 
     def _next(self) -> list[_Entry]:
@@ -65,12 +73,12 @@ class Committer:
 _Entry = tuple[Row, tuple[Path, ...], "asyncio.Future[None]"]
 
 
-def _commit(ledger: Ledger, rows: list[Row]) -> RoostError | None:
-    try:
-        ledger.record(rows)
-    except HostError as error:
-        return error
-    return None
+def _commit(ledger: Ledger, entries: list[_Entry]) -> None:
+    """Rows first, then the dumps that they stand for."""
+    ledger.record([row for row, _, _ in entries])
+    for _, dumps, _ in entries:
+        for dump in dumps:
+            dump.unlink(missing_ok=True)
 
 
 def _settle(futures: list[asyncio.Future[None]], error: RoostError | None) -> None:

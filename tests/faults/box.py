@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 from hosts.practice.sshd import PrivateSshd
+from remote.files import write_whole
 from tests.faults import namespaces
 from tests.faults.power import RAMDISK, SSH_PORT, Power
 
@@ -229,7 +230,7 @@ class Box:
         ]
         (self.root / "stepped").write_text("\n".join(stepped) + "\n")
         self._mount("--bind", str(self.root / "stepped"), "/proc/stat")
-        self.clock.write_text(str(seconds))
+        write_whole(self.clock, str(seconds).encode())  # read all the time: never half of it
 
     @property
     def clock(self) -> Path:
@@ -248,7 +249,7 @@ class Box:
             return
         library = self.root / "lib"
         library.mkdir(exist_ok=True)
-        self.clock.write_text("0")
+        write_whole(self.clock, b"0")
         (library / "sitecustomize.py").write_text(CLOCK.format(path=str(self.clock)) + before)
         words = f"PYTHONPATH={shlex.quote(str(library))} exec {shlex.quote(str(python))}"
         self.python.write_text(f'#!/bin/sh\n{words} "$@"\n')
