@@ -77,6 +77,8 @@ class Extractor:
         )
         self._judgement = Judgement(self._work, self._paths, self._backlog, committer, self._progress, self._report)
         background = [asyncio.create_task(watch.run()), asyncio.create_task(self._progress.run())]
+        for task in background:
+            task.add_done_callback(self._background_ended)
         try:
             await self._dispatch()
             return await self._leave("stopped" if self._ending else "complete")
@@ -90,6 +92,15 @@ class Extractor:
             pool.shutdown()
             parity.close()
             committer.close()
+
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        """Nothing in the background ends before it is cancelled: what it did for the run is missing from now on."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            what = f"{type(error).__name__}: {error}"
+            self._judgement.end(HostError(f"The extractor cannot go on: {what}.", remedy="`inv extract` resumes."))
+            for trial in self._flying:
+                trial.cancel()
+            self._changed.set()
 
     def stop(self) -> None:
         """Take no further record, and end once what is in flight has finished."""
@@ -267,7 +278,8 @@ class Extractor:
 
     async def _leave(self, status: ExtractorStatus, cause: str = "") -> ExtractorState:
         self._progress.say(status, cause)
-        await self._progress.write()
+        with contextlib.suppress(OSError):  # the run's end and its cause count, also where they can't be written down
+            await self._progress.write()
         counts = self._progress.state.counts
         self._report.progress(
             f"{status}: {counts.done + counts.freed} of {counts.assigned} records done,"

@@ -7,6 +7,7 @@ shards are being written.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections import deque
@@ -73,9 +74,10 @@ class Progress:
         return news
 
     async def run(self) -> None:
-        """Write the file until cancelled."""
+        """Write the file until cancelled; where the disk takes nothing now, it may the next time."""
         while True:
-            await self.write()
+            with contextlib.suppress(OSError):
+                await self.write()
             await asyncio.sleep(WRITE_SECONDS)
 
     async def write(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from remote.errors import HostError, RoostError, UsageError
-from remote.extract import attempt, conditions, extractor, judgement
+from remote.extract import attempt, conditions, extractor, judgement, progress
 from remote.extract.leftovers import nonce_prefix
 from remote.extract.lock import run_lock
 from remote.extract.progress import read_state
 from remote.extract.store import store
 from remote.extract.verbs import reopen
+from remote.extract.watch import Watch
 from remote.messages.extract import ExtractorState, ReopenRequest
 from tests.remote.extract.conftest import RUN, Host, identity
 from tests.remote.extract.standin_process import until
@@ -345,3 +348,30 @@ def test_a_server_that_is_broken_for_a_while_near_the_end_costs_no_record(
     until(lambda: all(server.seen().get(index, 0) >= 3 for index in last), "as many tries as a bad record is given")
     server.set_faults({})
     assert run.end().counts.done == 10
+
+
+def test_a_state_that_cannot_be_written_holds_up_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.serve()
+    host.assign([8] * 4)
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(progress, "write_whole", full)
+    assert host.extract().status == "complete"
+    assert set(host.states().values()) == {"done"}
+
+
+def test_a_part_of_the_extractor_that_breaks_ends_the_run_at_once(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.serve()
+    host.assign([8] * 4)
+
+    async def broken(self: Watch) -> None:
+        raise ValueError("nobody thought of this")
+
+    monkeypatch.setattr(Watch, "run", broken)
+    with pytest.raises(HostError, match="cannot go on: ValueError: nobody thought of this"):
+        host.extract()
+    monkeypatch.undo()
+    assert host.extract().status == "complete"
+    assert host.dumps() == []
