@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN := .venv/bin
 # A file at a time, in the order given: the longest files begin first.
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder
-FAST := not ssh and not engine and not reader and not namespaces
+FAST := not ssh and not engine and not wheels and not reader and not namespaces and not processes
 
 .DEFAULT_GOAL := help
 # The two venvs side by side, and lint while the engine's is still being built.
@@ -47,7 +47,7 @@ lint: venv ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test-fast: venv engine ## the tests that start no server and open no connection; under a minute
+test-fast: venv engine ## the tests that start no server and open no connection
 	$(BIN)/python -m pytest -n 2 -m "$(FAST)" tests/hosts tests/fleet tests/faults
 	.engine/bin/python -m pytest -n 2 -m "$(FAST)" tests/remote
 

@@ -17,6 +17,8 @@ from remote.messages.attach import CheckedFlags
 from tests.remote.attach.tables import PAGE, flags_cells, table_row
 from tests.remote.attach.wheels import VERSIONS, NoRegistry, unpack
 
+pytestmark = pytest.mark.wheels
+
 ROOT = Path(__file__).resolve().parents[3]
 CPU = {"SGLANG_USE_CPU_ENGINE": "1"}
 MODEL = ["--model-path=/models/any"]

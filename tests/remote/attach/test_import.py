@@ -18,6 +18,8 @@ from remote.messages.attach import Way
 from tests.remote.attach.conftest import CPU, Host
 from tests.remote.attach.wheels import VERSIONS, WITHOUT_PLUGINS, NoRegistry, source, unpack
 
+pytestmark = pytest.mark.wheels
+
 ROOT = Path(__file__).resolve().parents[3]
 WITHOUT_IDS = "0.5.9"
 FORWARD_BATCH = "sglang/srt/model_executor/forward_batch_info.py"

@@ -33,6 +33,8 @@ from remote.messages.extract import (
 from remote.report import Report
 from tests.remote.extract.conftest import RUN, Host
 
+pytestmark = pytest.mark.processes
+
 
 def rows_of(host: Host, **request: int) -> tuple[list[int], ShardsResult]:
     """Streamed indices and the result of the verb `shards`."""

@@ -21,6 +21,8 @@ from remote.report import Report
 from remote.servers.gpu import Gpu
 from remote.tune.screen import _start, screen
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
