@@ -78,22 +78,13 @@ class Ledger:
     def __init__(self, path: Path, *, to_read: bool = False) -> None:
         """Open the ledger, creating it (0600) where it is missing; `to_read`: also where it cannot be written."""
         self._path = path
-        self._db = sqlite3.connect(":memory:")
         try:
-            make_directory(path.parent)
-            path.touch(mode=FILE_MODE, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._prepare()
-        except (OSError, sqlite3.OperationalError) as error:
-            if not (to_read and self._opened_to_read()):
-                raise self._unwritable(error) from error
-        except sqlite3.DatabaseError as error:
-            raise HostError(
-                f"The ledger {path} could not be opened: {error}.",
-                remedy="Move it away to start the run anew; its shards are then extracted again.",
-            ) from error
+            self._db = _opened(path)
+        except (OSError, sqlite3.DatabaseError) as error:
+            reader = _opened_to_read(path) if to_read and _is_of_the_disk(error) else None
+            if reader is None:
+                raise self._failed(error) from error
+            self._db = reader
 
     def __enter__(self) -> Ledger:
         return self
@@ -224,41 +215,17 @@ class Ledger:
         """Nonces of all sessions of this run."""
         return {nonce for (nonce,) in self._db.execute("SELECT nonce FROM sessions")}
 
-    def _opened_to_read(self) -> bool:
-        """Open it on a full disk, or on one that is mounted read-only; whether that is possible.
-
-        SQLite reads a WAL whose index it may not write (https://www.sqlite.org/wal.html#readonly), if there is one.
-        Where it can't make one, nobody has the ledger open to write, and with an empty WAL the file is all there is.
-        """
-        wal = self._path.with_name(self._path.name + "-wal")
-        self._db.close()
-        for how in ("mode=ro&readonly_shm=1", "immutable=1"):
-            if how == "immutable=1" and wal.exists() and wal.stat().st_size:
-                return False
-            self._db = sqlite3.connect(f"{self._path.absolute().as_uri()}?{how}", uri=True, isolation_level=None)
-            try:
-                self._db.execute("SELECT 1 FROM records LIMIT 1")
-                return True
-            except sqlite3.DatabaseError:
-                self._db.close()
-        return False
-
-    def _unwritable(self, error: Exception) -> HostError:
-        reason = error.strerror if isinstance(error, OSError) else error
-        return HostError(
-            f"The ledger {self._path} could not be written: {reason}.",
-            remedy="Its disk is full, read-only or failing: mend that. What the ledger says stays as it is.",
-        )
-
-    def _prepare(self) -> None:
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            raise sqlite3.DatabaseError(
-                f"it is of schema {version}, written by a newer Roost; this one knows {SCHEMA_VERSION}"
+    def _failed(self, error: OSError | sqlite3.DatabaseError) -> HostError:
+        if _is_of_the_disk(error):
+            reason = error.strerror if isinstance(error, OSError) else error
+            return HostError(
+                f"The ledger {self._path} could not be written: {reason}.",
+                remedy="Its disk is full, read-only or failing: mend that. What the ledger says stays as it is.",
             )
-        if version == 0:
-            self._db.executescript(_SCHEMA)
-            self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        return HostError(
+            f"The ledger {self._path} could not be opened: {error}.",
+            remedy="Move it away to start the run anew; its shards are then extracted again.",
+        )
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -271,7 +238,7 @@ class Ledger:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             if isinstance(error, sqlite3.DatabaseError):
-                raise self._unwritable(error) from error
+                raise self._failed(error) from error
             raise
 
     def _change(self, indices: Iterable[int], *statements: str) -> int:
@@ -285,6 +252,54 @@ class Ledger:
                 counts = [self._db.execute(one.format(marks=marks), chunk).rowcount for one in statements]
                 changed += counts[-1]
         return changed
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    make_directory(path.parent)
+    path.touch(mode=FILE_MODE, exist_ok=True)
+    db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+    try:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        _prepare(db)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > SCHEMA_VERSION:
+        raise sqlite3.DatabaseError(
+            f"it is of schema {version}, written by a newer Roost; this one knows {SCHEMA_VERSION}"
+        )
+    if version == 0:
+        db.executescript(_SCHEMA)
+        db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+
+def _opened_to_read(path: Path) -> sqlite3.Connection | None:
+    """Open it on a full disk, or on one that is mounted read-only; None where that is not possible.
+
+    SQLite reads a WAL whose index it may not write (https://www.sqlite.org/wal.html#readonly), if there is one. Where
+    it can't make one, nobody has the ledger open to write, and with an empty WAL the file is all there is.
+    """
+    wal = path.with_name(path.name + "-wal")
+    empty = not wal.exists() or wal.stat().st_size == 0
+    for how in ("mode=ro&readonly_shm=1", *(["immutable=1"] if empty else [])):
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None)
+        try:
+            db.execute("SELECT 1 FROM records LIMIT 1")
+            return db
+        except sqlite3.DatabaseError:
+            db.close()
+    return None
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    """Whether the disk is at fault, and not what the file holds."""
+    return isinstance(error, OSError | sqlite3.OperationalError)
 
 
 def _values(row: Row, now: float) -> tuple[object, ...]:
