@@ -12,6 +12,15 @@ from hosts.practice.paths import PracticePaths
 from hosts.practice.serving import CpuServer
 
 CLONE = Path(__file__).parents[1]
+STARTING = {"pool", "start"}
+"""Fixtures that start stand-ins, and extractors or supervisors around them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever uses one of them is marked `processes`."""
+    for item in items:
+        if STARTING.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.processes)
 
 
 @pytest.fixture(scope="session")

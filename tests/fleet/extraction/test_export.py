@@ -6,12 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from hosts.commands import extract as extraction
 from tests.fleet.extraction.conftest import LENGTHS, RUN, Site
-
-pytestmark = pytest.mark.processes
 
 
 def test_a_whole_run_is_exported_in_the_inventory_s_format_and_not_before(site: Site, clone: Path) -> None:

@@ -21,8 +21,6 @@ from remote.transfer.ledger import DestinationLedger
 from tests.fleet.extraction.conftest import LENGTHS, RUN, Site
 from tests.remote.extract.standin_process import until
 
-pytestmark = pytest.mark.processes
-
 
 def finished(fleet: Fleet) -> dict[str, set[int]]:
     """Indices that each host has done."""

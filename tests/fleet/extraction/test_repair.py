@@ -7,8 +7,6 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from hosts.commands import extract as extraction
 from hosts.commands.pull import Pulled, pull
 from hosts.commands.repair import repair_folder, repair_run
@@ -22,8 +20,6 @@ from remote.messages.verify import VerifyRequest, VerifyResult
 from remote.paths import Workdir, shard_name
 from remote.transfer.ledger import DestinationLedger
 from tests.fleet.extraction.conftest import RUN, Site
-
-pytestmark = pytest.mark.processes
 
 
 def damage(shard: Path) -> None:

@@ -20,8 +20,6 @@ from tests.remote.extract.conftest import RUN, Host, identity, tokens_of
 from tests.remote.extract.standin import states_of
 from tests.remote.extract.standin_process import StandInProcess
 
-pytestmark = pytest.mark.processes
-
 LENGTHS = [5, 400, 1, 64]
 
 

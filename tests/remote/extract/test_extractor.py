@@ -17,8 +17,6 @@ from tests.remote.extract.conftest import RUN, Host, tokens_of
 from tests.remote.extract.standin import states_of
 from tests.remote.extract.standin_process import until
 
-pytestmark = pytest.mark.processes
-
 LENGTHS = [5, 40, 17, 128, 1, 300, 64, 9]
 
 

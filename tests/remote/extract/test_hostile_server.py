@@ -26,8 +26,6 @@ from remote.messages.extract import Identity
 from remote.parity.logprobs import ServerLogprobs, deviations
 from tests.hostile import Maker, examples, json_values, seeds
 
-pytestmark = pytest.mark.processes
-
 ROWS = 3
 TOKENS = np.arange(ROWS, dtype=np.int32)
 IDENTITY = Identity(dataset="", tokenizer="", model="", boundaries=[1, 2], final="pre", hidden_size=4, dtype="BF16")

@@ -25,8 +25,6 @@ from remote.servers.processes import members
 from tests.remote.extract.conftest import RUN, Host, write_assignment
 from tests.remote.extract.standin_process import until
 
-pytestmark = pytest.mark.processes
-
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -16,8 +16,6 @@ from remote.extract.parity import is_sampled
 from remote.parity.bands import LEARN
 from tests.remote.extract.conftest import Host
 
-pytestmark = pytest.mark.processes
-
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:

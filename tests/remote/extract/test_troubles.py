@@ -22,8 +22,6 @@ from remote.messages.extract import ExtractorState, ReopenRequest
 from tests.remote.extract.conftest import RUN, Host, identity
 from tests.remote.extract.standin_process import until
 
-pytestmark = pytest.mark.processes
-
 
 class Running:
     """An extractor in a thread, so that the test can meddle meanwhile."""

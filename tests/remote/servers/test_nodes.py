@@ -19,8 +19,6 @@ from remote.servers.processes import MARK, find
 from remote.servers.stop import stop
 from tests.remote.servers.states import server_of, supervisor_of
 
-pytestmark = pytest.mark.processes
-
 Start = Callable[..., ServerState]
 
 

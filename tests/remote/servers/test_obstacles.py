@@ -22,8 +22,6 @@ from remote.servers.sglang_process import is_sglang_argv
 from remote.servers.stop import stop
 from tests.remote.servers.states import server_of, supervisor_of
 
-pytestmark = pytest.mark.processes
-
 Start = Callable[..., ServerState]
 
 

@@ -22,8 +22,6 @@ from remote.servers.stop import stop
 from remote.servers.stopping import describe_remaining
 from tests.remote.servers.states import server_of, supervisor_of
 
-pytestmark = pytest.mark.processes
-
 Start = Callable[..., ServerState]
 
 

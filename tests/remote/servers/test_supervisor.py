@@ -19,8 +19,6 @@ from remote.servers.awaiting import await_ready
 from remote.servers.processes import MARK, find
 from tests.remote.servers.states import server_of, supervisor_of
 
-pytestmark = pytest.mark.processes
-
 Start = Callable[..., ServerState]
 
 
