@@ -10,7 +10,6 @@ import argparse
 import datetime
 import itertools
 import random
-import shutil
 import subprocess
 import sys
 import time
@@ -61,9 +60,9 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 def _side_by_side(options: argparse.Namespace, arguments: list[str]) -> int:
     """A process a fleet, each with its part of the trials."""
     argv = [sys.executable, "-m", "tests.faults", *arguments]
-    if shutil.which(namespaces.ENDS_WITH_ITS_PARENT[0]):
-        argv = [*namespaces.ENDS_WITH_ITS_PARENT, *argv]
-    parts = [subprocess.Popen([*argv, "--part", str(part)], cwd=CLONE) for part in range(options.fleets)]
+    parts = [
+        subprocess.Popen(namespaces.bound([*argv, "--part", str(part)]), cwd=CLONE) for part in range(options.fleets)
+    ]
     return max(namespaces.ended(part) for part in parts)
 
 

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -171,33 +172,29 @@ class Box:
             namespaces.run("umount", str(self.disk))
 
     def fill_disk(self, *, inodes: bool = False) -> None:
-        """Leave no byte, or no inode, of the disk free; asked again where the box has taken one meanwhile."""
-        for _ in range(TRIES):
+        """Leave no byte, or no inode, of the disk free."""
+
+        def fill() -> None:
             found = os.statvfs(self.disk)
             used = (found.f_blocks - found.f_bfree) * found.f_frsize
             limit = f"nr_inodes={found.f_files - found.f_ffree}" if inodes else f"size={used}"
-            try:
-                namespaces.run("mount", "-o", f"remount,{limit}", str(self.disk))
-                return
-            except subprocess.CalledProcessError as error:
-                refused = error
-        raise refused
+            namespaces.run("mount", "-o", f"remount,{limit}", str(self.disk))
+
+        _until_it_fits(fill)
 
     def empty_disk(self) -> None:
         """The disk has room again."""
         namespaces.run("mount", "-o", f"remount,{DISK_OPTIONS}", str(self.disk))
 
     def fill_ramdisk(self) -> None:
-        """Leave the RAM disk no room for a record, and just enough to say so; again where a dump came in between."""
+        """Leave the RAM disk no room for a record, and just enough to say so."""
         with (self.ramdisk / BALLAST).open("ab") as ballast:
-            for _ in range(TRIES):
+
+            def fill() -> None:
                 found = os.statvfs(self.ramdisk)
-                try:
-                    os.posix_fallocate(ballast.fileno(), 0, found.f_bavail * found.f_frsize - CAUSES_BYTES)
-                    return
-                except OSError as error:
-                    refused = error
-        raise refused
+                os.posix_fallocate(ballast.fileno(), 0, found.f_bavail * found.f_frsize - CAUSES_BYTES)
+
+            _until_it_fits(fill)
 
     def empty_ramdisk(self) -> None:
         """The RAM disk has room again."""
@@ -357,3 +354,12 @@ def is_sender(argv: list[str]) -> bool:
 
 def is_sshd(argv: list[str]) -> bool:
     return bool(argv) and "sshd" in argv[0]
+
+
+def _until_it_fits(fill: Callable[[], None]) -> None:
+    """Fill a disk that is in use: where somebody takes of it between the look and the filling, look again."""
+    for _ in range(TRIES):
+        with suppress(OSError, subprocess.CalledProcessError):
+            fill()
+            return
+    fill()

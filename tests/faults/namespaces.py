@@ -12,7 +12,6 @@ import subprocess
 import sys
 
 INSIDE = "ROOST_FAULTS_INSIDE"
-ENDS_WITH_ITS_PARENT = ["setpriv", "--pdeathsig", "KILL", "--"]
 UNSHARE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
 
 
@@ -27,9 +26,14 @@ def enter(module: str, arguments: list[str]) -> str:
     why = obstacle()
     if not why:
         environ = {**os.environ, INSIDE: "1"}
-        again = [*ENDS_WITH_ITS_PARENT, *UNSHARE, sys.executable, "-m", module, *arguments]
-        sys.exit(ended(subprocess.Popen(again, env=environ)))
+        again = [*UNSHARE, sys.executable, "-m", module, *arguments]
+        sys.exit(ended(subprocess.Popen(bound(again), env=environ)))
     return why
+
+
+def bound(argv: list[str]) -> list[str]:
+    """The same program, killed by the kernel when whoever starts it ends; as it is where there is no setpriv."""
+    return ["setpriv", "--pdeathsig", "KILL", "--", *argv] if shutil.which("setpriv") else argv
 
 
 def ended(child: subprocess.Popen[bytes]) -> int:
@@ -45,7 +49,7 @@ def obstacle() -> str:
     """Why this machine grants no namespaces; "" where it does."""
     if sys.platform != "linux":
         return f"network namespaces are Linux's own, and this is {sys.platform}"
-    missing = [name for name in ("unshare", "setpriv", "nsenter", "ip", "mount") if shutil.which(name) is None]
+    missing = [name for name in ("unshare", "nsenter", "ip", "mount") if shutil.which(name) is None]
     if missing:
         return f"{', '.join(missing)} is missing"
     probe = [*UNSHARE, "sh", "-c", "mount -t tmpfs tmpfs /mnt && ip link add roost0 type veth peer name roost1"]
