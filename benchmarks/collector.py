@@ -173,10 +173,8 @@ def measured(disk: Path, workers: int, gigabytes: float) -> Iterator[tuple[str, 
         with tempfile.TemporaryDirectory(dir="/dev/shm") as ram, tempfile.TemporaryDirectory(dir=disk) as out:
             dumps = [Path(ram) / f"{number}.safetensors" for number in range(count)]
             expected = [write_dump(dump, number, rows) for number, dump in enumerate(dumps)]
-            yield (
-                label,
-                measure(Case(dumps, [d.with_suffix(".pt") for d in dumps], expected, Path(out) / "out", workers)),
-            )
+            tensors = [dump.with_suffix(".pt") for dump in dumps]
+            yield label, measure(Case(dumps, tensors, expected, Path(out) / "out", workers))
 
 
 def file_system(folder: Path) -> str:
@@ -194,6 +192,8 @@ def main() -> None:
     results: dict[str, dict[str, dict[str, list[float]]]] = {}
     for disk in options.disk:
         kind = file_system(disk)
+        if kind in results:
+            kind += f" {len(results) + 1}"
         results[kind] = {}
         for label, found in measured(disk, options.workers, options.gigabytes):
             results[kind][label] = found
