@@ -184,7 +184,10 @@ class HostPull:
         while len(self._lanes) < wanted:
             self._start(trade)
         for lane in self._lanes[wanted:]:
-            lane.retire() if lane.connected.is_set() else lane.cut()
+            if lane.connected.is_set():
+                lane.retire()
+            else:
+                lane.cut()
 
     def _await_delivery(self) -> None:
         """Return once what was handed in is durable, or will not be."""
