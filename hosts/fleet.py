@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -19,6 +19,8 @@ from remote.messages.envelope import Progress
 
 POOL_SIZE = 64
 """Hosts worked on at once; 64 connections open in about a second from one laptop."""
+
+ATTENTION_SECONDS = 0.5
 
 T = TypeVar("T")
 R = TypeVar("R", bound=BaseModel)
@@ -106,9 +108,9 @@ class Fleet:
         pool = ThreadPoolExecutor(min(POOL_SIZE, len(self.hosts)), thread_name_prefix="host")
         outcomes: dict[str, Outcome[T]] = {}
         try:
-            pending = {pool.submit(self._outcome, host, action): host for host in self.hosts}
-            for future in as_completed(pending):
-                outcome = _settled(future)
+            pending = {pool.submit(self._outcome, host, action) for host in self.hosts}
+            for future in _as_completed(pending):
+                outcome = future.result()
                 outcomes[outcome.host.name] = outcome
                 if watcher is not None:
                     watcher.ended(outcome)
@@ -160,8 +162,14 @@ class Fleet:
             backend.close()
 
 
-def _settled(future: Future[Outcome[T]]) -> Outcome[T]:
-    return future.result()
+def _as_completed(pending: set[Future[Outcome[T]]]) -> Iterator[Future[Outcome[T]]]:
+    """As `concurrent.futures.as_completed`, and a Ctrl-C is never lost.
+
+    One that comes between Python's last look at its signals and the kernel's wait is only seen once that wait ends.
+    """
+    while pending:
+        done, pending = wait(pending, ATTENTION_SECONDS, FIRST_COMPLETED)
+        yield from done
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,12 @@ from hosts.practice.serving import CpuServer
 CLONE = Path(__file__).parents[1]
 STARTING = {"pool", "start"}
 """Fixtures that start stand-ins, and extractors or supervisors around them."""
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C as a terminal gives it, also in a background job that ignores it: what tests start inherits that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
