@@ -42,10 +42,11 @@ practice-up: venv engine ## two practice hosts on loopback; then: export ROOST_I
 practice-down: venv ## end the practice hosts and everything they run
 	@$(BIN)/inv practice down
 
-lint: venv ## ruff and mypy
+lint: venv ## ruff, mypy and the walls between rooms
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 test-fast: venv engine ## the tests that start no server and open no connection
 	$(BIN)/python -m pytest -n 2 -m "$(FAST)" tests/hosts tests/fleet tests/faults

@@ -32,9 +32,9 @@ from hosts.practice.paths import PracticePaths
 from hosts.practice.serving import CpuServer
 from remote.attach.ways import environment as attach_environment
 from remote.capture.environment import environment
-from remote.capture.request_id import RequestId
-from remote.messages.capture import CaptureStatus
-from remote.messages.server import CaptureSpec
+from remote.shared.messages.capture import CaptureStatus
+from remote.shared.messages.server import CaptureSpec
+from remote.shared.shard.request_id import RequestId
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 IN_FLIGHT = (1, 4, 16)

@@ -30,9 +30,9 @@ from benchmarks.gpu.models import MID, write_config
 from benchmarks.gpu.parity import parity
 from benchmarks.gpu.prompts import prompt
 from benchmarks.gpu.server import READY_SECONDS, REPOSITORY, GpuServer
-from remote.capture.request_id import RequestId
-from remote.messages.capture import CaptureStatus
-from remote.messages.server import CaptureSpec
+from remote.shared.messages.capture import CaptureStatus
+from remote.shared.messages.server import CaptureSpec
+from remote.shared.shard.request_id import RequestId
 
 LAYERS = [2, 4, 7]
 ROW_BYTES = 4 * 7168 * 2

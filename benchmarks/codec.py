@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from remote.codec.layout import layout_of
-from remote.codec.piece import pack, split_pieces
+from remote.shared.codec.layout import layout_of
+from remote.shared.codec.piece import pack, split_pieces
 
 ROUNDS = 5
 RECORDS, RECORD_TOKENS = 3, 2000

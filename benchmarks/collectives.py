@@ -21,10 +21,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from remote.context import Context
-from remote.errors import HostError
-from remote.messages.tune import ScreenRequest, ScreenResult
-from remote.paths import Workdir
 from remote.report import Report
+from remote.shared.errors import HostError
+from remote.shared.messages.tune import ScreenRequest, ScreenResult
+from remote.shared.paths import Workdir
 from remote.tune.screen import screen
 
 SETTINGS: dict[str, dict[str, str]] = {

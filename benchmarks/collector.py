@@ -33,7 +33,7 @@ import xxhash
 
 from remote.extract.dump import Expected, token_digest
 from remote.extract.store import store
-from remote.messages.extract import Assignment, Identity
+from remote.shared.messages.extract import Assignment, Identity
 
 SLOTS, HIDDEN = 4, 7168
 ROWS = {"15 MB": 262, "135 MB": 2353}

@@ -14,10 +14,10 @@ from hosts.plan import ranges as sets
 from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, make_plan, replan, save
 from remote.context import Context
-from remote.messages.dataset import AssignRequest, HostShare, Manifest
-from remote.messages.extract import Assignment, Identity
-from remote.paths import Workdir
 from remote.report import Report
+from remote.shared.messages.dataset import AssignRequest, HostShare, Manifest
+from remote.shared.messages.extract import Assignment, Identity
+from remote.shared.paths import Workdir
 
 HOSTS = 64
 

@@ -43,12 +43,12 @@ from benchmarks.delay import delayed
 from hosts.inventory.model import Host
 from hosts.practice.sshd import ADDRESS, PrivateSshd
 from hosts.transport.openssh import ssh_command
-from remote.messages.extract import ShardRow
-from remote.transfer.delivery import Delivery
-from remote.transfer.destination import Destination
-from remote.transfer.hostpull import HostPull, Limits, Source
-from remote.transfer.rate import RateLimit
-from remote.transfer.stream import SOURCE
+from remote.shared.messages.extract import ShardRow
+from remote.shared.transfer.delivery import Delivery
+from remote.shared.transfer.destination import Destination
+from remote.shared.transfer.hostpull import HostPull, Limits, Source
+from remote.shared.transfer.rate import RateLimit
+from remote.shared.transfer.stream import SOURCE
 
 MB = 1_000_000
 ROUND_TRIP_SECONDS = 0.060

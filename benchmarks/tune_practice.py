@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.practice import Practice, practising
-from remote.paths import Workdir
+from remote.shared.paths import Workdir
 
 HOST = "practice1"
 FROZEN = ("GLOO_SOCKET_IFNAME", "frozen0")

@@ -1,11 +1,11 @@
-"""The laptop's own errors; their root is `remote.errors.RoostError`, as on the hosts.
+"""The laptop's own errors; their root is `remote.shared.errors.RoostError`, as on the hosts.
 
 Every message is one sentence that names the host, what was tried and what came back; `remedy` says what to do.
 """
 
 from __future__ import annotations
 
-from remote.errors import HostError, RoostError, UsageError
+from remote.shared.errors import HostError, RoostError, UsageError
 
 __all__ = [
     "AuthenticationError",

@@ -15,7 +15,7 @@ from hosts.inventory.model import Host, Inventory
 from hosts.transport.backend import DEFAULT_DEADLINE_SECONDS, Backend
 from hosts.transport.local import LocalBackend
 from hosts.transport.ssh import SshBackend
-from remote.messages.envelope import Progress
+from remote.shared.messages.envelope import Progress
 
 POOL_SIZE = 64
 """Hosts worked on at once; 64 connections open in about a second from one laptop."""

@@ -19,10 +19,10 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ValidationError
 
 from remote.context import Context
-from remote.errors import HostError, RoostError, UsageError, of_the_disk
-from remote.messages.envelope import BEAT_SECONDS, Beat, Call, Failure, Result
-from remote.paths import Workdir
 from remote.report import Report
+from remote.shared.errors import HostError, RoostError, UsageError, of_the_disk
+from remote.shared.messages.envelope import BEAT_SECONDS, Beat, Call, Failure, Result
+from remote.shared.paths import Workdir
 from remote.verbs import VERBS
 
 Verb = Callable[[Any, Context], BaseModel]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote.paths import Workdir
 from remote.report import Report
+from remote.shared.paths import Workdir
 
 
 @dataclass(frozen=True)

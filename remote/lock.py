@@ -16,9 +16,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from remote.context import Context
-from remote.errors import HostError
-from remote.files import FILE_MODE, make_directory
-from remote.messages.envelope import Message
+from remote.shared.errors import HostError
+from remote.shared.files import FILE_MODE, make_directory
+from remote.shared.messages.envelope import Message
 
 POLL_SECONDS = 0.2
 

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from pydantic import BaseModel
 
-from remote.messages.envelope import Item, Progress
+from remote.shared.messages.envelope import Item, Progress
 
 
 class Report:

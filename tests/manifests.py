@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remote.messages.dataset import Manifest
+from remote.shared.messages.dataset import Manifest
 
 
 def manifest(*, records: int, tokens: int, loss_tokens: int, max_tokens: int, vocab_size: int) -> Manifest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remote.messages.bench import BenchRequest, BenchResult, Measurement
+from remote.shared.messages.bench import BenchRequest, BenchResult, Measurement
 
 
 def measured(values: list[float], better: str = "higher", **changes: object) -> BenchResult:

@@ -27,11 +27,11 @@ from safetensors.torch import save_file
 from benchmarks.gpu.models import MID, write_config
 from benchmarks.gpu.prompts import post, prompt
 from benchmarks.gpu.server import FLAGS, REPOSITORY, serving
-from remote.capture.request_id import RequestId
-from remote.messages.envelope import Call
-from remote.messages.server import CaptureSpec, ServerSpec
-from remote.paths import Workdir
-from remote.servers import records
+from remote.servers.lifecycle import records
+from remote.shared.messages.envelope import Call
+from remote.shared.messages.server import CaptureSpec, ServerSpec
+from remote.shared.paths import Workdir
+from remote.shared.shard.request_id import RequestId
 
 DUMPS = "/dev/shm/roost-box"
 PORT = 30021

@@ -18,11 +18,11 @@ from safetensors import safe_open
 from benchmarks.gpu.models import TINY, write_config, write_weights
 from benchmarks.gpu.prompts import await_file, prompt
 from benchmarks.gpu.server import READY_SECONDS, GpuServer
-from remote.capture.request_id import RequestId
-from remote.messages.server import CaptureSpec
 from remote.parity.canary import TOLERANCES, check_canary
 from remote.parity.head import Head, load_head
 from remote.parity.logprobs import ServerLogprobs, deviations, rms_norm
+from remote.shared.messages.server import CaptureSpec
+from remote.shared.shard.request_id import RequestId
 
 DEPTH = TINY["num_hidden_layers"]
 CANARY_LENGTHS = [64, 64, 1500, 1500]

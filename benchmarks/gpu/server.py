@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.gpu.prompts import post
 from remote.attach.ways import plugin_folder
 from remote.capture.environment import environment
-from remote.messages.server import CaptureSpec
+from remote.shared.messages.server import CaptureSpec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 READY_SECONDS = 200.0

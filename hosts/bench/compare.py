@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from remote.messages.bench import BenchResult, Measurement
+from remote.shared.messages.bench import BenchResult, Measurement
 
 RESAMPLES = 4000
 CONFIDENCE = 0.95

@@ -8,9 +8,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from hosts.errors import UsageError
-from remote.files import make_directory, write_whole
-from remote.messages.bench import BenchResult
-from remote.paths import safe_name
+from remote.shared.files import make_directory, write_whole
+from remote.shared.messages.bench import BenchResult
+from remote.shared.paths import safe_name
 
 
 class BenchResults:

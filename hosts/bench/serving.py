@@ -15,7 +15,7 @@ from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.inventory.servers import server_specs
 from hosts.transport.backend import Backend
-from remote.messages.server import (
+from remote.shared.messages.server import (
     ServeRequest,
     ServeResult,
     ServerReport,

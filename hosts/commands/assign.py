@@ -9,9 +9,9 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host
 from hosts.plan.plan import Plan, PlannedShare, plan_path
-from remote.messages.dataset import AssignRequest, AssignResult, HostShare
-from remote.messages.envelope import Progress
-from remote.messages.extract import Assignment
+from remote.shared.messages.dataset import AssignRequest, AssignResult, HostShare
+from remote.shared.messages.envelope import Progress
+from remote.shared.messages.extract import Assignment
 
 
 def assignments(

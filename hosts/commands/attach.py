@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
-from remote.messages.attach import AttachedRequest, AttachReport, AttachRequest, DetachRequest
-from remote.messages.envelope import Progress
-from remote.messages.server import Attach
+from remote.shared.messages.attach import AttachedRequest, AttachReport, AttachRequest, DetachRequest
+from remote.shared.messages.envelope import Progress
+from remote.shared.messages.server import Attach
 
 DEADLINE_SECONDS = 300.0
 """Importing SGLang on a box with cold file caches takes a minute and more."""

@@ -13,9 +13,9 @@ from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.inventory.servers import find_mode
 from hosts.transport.backend import Backend
-from remote.messages.bench import PROFILES, BenchRequest, BenchResult, Profile
-from remote.messages.envelope import Progress
-from remote.paths import safe_name
+from remote.shared.messages.bench import PROFILES, BenchRequest, BenchResult, Profile
+from remote.shared.messages.envelope import Progress
+from remote.shared.paths import safe_name
 
 DEADLINE_MARGIN_SECONDS = 120.0
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
-from remote.messages.clean import CleanRequest, CleanResult
-from remote.messages.envelope import Progress
+from remote.shared.messages.clean import CleanRequest, CleanResult
+from remote.shared.messages.envelope import Progress
 
 DAY_SECONDS = 86_400.0
 PATIENCE_SECONDS = 3600.0

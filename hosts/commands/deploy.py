@@ -10,9 +10,9 @@ from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
 from hosts.transport.payload import current_payload
-from remote.messages.attach import AttachReport, AttachRequest
-from remote.messages.envelope import Progress
-from remote.messages.hello import HelloRequest, HelloResult
+from remote.shared.messages.attach import AttachReport, AttachRequest
+from remote.shared.messages.envelope import Progress
+from remote.shared.messages.hello import HelloRequest, HelloResult
 
 ATTACH_DEADLINE_SECONDS = 300.0
 """Importing SGLang on a box with cold file caches takes a minute and more."""

@@ -11,8 +11,8 @@ from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.inventory.servers import server_needs
 from hosts.transport.backend import Backend
-from remote.messages.envelope import Progress
-from remote.messages.facts import Facts, FactsRequest
+from remote.shared.messages.envelope import Progress
+from remote.shared.messages.facts import Facts, FactsRequest
 
 DEADLINE_SECONDS = 180.0
 """A model on a cold network file system has dozens of headers to read."""

@@ -9,8 +9,8 @@ from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.model import Host
 from hosts.pull.direct import Place, place_of
 from hosts.transport.backend import Backend
-from remote.messages.envelope import Progress
-from remote.messages.export import ExportRequest, ExportResult
+from remote.shared.messages.envelope import Progress
+from remote.shared.messages.export import ExportRequest, ExportResult
 
 
 def export(

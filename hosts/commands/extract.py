@@ -19,10 +19,9 @@ from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, load, plan_path, replan, save
 from hosts.pull.push import push
 from hosts.transport.backend import Backend
-from remote.extract.epochs import DESCRIPTION
-from remote.messages.dataset import Ranges
-from remote.messages.envelope import Progress
-from remote.messages.extract import (
+from remote.shared.messages.dataset import Ranges
+from remote.shared.messages.envelope import Progress
+from remote.shared.messages.extract import (
     ControlRequest,
     ExtractorState,
     ExtractRequest,
@@ -36,7 +35,8 @@ from remote.messages.extract import (
     ShardsRequest,
     ShardsResult,
 )
-from remote.transfer.ledger import DestinationLedger
+from remote.shared.paths import ASSIGNMENT_FILE
+from remote.shared.transfer.ledger import DestinationLedger
 
 START_DEADLINE_SECONDS = 300.0
 FENCE_DEADLINE_SECONDS = 15.0
@@ -233,7 +233,7 @@ def _send(backend: Backend, plan: Plan, folder: Path, on_progress: OnProgress | 
         if on_progress is not None:
             on_progress(host, Progress(text="sending its share", done=done, total=total, unit="bytes"))
 
-    push(backend, folder, f"{host.workdir}/runs/{plan.run}/assignments/{plan.epoch}", sent, owner=DESCRIPTION)
+    push(backend, folder, f"{host.workdir}/runs/{plan.run}/assignments/{plan.epoch}", sent, owner=ASSIGNMENT_FILE)
 
 
 def _fence(fleet: Fleet, plan: Plan) -> dict[str, str]:

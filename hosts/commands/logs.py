@@ -12,7 +12,16 @@ from hosts.errors import ConnectionLostError, HostUnreachableError, ProtocolErro
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
-from remote.messages.logs import LOG_EVENT, LogItem, LogLines, LogPosition, LogSource, LogsRequest, LogsResult, LogStart
+from remote.shared.messages.logs import (
+    LOG_EVENT,
+    LogItem,
+    LogLines,
+    LogPosition,
+    LogSource,
+    LogsRequest,
+    LogsResult,
+    LogStart,
+)
 
 BACKLOG_DEADLINE_SECONDS = 600.0
 FIRST_PAUSE_SECONDS = 1.0

@@ -7,7 +7,7 @@ import secrets
 from hosts.errors import UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host
-from remote.messages.server import AddressRequest, AddressResult, ServerSpec
+from remote.shared.messages.server import AddressRequest, AddressResult, ServerSpec
 
 TOKEN = "ROOST_NODES_TOKEN"  # noqa: S105
 """The variable that the nodes' supervisors know each other by."""

@@ -13,10 +13,10 @@ from hosts.plan.capacity import Forecast, RecordSize, Room, Share, forecast, rem
 from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, PlannedShare, load, make_plan, plan_path, save
 from hosts.transport.backend import Backend
-from remote.messages.dataset import Manifest
-from remote.messages.extract import Identity, RunRequest, RunStatus, longest_record
-from remote.messages.plan import Prospect, ProspectRequest
-from remote.transfer.space import PACKED_SHARE
+from remote.shared.messages.dataset import Manifest
+from remote.shared.messages.extract import Identity, RunRequest, RunStatus, longest_record
+from remote.shared.messages.plan import Prospect, ProspectRequest
+from remote.shared.transfer.space import PACKED_SHARE
 
 FASTEST_TOKENS_PER_SECOND = 1e9
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "half": "F16", "float32": "F32", "float": "F32"}

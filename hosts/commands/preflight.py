@@ -1,6 +1,6 @@
 """What `inv serve` looks at from the laptop before it starts anything: driver and clock, judged as `inv doctor` does.
 
-The host's own checks (model, GPUs, ports, disks) are in `remote/servers/preflight.py`.
+The host's own checks (model, GPUs, ports, disks) are in `remote/servers/probing/preflight.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from hosts.errors import HostError
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
-from remote.messages.envelope import Progress
-from remote.messages.facts import Facts, FactsRequest
+from remote.shared.messages.envelope import Progress
+from remote.shared.messages.facts import Facts, FactsRequest
 
 DEADLINE_SECONDS = 180.0
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from hosts.errors import ProtocolError
 from hosts.inventory.model import Host, Inventory
 from hosts.transport.backend import Backend
-from remote.messages.dataset import (
+from remote.shared.messages.dataset import (
     InspectedRecord,
     InspectRequest,
     InspectResult,
@@ -19,7 +19,7 @@ from remote.messages.dataset import (
     PrepareRequest,
     PrepareResult,
 )
-from remote.messages.envelope import Progress
+from remote.shared.messages.envelope import Progress
 
 OnProgress = Callable[[Host, Progress], None]
 

@@ -13,8 +13,8 @@ from hosts.plan.plan import Plan, load, plan_path
 from hosts.pull.bucket import destination_of, is_bucket
 from hosts.pull.direct import DirectPull, Place, place_of
 from hosts.pull.pull import HostTally, Pull, Tallies, Wish, missing_of
-from remote.messages.transfer import DestinationManifest, Store
-from remote.transfer.dataset import gaps, place_dataset, write_manifest
+from remote.shared.messages.transfer import DestinationManifest, Store
+from remote.shared.transfer.dataset import gaps, place_dataset, write_manifest
 
 Watch = Callable[[Tallies], Callable[[], None]]
 """Given the tallies, starts to show them and returns how to end that."""

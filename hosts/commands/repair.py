@@ -15,9 +15,9 @@ from hosts.plan import ranges as sets
 from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, plan_path, replan, save
 from hosts.transport.backend import Backend
-from remote.messages.dataset import Ranges
-from remote.messages.extract import IndicesRequest, IndicesResult
-from remote.messages.verify import ForgetRequest, ForgetResult, VerifyResult
+from remote.shared.messages.dataset import Ranges
+from remote.shared.messages.extract import IndicesRequest, IndicesResult
+from remote.shared.messages.verify import ForgetRequest, ForgetResult, VerifyResult
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from hosts.commands.preflight import OnFinding, preflight
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.inventory.servers import server_specs
-from remote.messages.envelope import Progress
-from remote.messages.server import ServeRequest, ServeResult
+from remote.shared.messages.envelope import Progress
+from remote.shared.messages.server import ServeRequest, ServeResult
 
 OVERHEAD_SECONDS = 900.0
 """Beside the wait for ready itself: checking flags, stopping an earlier server, a cold file system."""

@@ -6,8 +6,8 @@ from pydantic import BaseModel
 
 from hosts.fleet import Fleet, Outcome
 from hosts.transport.backend import Backend
-from remote.messages.extract import RunRequest, RunStatus
-from remote.messages.server import ServersRequest, ServersResult
+from remote.shared.messages.extract import RunRequest, RunStatus
+from remote.shared.messages.server import ServersRequest, ServersResult
 
 DEADLINE_SECONDS = 60.0
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.inventory.servers import server_needs
-from remote.messages.envelope import Progress
-from remote.messages.server import StopRequest, StopResult
+from remote.shared.messages.envelope import Progress
+from remote.shared.messages.server import StopRequest, StopResult
 
 OVERHEAD_SECONDS = 300.0
 """Beside the grace period: SIGKILL, memory given back, a lock that another command holds for a moment."""

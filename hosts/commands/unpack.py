@@ -8,8 +8,8 @@ from pathlib import Path
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
-from remote.messages.codec import CompressRequest, CompressResult, UnpackRequest, UnpackResult
-from remote.messages.envelope import Progress
+from remote.shared.messages.codec import CompressRequest, CompressResult, UnpackRequest, UnpackResult
+from remote.shared.messages.envelope import Progress
 
 OnProgress = Callable[[Host, Progress], None]
 

@@ -8,8 +8,8 @@ from typing import Any
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
-from remote.messages.envelope import Progress
-from remote.messages.verify import Fault, VerifyRequest, VerifyResult
+from remote.shared.messages.envelope import Progress
+from remote.shared.messages.verify import Fault, VerifyRequest, VerifyResult
 
 MOST_FAULTS = 100_000
 """Of one place that are handed on one by one."""

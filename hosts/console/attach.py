@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hosts.console.output import Output
 from hosts.fleet import Outcome
-from remote.messages.attach import AttachReport, ServerCapture
+from remote.shared.messages.attach import AttachReport, ServerCapture
 
 
 def attach_line(report: AttachReport, dry_run: bool = False) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hosts.bench.compare import FEWEST_VALUES, Comparison
 from hosts.console.output import Output
 from hosts.fleet import Outcome
-from remote.messages.bench import BenchResult
+from remote.shared.messages.bench import BenchResult
 
 
 def bench_line(result: BenchResult) -> str:

@@ -10,7 +10,7 @@ from hosts.commands.prepare import Inspected
 from hosts.console.output import Output
 from hosts.console.text import duration, printable, size
 from hosts.plan.capacity import Forecast
-from remote.messages.dataset import InspectedRecord, Manifest, PrepareResult
+from remote.shared.messages.dataset import InspectedRecord, Manifest, PrepareResult
 
 _BAR = 40
 MASKED_STYLE = "bold green"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hosts.commands.deploy import Deployed
 from hosts.console.text import size
-from remote.messages.attach import AttachReport
+from remote.shared.messages.attach import AttachReport
 
 
 def deployed_line(result: Deployed) -> str:

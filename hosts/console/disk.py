@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hosts.console.output import Output
 from hosts.console.text import duration, size
 from hosts.fleet import Outcome
-from remote.messages.clean import CleanResult
+from remote.shared.messages.clean import CleanResult
 
 
 def clean_line(result: CleanResult, dry_run: bool) -> str:

@@ -10,9 +10,9 @@ from hosts.console.output import Output
 from hosts.console.text import duration, size
 from hosts.fleet import Outcome
 from hosts.plan.plan import Plan
-from remote.messages.envelope import Progress
-from remote.messages.extract import Counts, ExtractorState, ReopenResult, RunStatus
-from remote.messages.server import ServersResult
+from remote.shared.messages.envelope import Progress
+from remote.shared.messages.extract import Counts, ExtractorState, ReopenResult, RunStatus
+from remote.shared.messages.server import ServersResult
 
 COLUMNS = ("host", "servers", "run", "state", "records", "tokens", "tokens/s", "on disk", "left", "failed", "waited")
 

@@ -19,7 +19,7 @@ from hosts.console.text import duration, printable, size
 from hosts.errors import AuthenticationError, HostKeyError, HostUnreachableError
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
-from remote.messages import envelope
+from remote.shared.messages import envelope
 
 QUIET_SECONDS = 10.0
 """Where lines do not redraw themselves: after so long without a word it is said who is still waited for, then after

@@ -9,7 +9,7 @@ from typing import TextIO
 from hosts.console.text import printable
 from hosts.errors import RoostError
 from hosts.inventory.model import Host
-from remote.messages.logs import LogItem, LogLines, LogSource
+from remote.shared.messages.logs import LogItem, LogLines, LogSource
 
 COLOURS = ("36", "33", "32", "35", "34", "31")
 """SGR codes, one a host in turn."""

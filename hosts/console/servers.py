@@ -10,7 +10,7 @@ from hosts.console.text import duration, size
 from hosts.doctor.findings import Finding
 from hosts.fleet import Outcome
 from hosts.inventory.model import Host
-from remote.messages.server import ProcessRow, ServeResult, ServerState, StopResult
+from remote.shared.messages.server import ProcessRow, ServeResult, ServerState, StopResult
 
 IN_THE_WAY = "something stays in the way"
 

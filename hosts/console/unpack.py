@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hosts.console.output import Output
 from hosts.console.text import size
-from remote.messages.codec import UnpackResult
+from remote.shared.messages.codec import UnpackResult
 
 
 def show_unpacked(output: Output, result: UnpackResult) -> None:

@@ -6,8 +6,8 @@ from hosts.commands.repair import Queued
 from hosts.console.output import Output
 from hosts.console.text import duration, size
 from hosts.plan import ranges as sets
-from remote.messages.export import ExportResult
-from remote.messages.verify import Fault, VerifyResult
+from remote.shared.messages.export import ExportResult
+from remote.shared.messages.verify import Fault, VerifyResult
 
 SHOWN_FAULTS = 50
 """Rows of the table; the rest is counted, and is all in `--json`."""

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from hosts.inventory.model import Host
-from remote.messages.facts import Facts
+from remote.shared.messages.facts import Facts
 
 Level = Literal["green", "yellow", "red"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hosts.console.text import size
 from hosts.doctor.findings import Expectations, Finding, green, red, yellow
-from remote.messages.facts import Facts, GpuFact, GpuFacts, GpuProcess
+from remote.shared.messages.facts import Facts, GpuFact, GpuFacts, GpuProcess
 
 SLOW_WAYS = {"SYS", "NODE", "PHB"}
 """Through the CPU's interconnect or host bridge: all-reduces of every layer pay for it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from hosts.doctor import hardware, software, surroundings
 from hosts.doctor.findings import Expectations, Finding, Network
-from remote.messages.facts import Facts
+from remote.shared.messages.facts import Facts
 
 Rule = Callable[[Facts, Expectations], Iterator[Finding]]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hosts.console.text import size
 from hosts.doctor.findings import Expectations, Finding, green, red, yellow
-from remote.messages.facts import CaptureFacts, Facts, ModelFacts
+from remote.shared.messages.facts import CaptureFacts, Facts, ModelFacts
 
 NEEDED = ("torch", "transformers", "safetensors", "psutil", "aiohttp", "orjson", "pydantic", "xxhash", "numpy")
 """Of an SGLang install; Roost installs nothing on a host."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hosts.console.text import duration, size
 from hosts.doctor.findings import Expectations, Finding, Network, green, red, yellow
-from remote.messages.facts import Facts, LimitFacts
+from remote.shared.messages.facts import Facts, LimitFacts
 
 RAM_KINDS = {"tmpfs", "ramfs"}
 OPEN_FILES_WANTED = 65_536

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from remote.messages.server import Attach, FinalNorm
+from remote.shared.messages.server import Attach, FinalNorm
 
 FlagValue = str | int | float | bool | list[str | int | float]
 Format = Literal["speculators", "speculators-v1", "specforge", "model-optimizer"]

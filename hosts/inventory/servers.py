@@ -7,7 +7,7 @@ import os
 
 from hosts.errors import UsageError
 from hosts.inventory.model import FlagValue, Host, Mode, ServerEntry
-from remote.messages.server import CaptureSpec, Needs, ServerSpec
+from remote.shared.messages.server import CaptureSpec, Needs, ServerSpec
 
 
 def server_specs(host: Host, mode_name: str) -> list[ServerSpec]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from hosts.plan import ranges as sets
-from remote.messages.dataset import Ranges
+from remote.shared.messages.dataset import Ranges
 
 
 def tokens_of(lengths: Sequence[int], ranges: Ranges) -> int:

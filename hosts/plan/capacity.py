@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from remote.messages.extract import Identity
+from remote.shared.messages.extract import Identity
 
 HEADER_BYTES = 4096
 """Of a shard before its tensors: capture writes a header area of fixed size (`remote.capture`)."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from hosts.errors import UsageError
-from remote.messages.dataset import Manifest
+from remote.shared.messages.dataset import Manifest
 
 _MAGIC = b"\x93NUMPY"
 

@@ -13,11 +13,11 @@ from pydantic import Field, ValidationError
 from hosts.errors import UsageError
 from hosts.plan import ranges as sets
 from hosts.plan.balance import level, split, tokens_of
-from remote.files import write_whole
-from remote.messages.dataset import Ranges
-from remote.messages.envelope import Message
-from remote.messages.extract import Identity
-from remote.paths import safe_name
+from remote.shared.files import write_whole
+from remote.shared.messages.dataset import Ranges
+from remote.shared.messages.envelope import Message
+from remote.shared.messages.extract import Identity
+from remote.shared.paths import safe_name
 
 
 class PlannedShare(Message):

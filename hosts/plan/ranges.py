@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from remote.messages.dataset import Ranges
+from remote.shared.messages.dataset import Ranges
 
 
 def from_indices(indices: Iterable[int]) -> Ranges:

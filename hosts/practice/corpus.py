@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote.files import write_whole
+from remote.shared.files import write_whole
 
 Message = dict[str, str]
 Conversation = list[Message]

@@ -24,8 +24,8 @@ from hosts.practice.leftovers import Running, end_running, running_on
 from hosts.practice.models import tiny_model
 from hosts.practice.paths import PracticePaths
 from hosts.practice.sshd import PrivateSshd, free_port
-from remote.files import make_directory, write_whole
-from remote.messages.server import ProcessRef
+from remote.shared.files import make_directory, write_whole
+from remote.shared.messages.server import ProcessRef
 
 MOST_HOSTS = 16
 

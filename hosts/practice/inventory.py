@@ -15,7 +15,7 @@ import yaml
 from hosts.practice.paths import PracticePaths
 from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS, MAX_RUNNING_REQUESTS
 from hosts.practice.sshd import ADDRESS
-from remote.files import write_whole
+from remote.shared.files import write_whole
 
 LAYERS = [1, 3, 5]
 """Boundaries of the six-layer tiny model; with the final state four slots, as on the real boxes."""

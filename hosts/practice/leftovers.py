@@ -16,8 +16,8 @@ from hosts.errors import HostError, RoostError
 from hosts.inventory.model import Host
 from hosts.practice import processes
 from hosts.transport.local import LocalBackend
-from remote.messages.server import ProcessRef, StopRequest, StopResult
-from remote.paths import Workdir
+from remote.shared.messages.server import ProcessRef, StopRequest, StopResult
+from remote.shared.paths import Workdir
 
 STOP_SECONDS = 90.0
 EXTRACTOR_GRACE_SECONDS = 20.0

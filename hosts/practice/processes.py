@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import psutil
 
-from remote.messages.server import ProcessRef
-from remote.servers import processes
+from remote.shared import processes
+from remote.shared.messages.server import ProcessRef
 
 GRACE_SECONDS = 5.0
 

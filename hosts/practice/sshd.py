@@ -20,8 +20,8 @@ import psutil
 
 from hosts.errors import HostError
 from hosts.practice import processes
-from remote.files import make_directory, write_whole
-from remote.messages.server import ProcessRef
+from remote.shared.files import make_directory, write_whole
+from remote.shared.messages.server import ProcessRef
 
 ADDRESS = "127.0.0.1"
 START_SECONDS = 15.0

@@ -18,11 +18,11 @@ from typing import Any, BinaryIO
 import fsspec
 
 from hosts.errors import HostError, UsageError
-from remote.files import make_directory
-from remote.messages.transfer import DeliveredRow, Store
-from remote.transfer.destination import Destination, Placed, compressed_stream, pack_part
-from remote.transfer.landing import Landing
-from remote.transfer.ledger import DestinationLedger
+from remote.shared.files import make_directory
+from remote.shared.messages.transfer import DeliveredRow, Store
+from remote.shared.transfer.destination import Destination, Placed, compressed_stream, pack_part
+from remote.shared.transfer.landing import Landing
+from remote.shared.transfer.ledger import DestinationLedger
 
 LEDGER = "roost/ledger.sqlite"
 LEDGER_SECONDS = 30.0

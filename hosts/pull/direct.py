@@ -19,9 +19,9 @@ from hosts.pull.pull import AT_WORK, FOLLOW_SECONDS, HostTally, Tallies, Wish, c
 from hosts.pull.push import push
 from hosts.pull.sources import Offer, fetch_source, free, offer
 from hosts.transport.backend import Backend
-from remote.messages.extract import Delivered, ShardRow
-from remote.messages.transfer import FetchNews, FetchReport, FetchRequest, FetchResult, Store
-from remote.transfer.hostpull import HostReport
+from remote.shared.messages.extract import Delivered, ShardRow
+from remote.shared.messages.transfer import FetchNews, FetchReport, FetchRequest, FetchResult, Store
+from remote.shared.transfer.hostpull import HostReport
 
 Rows = dict[str, list[ShardRow]]
 """By the name of the host that offers them."""

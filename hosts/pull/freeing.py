@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from hosts.errors import HostError, RoostError
 from hosts.pull.sources import free
 from hosts.transport.backend import Backend
-from remote.messages.extract import Delivered, ShardRow
-from remote.messages.transfer import DeliveredRow
-from remote.transfer.batches import take_batch
-from remote.transfer.destination import Destination
+from remote.shared.messages.extract import Delivered, ShardRow
+from remote.shared.messages.transfer import DeliveredRow
+from remote.shared.transfer.batches import take_batch
+from remote.shared.transfer.destination import Destination
 
 if TYPE_CHECKING:
     from hosts.pull.pull import HostTally

@@ -18,14 +18,14 @@ from hosts.fleet import Fleet, Outcome
 from hosts.pull.freeing import Freeing
 from hosts.pull.sources import Offer, offer, source_of
 from hosts.transport.backend import Backend
-from remote.messages.extract import ShardRow
-from remote.messages.transfer import Store
-from remote.transfer.delivery import Delivery
-from remote.transfer.destination import Destination
-from remote.transfer.hostpull import HostPull, HostReport, Limits, Source, cannot_write
-from remote.transfer.lane import Tally
-from remote.transfer.rate import RateLimit
-from remote.transfer.space import Space
+from remote.shared.messages.extract import ShardRow
+from remote.shared.messages.transfer import Store
+from remote.shared.transfer.delivery import Delivery
+from remote.shared.transfer.destination import Destination
+from remote.shared.transfer.hostpull import HostPull, HostReport, Limits, Source, cannot_write
+from remote.shared.transfer.lane import Tally
+from remote.shared.transfer.rate import RateLimit
+from remote.shared.transfer.space import Space
 
 FOLLOW_SECONDS = 2.0
 AT_WORK = ("running", "paused", "waiting")

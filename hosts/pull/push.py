@@ -1,7 +1,7 @@
 """A folder goes to a host: resumable, verified by digest, and there under its name whole or not at all.
 
 Runs on the laptop for whoever needs something on a host (assignments, datasets, plans). The far end is
-`remote/transfer/receiver.py`, started from its source, so nothing needs to be on the host first.
+`remote/shared/transfer/receiver.py`, started from its source, so nothing needs to be on the host first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hosts.errors import ConnectionLostError, HostError, ProtocolError, UsageErr
 from hosts.transport.backend import Backend
 from hosts.transport.call import LONGEST_MESSAGE
 from hosts.transport.process import Process
-from remote.transfer import receiver
+from remote.shared.transfer import receiver
 
 SOURCE = Path(receiver.__file__).read_text(encoding="ascii")
 BLOCK_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
 from hosts.transport.openssh import AES_CIPHER, ssh_command
 from hosts.transport.payload import current_payload
-from remote.messages.extract import (
+from remote.shared.messages.extract import (
     Delivered,
     FreedRequest,
     IndicesResult,
@@ -21,9 +21,9 @@ from remote.messages.extract import (
     ShardsRequest,
     ShardsResult,
 )
-from remote.messages.transfer import FetchSource
-from remote.transfer.hostpull import Compress, Source
-from remote.transfer.stream import SOURCE
+from remote.shared.messages.transfer import FetchSource
+from remote.shared.transfer.hostpull import Compress, Source
+from remote.shared.transfer.stream import SOURCE
 
 LISTING_DEADLINE_SECONDS = 300.0
 FREEING_DEADLINE_SECONDS = 600.0

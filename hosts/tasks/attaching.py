@@ -12,7 +12,7 @@ from hosts.console.attach import attach_line, attached_line, detach_line, is_ami
 from hosts.console.live import live_lines
 from hosts.errors import UsageError
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
-from remote.messages.server import Attach
+from remote.shared.messages.server import Attach
 
 _WAIT = {"wait": "wait for another operator's command on a host instead of refusing"}
 

@@ -18,7 +18,7 @@ from hosts.errors import UsageError
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.session import JSON, TARGET, finish, indices, roost_task, session
 from hosts.transport.backend import Backend
-from remote.messages.dataset import InspectRequest, PrepareRequest, PrepareResult
+from remote.shared.messages.dataset import InspectRequest, PrepareRequest, PrepareResult
 
 _TOKENIZER = {
     "tokenizer": "folder of the model or its tokenizer (default: the model of the place where it runs)",

@@ -24,9 +24,9 @@ from hosts.pull.pull import Wish
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.runs import chosen_run
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
-from remote.messages.codec import CompressResult, UnpackRequest
-from remote.messages.transfer import Store
-from remote.transfer.hostpull import Compress, Limits
+from remote.shared.messages.codec import CompressResult, UnpackRequest
+from remote.shared.messages.transfer import Store
+from remote.shared.transfer.hostpull import Compress, Limits
 
 
 @roost_task(

@@ -24,7 +24,7 @@ from hosts.fleet import Fleet, Outcome
 from hosts.tasks.notifying import NOTIFY, Teller
 from hosts.tasks.runs import chosen_run
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, indices, roost_task, session
-from remote.messages.extract import ReopenRequest, RunStatus
+from remote.shared.messages.extract import ReopenRequest, RunStatus
 
 _RUN = {"run": "name of the run (default: the one planned last)"}
 

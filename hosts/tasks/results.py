@@ -24,8 +24,8 @@ from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.runs import chosen_run
 from hosts.tasks.session import JSON, TARGET, finish, printing, roost_task, session
 from hosts.transport.backend import Backend
-from remote.messages.export import ExportRequest, ExportResult, Format
-from remote.messages.verify import Fault, VerifyRequest
+from remote.shared.messages.export import ExportRequest, ExportResult, Format
+from remote.shared.messages.verify import Fault, VerifyRequest
 
 FORMATS = ("speculators", "speculators-v1", "specforge", "model-optimizer")
 

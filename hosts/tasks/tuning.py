@@ -15,8 +15,8 @@ from hosts.inventory.load import inventory_path
 from hosts.inventory.modes import diff_modes as differences_of
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, printing, roost_task, session
 from hosts.tune.plan import Plan
-from remote.messages.bench import BenchRequest
-from remote.messages.envelope import Progress
+from remote.shared.messages.bench import BenchRequest
+from remote.shared.messages.envelope import Progress
 
 
 @roost_task(TARGET, JSON, name="diff-modes", first="a mode of the inventory", second="another one")

@@ -11,7 +11,7 @@ from hosts.console.logs import LogPrinter
 from hosts.console.output import exit_code
 from hosts.errors import UsageError
 from hosts.tasks.session import TARGET, finish, roost_task, session
-from remote.messages.logs import LogSource, LogsRequest
+from remote.shared.messages.logs import LogSource, LogsRequest
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -16,7 +16,7 @@ from hosts.transport import bootstrap
 from hosts.transport.call import Conversation, validated
 from hosts.transport.payload import current_payload
 from hosts.transport.process import Process
-from remote.messages.envelope import Call, Progress
+from remote.shared.messages.envelope import Call, Progress
 
 R = TypeVar("R", bound=BaseModel)
 OnProgress = Callable[[Progress], None]

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from hosts.errors import ConnectionLostError, HostError, ProtocolError, RoostError, UsageError
 from hosts.transport.payload import Payload
 from hosts.transport.process import Process
-from remote.messages.envelope import BEAT_SECONDS, LINE, Call, Failure, Hello, Item, Line, Progress, Result
+from remote.shared.messages.envelope import BEAT_SECONDS, LINE, Call, Failure, Hello, Item, Line, Progress, Result
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -12,7 +12,7 @@ from hosts.tune.grid import Setting, applied
 from hosts.tune.plan import Plan
 from hosts.tune.record import Found, Trial, TuneRecord
 from hosts.tune.score import Goal
-from remote.messages.bench import BenchRequest, BenchResult, Profile
+from remote.shared.messages.bench import BenchRequest, BenchResult, Profile
 
 PROFILES: dict[Goal, list[Profile]] = {"decode": ["single"], "prefill": ["prefill"]}
 BENCH_OVERHEAD_SECONDS = 120.0

@@ -14,7 +14,7 @@ from ruamel.yaml.util import load_yaml_guess_indent
 from hosts.inventory.model import FlagValue, Host
 from hosts.inventory.servers import find_mode
 from hosts.tune.grid import Setting
-from remote.files import write_whole
+from remote.shared.files import write_whole
 
 
 def fragment(host: Host, mode: str, setting: Setting) -> dict[str, Any]:

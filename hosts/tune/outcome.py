@@ -15,7 +15,7 @@ from hosts.tune.grid import Setting
 from hosts.tune.plan import Plan
 from hosts.tune.record import Entry, Trial, TuneRecord
 from hosts.tune.score import Goal, speedup
-from remote.messages.bench import BenchResult
+from remote.shared.messages.bench import BenchResult
 
 
 class Row(BaseModel):

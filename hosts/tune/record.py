@@ -10,10 +10,10 @@ from hosts.errors import UsageError
 from hosts.inventory.model import FlagValue
 from hosts.tune.grid import Setting
 from hosts.tune.score import Goal
-from remote.files import make_directory, write_whole
-from remote.messages.bench import BenchResult
-from remote.messages.tune import ScreenResult
-from remote.paths import safe_name
+from remote.shared.files import make_directory, write_whole
+from remote.shared.messages.bench import BenchResult
+from remote.shared.messages.tune import ScreenResult
+from remote.shared.paths import safe_name
 
 
 class Trial(BaseModel):

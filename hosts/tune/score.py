@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Literal
 
-from remote.messages.tune import ScreenResult
+from remote.shared.messages.tune import ScreenResult
 
 Goal = Literal["decode", "prefill"]
 DECODE_TOKENS = [1, 8, 64]

@@ -12,8 +12,8 @@ from hosts.tune.grid import Setting, applied
 from hosts.tune.plan import Plan
 from hosts.tune.record import TuneRecord
 from hosts.tune.score import speedup, tokens
-from remote.messages.server import ServerSpec
-from remote.messages.tune import ScreenRequest, ScreenResult
+from remote.shared.messages.server import ServerSpec
+from remote.shared.messages.tune import ScreenRequest, ScreenResult
 
 KEPT_SHARE = 0.5
 """Successive halving: the better half of a round goes on to the next, with twice the repetitions."""

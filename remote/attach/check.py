@@ -14,8 +14,8 @@ from typing import Any
 from remote.attach.families import Family
 from remote.attach.interpreter import Interpreter
 from remote.attach.ways import PLUGIN_NAME
-from remote.errors import HostError
-from remote.messages.attach import ModuleCheck, Way
+from remote.shared.errors import HostError
+from remote.shared.messages.attach import ModuleCheck, Way
 
 _GROUP = "sglang.srt.plugins"
 _HOOK = "remote.capture.hook"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from remote.attach.interpreter import Interpreter
-from remote.errors import UsageError
-from remote.messages.attach import CheckedFlags
+from remote.shared.errors import UsageError
+from remote.shared.messages.attach import CheckedFlags
 
 _RADIX = "--disable-radix-cache"
 _FUSION = "--enforce-disable-flashinfer-allreduce-fusion"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from remote.errors import HostError
+from remote.shared.errors import HostError
 
 MARK = "ROOST-ANSWER "
 """Starts the one line of stdout that is the answer."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote.attach.block import sha256
-from remote.messages.attach import Installation
+from remote.shared.messages.attach import Installation
 
 GIT_SECONDS = 30.0
 DIFF_LINES = 60

@@ -15,9 +15,9 @@ from remote.attach import block
 from remote.attach.families import FAMILIES, Family
 from remote.attach.origin import difference, origin
 from remote.attach.version import SUPPORTED_TEXT, supported
-from remote.errors import HostError, UsageError
-from remote.files import written_aside
-from remote.messages.attach import FamilyFile, FileState, Installation
+from remote.shared.errors import HostError, UsageError
+from remote.shared.files import written_aside
+from remote.shared.messages.attach import FamilyFile, FileState, Installation
 
 COPY_SUFFIX = ".roost-original"
 

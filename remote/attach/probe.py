@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from remote.attach.interpreter import Interpreter
-from remote.errors import HostError
-from remote.messages.attach import Installation
+from remote.shared.errors import HostError
+from remote.shared.messages.attach import Installation
 
 _VERSION = re.compile(r"^__version__\s*=\s*(?:version\s*=\s*)?['\"]([^'\"]+)['\"]", re.MULTILINE)
 

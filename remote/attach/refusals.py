@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from remote.attach.families import FAMILIES, architecture, family_of
 from remote.attach.situation import Situation
-from remote.messages.attach import CheckedFlags, Refusal
+from remote.shared.messages.attach import CheckedFlags, Refusal
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from remote.attach.families import family_of
 from remote.capture.environment import PATIENCE_SECONDS
-from remote.messages.attach import CheckedFlags
+from remote.shared.messages.attach import CheckedFlags
 
 _OLDER_NAMES = {
     "tp_size": "tensor_parallel_size",

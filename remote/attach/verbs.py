@@ -15,9 +15,10 @@ from remote.attach.interpreter import Interpreter
 from remote.attach.probe import find_installation
 from remote.attach.ways import choose, environment
 from remote.context import Context
-from remote.errors import HostError
 from remote.lock import host_lock
-from remote.messages.attach import (
+from remote.servers.lifecycle import records
+from remote.shared.errors import HostError
+from remote.shared.messages.attach import (
     AttachedRequest,
     AttachReport,
     AttachRequest,
@@ -27,7 +28,6 @@ from remote.messages.attach import (
     ModuleCheck,
     ServerCapture,
 )
-from remote.servers import records
 
 
 def attach(request: AttachRequest, context: Context) -> AttachReport:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from remote.attach.interpreter import prepend
-from remote.errors import HostError
-from remote.messages.attach import Choice, Installation, Way
-from remote.messages.server import Attach
+from remote.shared.errors import HostError
+from remote.shared.messages.attach import Choice, Installation, Way
+from remote.shared.messages.server import Attach
 
 PLUGIN_NAME = "roost_capture"
 PLUGIN_FOLDER = Path(__file__).resolve().parent / "plugin"

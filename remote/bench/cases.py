@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from remote.messages.bench import BenchRequest
+from remote.shared.messages.bench import BenchRequest
 
 
 @dataclass(frozen=True)

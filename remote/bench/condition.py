@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from remote.messages.bench import GpuCondition
-from remote.messages.server import ServerState
-from remote.servers.gpu import gpus, smi
-from remote.servers.processes import members
+from remote.servers.probing.gpu import gpus, smi
+from remote.shared.messages.bench import GpuCondition
+from remote.shared.messages.server import ServerState
+from remote.shared.processes import members
 
 FIELDS = "index,name,clocks.sm,clocks.mem,temperature.gpu,{reasons}.active,memory.used"
 REASON_NAMES = ("clocks_event_reasons", "clocks_throttle_reasons")

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from remote.errors import HostError
+from remote.shared.errors import HostError
 
 MODULES = ("sglang.benchmark.serving", "sglang.bench_serving")
 """Where SGLang keeps it: the first from about 0.5.21 on, the second before."""

@@ -14,13 +14,13 @@ from remote.bench.cases import Case, cases, left_out
 from remote.bench.condition import conditions, driver, slowed, strangers
 from remote.bench.generator import run_all
 from remote.context import Context
-from remote.errors import HostError
-from remote.messages.attach import AttachedRequest
-from remote.messages.bench import BenchRequest, BenchResult, Measurement
-from remote.messages.server import ServerState
 from remote.model_config import find_number
-from remote.servers.records import load, report
-from remote.servers.redact import redacted
+from remote.servers.lifecycle.records import load, report
+from remote.servers.lifecycle.redact import redacted
+from remote.shared.errors import HostError
+from remote.shared.messages.attach import AttachedRequest
+from remote.shared.messages.bench import BenchRequest, BenchResult, Measurement
+from remote.shared.messages.server import ServerState
 
 DEFAULT_CONTEXT = 4096
 """Where neither the command line nor the model says: long enough for the shorter prefill lengths."""

@@ -23,15 +23,15 @@ from remote.capture import VERSION
 from remote.capture.batch import Segment
 from remote.capture.environment import PATIENCE_SECONDS, Settings
 from remote.capture.gather import Gather
-from remote.capture.layout import Layout
 from remote.capture.place import Place
 from remote.capture.record import Record, write_cause
-from remote.capture.request_id import RequestId
 from remote.capture.ring import Ring, Waits
 from remote.capture.sender import Sender
 from remote.capture.space import Space, Unfinished
 from remote.capture.writers import Writers
-from remote.errors import RecordError
+from remote.shared.errors import RecordError
+from remote.shared.shard.layout import Layout
+from remote.shared.shard.request_id import RequestId
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from remote.capture.environment import Settings, settings
 from remote.capture.families import Family, family_of
 from remote.capture.place import Ranks, find_place, find_ranks
 from remote.capture.status import keep_status
-from remote.errors import UsageError
-from remote.files import make_directory, write_whole
 from remote.parity.canary_hook import CanaryHook
+from remote.shared.errors import UsageError
+from remote.shared.files import make_directory, write_whole
 
 logger = logging.getLogger(__name__)
 MARKER = ".roost"

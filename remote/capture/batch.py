@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from remote.capture.request_id import RequestId
+from remote.shared.shard.request_id import RequestId
 
 
 @dataclass(frozen=True)

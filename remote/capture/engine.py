@@ -18,8 +18,8 @@ from remote.capture.batch import segments
 from remote.capture.families import State, carries_stream, state_after
 from remote.capture.gather import Gather
 from remote.capture.place import Place
-from remote.errors import RecordError
-from remote.messages.server import FinalNorm
+from remote.shared.errors import RecordError
+from remote.shared.messages.server import FinalNorm
 
 logger = logging.getLogger(__name__)
 

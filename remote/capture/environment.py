@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from remote.errors import UsageError
-from remote.messages.server import CaptureSpec
+from remote.shared.errors import UsageError
+from remote.shared.messages.server import CaptureSpec
 
 DUMP_DIR = "SGLANG_HS_DUMP_DIR"
 LAYERS = "SGLANG_HS_LAYERS"

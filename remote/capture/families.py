@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from remote.errors import RecordError
+from remote.shared.errors import RecordError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 
 from remote.capture.batch import Segment
 from remote.capture.families import State
-from remote.errors import RecordError
+from remote.shared.errors import RecordError
 
 
 class Gather:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remote.capture.families import Family
-from remote.errors import UsageError
+from remote.shared.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from remote.capture.layout import CONVENTION, Layout
-from remote.capture.request_id import RequestId
-from remote.errors import RecordError
-from remote.files import ASIDE, FILE_MODE, write_whole
+from remote.shared.errors import RecordError
+from remote.shared.files import ASIDE, FILE_MODE, write_whole
+from remote.shared.shard.layout import CONVENTION, Layout
+from remote.shared.shard.request_id import RequestId
 
 logger = logging.getLogger(__name__)
 

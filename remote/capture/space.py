@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote.capture.ring import Waits
-from remote.errors import RecordError
+from remote.shared.errors import RecordError
 
 _POLL_SECONDS = 0.005
 

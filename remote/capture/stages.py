@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remote.capture.layout import Layout
-from remote.errors import RecordError
-from remote.files import written_aside
+from remote.shared.errors import RecordError
+from remote.shared.files import written_aside
+from remote.shared.shard.layout import Layout
 
 _PART = re.compile(r"(?P<rid>roost\.[^/]+)\.stage(?P<part>\d+)of(?P<parts>\d+)\.safetensors")
 _SAME = (

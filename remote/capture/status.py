@@ -12,8 +12,8 @@ from remote.capture import VERSION
 from remote.capture.admission import Admission
 from remote.capture.engine import Capture
 from remote.capture.environment import Settings
-from remote.files import write_whole
-from remote.messages.capture import CaptureStatus
+from remote.shared.files import write_whole
+from remote.shared.messages.capture import CaptureStatus
 
 logger = logging.getLogger(__name__)
 _BEAT_SECONDS = 1.0

@@ -8,7 +8,7 @@ import numpy as np
 
 from remote.data.arrange import Catalogue
 from remote.data.chunk import Tally
-from remote.messages.dataset import Drop, Source
+from remote.shared.messages.dataset import Drop, Source
 
 DUPLICATE = "an exact copy of an earlier record"
 

@@ -19,8 +19,8 @@ import xxhash
 from remote.data.chunk import BYTES_PER_TOKEN, METHODS, SpooledChunk, read_index
 from remote.data.dataset import SCHEMA, batch_of, shard_filename
 from remote.data.sources import Chunk
-from remote.files import written_aside
-from remote.messages.dataset import MaskMethod
+from remote.shared.files import written_aside
+from remote.shared.messages.dataset import MaskMethod
 
 SHARD_TOKENS = 32 << 20
 """Tokens an Arrow file: 160 MB, well below the 2^31 elements that one Arrow list column can hold."""

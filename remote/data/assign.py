@@ -13,14 +13,12 @@ import numpy as np
 
 from remote.context import Context
 from remote.data.dataset import DatasetFolder
-from remote.data.tensorfile import TensorSpec, header
-from remote.errors import UsageError
-from remote.files import make_directory, write_whole, written_aside
-from remote.messages.dataset import AssignRequest, AssignResult, HostShare, Ranges
-from remote.messages.extract import Assignment
-
-TOKENS_NAME = "tokens.safetensors"
-ASSIGNMENT_NAME = "assignment.json"
+from remote.shared.errors import UsageError
+from remote.shared.files import make_directory, write_whole, written_aside
+from remote.shared.messages.dataset import AssignRequest, AssignResult, HostShare, Ranges
+from remote.shared.messages.extract import Assignment
+from remote.shared.paths import ASSIGNMENT_FILE, TOKENS_FILE
+from remote.shared.shard.tensorfile import TensorSpec, header
 
 
 def assign(request: AssignRequest, context: Context) -> AssignResult:
@@ -57,12 +55,12 @@ def _write(dataset: DatasetFolder, share: HostShare) -> tuple[Assignment, int]:
     folder = make_directory(Path(share.folder).expanduser())
     lengths = np.concatenate([dataset.lengths[start:stop] for start, stop in share.ranges])
     tokens = int(lengths.sum(dtype=np.int64))
-    with written_aside(folder / TOKENS_NAME) as aside, aside.open("wb") as out:
+    with written_aside(folder / TOKENS_FILE) as aside, aside.open("wb") as out:
         _write_tokens(out, dataset, share.ranges, lengths)
         size = out.tell()
     counted = {"records": len(lengths), "tokens": tokens, "vocab_size": dataset.manifest.vocab_size}
     assignment = share.assignment.model_copy(update=counted)
-    write_whole(folder / ASSIGNMENT_NAME, assignment.model_dump_json(indent=1).encode())
+    write_whole(folder / ASSIGNMENT_FILE, assignment.model_dump_json(indent=1).encode())
     return assignment, size
 
 

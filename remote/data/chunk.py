@@ -23,9 +23,9 @@ from remote.data.sources import Chunk, read
 from remote.data.spans import assistant_spans
 from remote.data.template import ChatTemplate, quiet_transformers, with_arguments_as_the_template_takes_them
 from remote.data.tokenizer import ModelTokenizer, TokenizerSpec, load
-from remote.errors import RecordError
-from remote.files import written_aside
-from remote.messages.dataset import MaskMethod
+from remote.shared.errors import RecordError
+from remote.shared.files import written_aside
+from remote.shared.messages.dataset import MaskMethod
 
 METHODS: tuple[MaskMethod, ...] = ("generation", "marker", "given")
 BYTES_PER_TOKEN = 5

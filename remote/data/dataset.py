@@ -4,7 +4,7 @@
     <dataset>/dataset_info.json, state.json what `datasets.load_from_disk` needs, with format "torch"
     <dataset>/lengths.npy                   int32 [N], tokens a record
     <dataset>/origins.npy                   int64 [N, 2], number of the source and of the record in it
-    <dataset>/manifest.json                 `remote.messages.dataset.Manifest`
+    <dataset>/manifest.json                 `remote.shared.messages.dataset.Manifest`
 
 Written by `prepare`, read by the other data verbs; on a laptop or on a host.
 """
@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from remote.errors import UsageError
-from remote.files import write_whole
-from remote.messages.dataset import Manifest, Ranges
+from remote.shared.errors import UsageError
+from remote.shared.files import write_whole
+from remote.shared.messages.dataset import Manifest, Ranges
 
 SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32())), ("loss_mask", pa.list_(pa.int8())), ("seq_len", pa.int32())])
 _FEATURES = {

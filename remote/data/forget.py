@@ -10,9 +10,9 @@ from typing import get_args
 
 from remote.context import Context
 from remote.data.dataset import DatasetFolder
-from remote.messages.transfer import Store
-from remote.messages.verify import ForgetRequest, ForgetResult
-from remote.transfer.destination import Destination
+from remote.shared.messages.transfer import Store
+from remote.shared.messages.verify import ForgetRequest, ForgetResult
+from remote.shared.transfer.destination import Destination
 
 
 def forget(request: ForgetRequest, context: Context) -> ForgetResult:

@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
-from remote.codec.container import SUFFIX
 from remote.data.dataset import DatasetFolder
-from remote.errors import HostError, UsageError
 from remote.extract import assignment
 from remote.extract.epochs import newest
 from remote.extract.ledger import Ledger
-from remote.messages.extract import Identity, ShardRow
-from remote.messages.transfer import DestinationManifest
-from remote.paths import RunPaths, shard_name
-from remote.transfer.ledger import DestinationLedger
+from remote.shared.codec.container import SUFFIX
+from remote.shared.errors import HostError, UsageError
+from remote.shared.messages.extract import Identity, ShardRow
+from remote.shared.messages.transfer import DestinationManifest
+from remote.shared.paths import RunPaths, shard_name
+from remote.shared.transfer.ledger import DestinationLedger
 
 _SHARD = re.compile(rf"hs_(\d+)\.safetensors(?:{re.escape(SUFFIX)})?")
 HIDDEN_STATES = "hidden_states"

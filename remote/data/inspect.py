@@ -13,8 +13,8 @@ from remote.context import Context
 from remote.data.dataset import DatasetFolder, Record
 from remote.data.template import quiet_transformers
 from remote.data.tokenizer import ModelTokenizer, TokenizerSpec, load
-from remote.errors import UsageError
-from remote.messages.dataset import InspectedRecord, InspectRequest, InspectResult, Piece
+from remote.shared.errors import UsageError
+from remote.shared.messages.dataset import InspectedRecord, InspectRequest, InspectResult, Piece
 
 
 def inspect(request: InspectRequest, context: Context) -> InspectResult:

@@ -28,9 +28,9 @@ from remote.data.sources import Chunk, expand, scan
 from remote.data.template import ChatTemplate, asks_for_the_date
 from remote.data.tokenizer import ModelTokenizer, TokenizerSpec, load
 from remote.data.workers import cores, in_order
-from remote.errors import HostError, RecordError, UsageError
-from remote.files import fsync_directory, make_directory, write_whole
-from remote.messages.dataset import Manifest, PrepareRequest, PrepareResult, Source
+from remote.shared.errors import HostError, RecordError, UsageError
+from remote.shared.files import fsync_directory, make_directory, write_whole
+from remote.shared.messages.dataset import Manifest, PrepareRequest, PrepareResult, Source
 
 MARKER = ".prepared"
 """Says what a dataset, or the work towards one, was made from."""

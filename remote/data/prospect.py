@@ -14,9 +14,9 @@ import psutil
 import xxhash
 
 from remote.context import Context
-from remote.errors import HostError
-from remote.messages.plan import ModelFacts, Prospect, ProspectRequest
 from remote.model_config import language_model
+from remote.shared.errors import HostError
+from remote.shared.messages.plan import ModelFacts, Prospect, ProspectRequest
 
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from remote import foreign
-from remote.errors import RecordError
+from remote.shared import foreign
+from remote.shared.errors import RecordError
 
 Message = dict[str, Any]
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from remote.errors import HostError
-from remote.messages.extract import Identity
+from remote.shared.errors import HostError
+from remote.shared.messages.extract import Identity
 
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 

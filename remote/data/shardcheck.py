@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from remote.data.tensorfile import TensorFile
-from remote.errors import RecordError
-from remote.messages.extract import Identity, ShardRow
-from remote.messages.verify import Fault, FaultKind
+from remote.shared.errors import RecordError
+from remote.shared.messages.extract import Identity, ShardRow
+from remote.shared.messages.verify import Fault, FaultKind
+from remote.shared.shard.tensorfile import TensorFile
 
 _EXPONENT = {"BF16": 0x7F80, "F16": 0x7C00}
 _SIGNLESS = 0x7FFF

@@ -15,9 +15,9 @@ from typing import Any, TextIO
 import orjson
 import xxhash
 
-from remote.errors import RecordError, UsageError
-from remote.files import written_aside
-from remote.messages.dataset import Source, SourceForm
+from remote.shared.errors import RecordError, UsageError
+from remote.shared.files import written_aside
+from remote.shared.messages.dataset import Source, SourceForm
 
 CHUNK_BYTES = 1 << 20
 """Of source text a chunk: some hundred records; keeps all cores busy on small inputs, and bounds what a kill costs."""

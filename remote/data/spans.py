@@ -22,8 +22,8 @@ from __future__ import annotations
 from remote.data.records import Conversation, Message
 from remote.data.template import ChatTemplate
 from remote.data.tokenizer import Spans
-from remote.errors import RecordError
-from remote.messages.dataset import MaskMethod
+from remote.shared.errors import RecordError
+from remote.shared.messages.dataset import MaskMethod
 
 _TAIL = 8
 """Characters of a question's end by which it is found again; `[/INST]` has seven."""

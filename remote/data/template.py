@@ -14,10 +14,10 @@ from typing import Any
 
 import xxhash
 
-from remote import foreign
 from remote.data.records import Conversation, Message
 from remote.data.tokenizer import ModelTokenizer, Spans
-from remote.errors import RecordError, UsageError
+from remote.shared import foreign
+from remote.shared.errors import RecordError, UsageError
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _NOW = "strftime_now"

@@ -13,7 +13,7 @@ from typing import Any
 
 import xxhash
 
-from remote.errors import HostError, RecordError, UsageError
+from remote.shared.errors import HostError, RecordError, UsageError
 
 Spans = list[tuple[int, int]]
 """Half-open character ranges of a rendered text, sorted and disjoint."""

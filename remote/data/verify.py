@@ -17,10 +17,10 @@ from remote.data import holdings
 from remote.data.holdings import Holdings
 from remote.data.shardcheck import check_shard
 from remote.data.workers import cores
-from remote.errors import HostError, UsageError
-from remote.messages.dataset import Ranges
-from remote.messages.extract import ShardRow
-from remote.messages.verify import Fault, FaultKind, ParityResult, VerifyRequest, VerifyResult
+from remote.shared.errors import HostError, UsageError
+from remote.shared.messages.dataset import Ranges
+from remote.shared.messages.extract import ShardRow
+from remote.shared.messages.verify import Fault, FaultKind, ParityResult, VerifyRequest, VerifyResult
 
 if TYPE_CHECKING:
     from remote.data.reference import Reference

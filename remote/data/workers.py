@@ -15,7 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from remote.errors import HostError
+from remote.shared.errors import HostError
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")

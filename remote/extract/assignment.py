@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from remote.errors import HostError, UsageError
-from remote.extract.epochs import DESCRIPTION, TOKENS, newest, newest_epoch, read_description
-from remote.files import ASIDE, DIRECTORY_MODE, fsync_directory, make_directory
-from remote.messages.extract import Assignment, longest_record
-from remote.paths import RunPaths, Workdir
+from remote.extract.epochs import newest, newest_epoch, read_description
+from remote.shared.errors import HostError, UsageError
+from remote.shared.files import ASIDE, DIRECTORY_MODE, fsync_directory, make_directory
+from remote.shared.messages.extract import Assignment, longest_record
+from remote.shared.paths import ASSIGNMENT_FILE, TOKENS_FILE, RunPaths, Workdir
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ def load(directory: Path) -> Work:
 
     assignment = read_description(directory)
     try:
-        arrays = load_file(directory / TOKENS)
+        arrays = load_file(directory / TOKENS_FILE)
         work = Work(assignment, arrays["index"], arrays["offset"], arrays["token_ids"])
     except (OSError, SafetensorError, KeyError) as error:
-        raise UsageError(f"{directory / TOKENS} could not be read: {error}.") from error
+        raise UsageError(f"{directory / TOKENS_FILE} could not be read: {error}.") from error
     _check(work, directory)
     return work
 
@@ -115,8 +115,8 @@ def fence(paths: RunPaths, epoch: int) -> None:
     }
     with _placed(paths.assignment(epoch)) as aside:
         aside.mkdir(mode=DIRECTORY_MODE)
-        save_file(arrays, aside / TOKENS)
-        (aside / DESCRIPTION).write_text(empty.model_dump_json(indent=1))
+        save_file(arrays, aside / TOKENS_FILE)
+        (aside / ASSIGNMENT_FILE).write_text(empty.model_dump_json(indent=1))
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def _check(work: Work, directory: Path) -> None:
         and len(np.unique(work.index)) == records
     )
     if not sound:
-        raise UsageError(f"{directory / TOKENS} is not consistent: offsets, ids and indices do not fit together.")
+        raise UsageError(f"{directory / TOKENS_FILE} is not consistent: offsets, ids and indices do not fit together.")
     if (assignment.records, assignment.tokens) != (records, len(work.token_ids)):
         raise HostError(
             f"{directory} names {assignment.records} records with {assignment.tokens} tokens and holds {records}"

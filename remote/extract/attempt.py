@@ -16,9 +16,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from remote.capture.request_id import RequestId
-from remote.codec.atrest import pack_shard
-from remote.errors import HostError, RecordError
 from remote.extract import conditions
 from remote.extract.assignment import Work
 from remote.extract.backlog import Task
@@ -32,7 +29,10 @@ from remote.extract.parity import Parity, is_sampled
 from remote.extract.store import Stored, store
 from remote.extract.watch import Found, Watch
 from remote.parity.bands import NormBand
-from remote.paths import RunPaths
+from remote.shared.errors import HostError, RecordError
+from remote.shared.paths import RunPaths
+from remote.shared.shard.request_id import RequestId
+from remote.storage.compress import pack_shard
 
 DISK_POLL_SECONDS = 0.5
 LIFE_POLL_SECONDS = 0.5

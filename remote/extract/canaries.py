@@ -11,10 +11,10 @@ import time
 
 import numpy as np
 
-from remote.errors import HostError
 from remote.extract.client import AttemptError, RefusedError, ServerGoneError
 from remote.extract.endpoint import Endpoint
-from remote.servers.canary import capture_canary
+from remote.servers.probing.canary import capture_canary
+from remote.shared.errors import HostError
 
 FIRST_SECONDS = 30.0
 """Into a server's work for this session: by then it has as much in flight as it takes."""

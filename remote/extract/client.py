@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from remote.errors import RecordError
+from remote.shared.errors import RecordError
 
 _ABORT_SECONDS = 10.0
 _BODY_LIMIT = 300

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from remote.errors import HostError, RoostError
 from remote.extract.ledger import Ledger, Row
+from remote.shared.errors import HostError, RoostError
 
 BATCH = 256
 

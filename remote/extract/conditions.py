@@ -13,8 +13,8 @@ from typing import Literal
 from pydantic import ValidationError
 
 from remote.extract.epochs import newest_epoch
-from remote.messages.extract import Assignment, Control
-from remote.paths import RunPaths
+from remote.shared.messages.extract import Assignment, Control
+from remote.shared.paths import RunPaths
 
 CAUSE_BYTES = 1 << 16
 """With less than this free in the RAM disk, capture may find no room to say why there is no dump."""

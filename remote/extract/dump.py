@@ -15,9 +15,9 @@ import orjson
 import xxhash
 from numpy.typing import NDArray
 
-from remote import foreign
-from remote.errors import RecordError
-from remote.messages.extract import Identity
+from remote.shared import foreign
+from remote.shared.errors import RecordError
+from remote.shared.messages.extract import Identity
 
 _HEADER_LIMIT = 1 << 20
 HEADER_BYTES = 4096

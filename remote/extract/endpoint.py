@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote.errors import HostError
 from remote.extract.client import Client
-from remote.messages.extract import Assignment
-from remote.messages.server import CaptureState, ServerState
-from remote.paths import ServerPaths
-from remote.servers import records
-from remote.servers.processes import find
+from remote.servers.lifecycle import records
+from remote.shared.errors import HostError
+from remote.shared.messages.extract import Assignment
+from remote.shared.messages.server import CaptureState, ServerState
+from remote.shared.paths import ServerPaths
+from remote.shared.processes import find
 
 
 @dataclass

@@ -9,12 +9,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from remote.errors import UsageError
-from remote.messages.extract import Assignment
-from remote.paths import RunPaths
-
-DESCRIPTION = "assignment.json"
-TOKENS = "tokens.safetensors"
+from remote.shared.errors import UsageError
+from remote.shared.messages.extract import Assignment
+from remote.shared.paths import ASSIGNMENT_FILE, RunPaths
 
 
 def newest_epoch(paths: RunPaths) -> int | None:
@@ -37,7 +34,7 @@ def newest(paths: RunPaths) -> Path:
 
 def read_description(directory: Path) -> Assignment:
     """Read `assignment.json` alone."""
-    path = directory / DESCRIPTION
+    path = directory / ASSIGNMENT_FILE
     try:
         return Assignment.model_validate_json(path.read_bytes())
     except OSError as error:

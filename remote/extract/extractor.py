@@ -14,7 +14,6 @@ from pathlib import Path
 
 import aiohttp
 
-from remote.errors import HostError, RoostError
 from remote.extract.assignment import Work
 from remote.extract.attempt import Harvest
 from remote.extract.backlog import Backlog, Task
@@ -30,9 +29,10 @@ from remote.extract.parity import Parity
 from remote.extract.progress import Progress
 from remote.extract.session import Opened, check_server, counted, open_positions
 from remote.extract.watch import Watch
-from remote.messages.extract import ExtractorState, ExtractorStatus
-from remote.paths import RunPaths, Workdir
 from remote.report import Report
+from remote.shared.errors import HostError, RoostError
+from remote.shared.messages.extract import ExtractorState, ExtractorStatus
+from remote.shared.paths import RunPaths, Workdir
 
 TICK_SECONDS = 0.2
 SWEEP_SECONDS = 5.0

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remote.capture.layout import Layout
-from remote.errors import RecordError
 from remote.extract.dump import Header, Span, read_header
-from remote.files import ASIDE, FILE_MODE
+from remote.shared.errors import RecordError
+from remote.shared.files import ASIDE, FILE_MODE
+from remote.shared.shard.layout import Layout
 
 _ALIKE = ("rid", "rows", "token_digest", "dtype", "final", "sglang", "capture", "record_boundaries")
 _BY_SLOT = ("boundaries", "mean_norm", "max_norm")

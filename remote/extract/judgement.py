@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 
-from remote.errors import HostError, RecordError, RoostError
 from remote.extract.assignment import Work
 from remote.extract.backlog import Backlog, Task
 from remote.extract.client import AttemptError, RefusedError, ServerGoneError
@@ -18,8 +17,9 @@ from remote.extract.endpoint import Endpoint
 from remote.extract.ledger import Ledger, Row
 from remote.extract.progress import Progress
 from remote.extract.watch import CaptureError
-from remote.paths import RunPaths
 from remote.report import Report
+from remote.shared.errors import HostError, RecordError, RoostError
+from remote.shared.paths import RunPaths
 
 DEATHS_ALONE = 2
 """From the second death on a record travels alone, so that the third one can only be its own doing."""

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from remote.context import Context
-from remote.errors import HostError, RoostError, UsageError
 from remote.extract import epochs
 from remote.extract.lock import is_locked, run_lock
 from remote.extract.progress import read_state
-from remote.files import FILE_MODE
-from remote.messages.envelope import LINE, Failure
-from remote.messages.extract import ExtractorState, ExtractRequest
-from remote.paths import RunPaths
+from remote.shared.errors import HostError, RoostError, UsageError
+from remote.shared.files import FILE_MODE
+from remote.shared.messages.envelope import LINE, Failure
+from remote.shared.messages.extract import ExtractorState, ExtractRequest
+from remote.shared.paths import RunPaths
 
 if TYPE_CHECKING:
     from remote.extract.assignment import Work
@@ -144,8 +144,8 @@ def _last_words(paths: RunPaths, code: int) -> RoostError:
 
 
 def _stop_servers(work: Work, context: Context) -> None:
-    from remote.messages.server import StopRequest
-    from remote.servers.stop import stop
+    from remote.servers.lifecycle.stop import stop
+    from remote.shared.messages.server import StopRequest
 
     result = stop(StopRequest(names=work.assignment.server_names, wait_for_lock=True), context)
     context.report.progress(f"stopped {', '.join(result.stopped) or 'no server'}: the run is complete")

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from remote.errors import HostError
-from remote.files import FILE_MODE, make_directory
-from remote.messages.extract import Counts, ShardRow
+from remote.shared.errors import HostError
+from remote.shared.files import FILE_MODE, make_directory
+from remote.shared.messages.extract import Counts, ShardRow
 
 State = Literal["done", "quarantined", "freed"]
 Stored = Literal["plain", "compressed"]

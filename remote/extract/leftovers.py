@@ -11,10 +11,10 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from remote.capture.request_id import RequestId
 from remote.extract.lock import is_locked
-from remote.extract.names import request_of
-from remote.paths import RunPaths, Workdir
+from remote.shared.paths import RunPaths, Workdir
+from remote.shared.shard.names import request_of
+from remote.shared.shard.request_id import RequestId
 
 MARK = ".roost"
 _PREFIX_CHARS = 16

@@ -11,9 +11,9 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from remote.errors import HostError
-from remote.files import FILE_MODE, make_directory
-from remote.paths import RunPaths
+from remote.shared.errors import HostError
+from remote.shared.files import FILE_MODE, make_directory
+from remote.shared.paths import RunPaths
 
 _EXCLUSIVE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 """`struct flock` of Linux on 64 bits. Locks of the open file description: asking about one does not take it, so that

@@ -15,8 +15,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from remote.errors import RecordError
-from remote.messages.server import FinalNorm
+from remote.shared.errors import RecordError
+from remote.shared.messages.server import FinalNorm
 
 if TYPE_CHECKING:
     from remote.parity.head import Head

@@ -16,10 +16,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from remote.extract.ledger import Row
-from remote.files import write_whole
-from remote.messages.extract import Counts, ExtractorState, ExtractorStatus
-from remote.paths import RunPaths
-from remote.servers.processes import reference
+from remote.shared.files import write_whole
+from remote.shared.messages.extract import Counts, ExtractorState, ExtractorStatus
+from remote.shared.paths import RunPaths
+from remote.shared.processes import reference
 
 WRITE_SECONDS = 1.0
 RATE_SECONDS = 60.0

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from remote.messages.capture import CaptureStatus
-from remote.paths import Workdir
-from remote.servers import records
-from remote.servers.processes import find
+from remote.servers.lifecycle import records
+from remote.shared.messages.capture import CaptureStatus
+from remote.shared.paths import Workdir
+from remote.shared.processes import find
 
 
 def dump_dirs(workdir: Workdir) -> set[Path]:

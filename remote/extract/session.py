@@ -10,15 +10,15 @@ import os
 import secrets
 from dataclasses import dataclass
 
-from remote.errors import UsageError
 from remote.extract.assignment import Work
 from remote.extract.ledger import Ledger, Row
 from remote.extract.leftovers import nonce_prefix
-from remote.files import ASIDE, make_directory
-from remote.messages.extract import Counts, Identity
-from remote.messages.server import ServerState
 from remote.parity.bands import NormBand
-from remote.paths import COMPRESSED_SUFFIX, RunPaths, shard_name
+from remote.shared.errors import UsageError
+from remote.shared.files import ASIDE, make_directory
+from remote.shared.messages.extract import Counts, Identity
+from remote.shared.messages.server import ServerState
+from remote.shared.paths import COMPRESSED_SUFFIX, RunPaths, shard_name
 
 
 @dataclass

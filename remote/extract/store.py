@@ -16,9 +16,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from remote.errors import RecordError
 from remote.extract.dump import Expected, Span, check, check_tokens, norms, read_header
-from remote.files import written_aside
+from remote.shared.errors import RecordError
+from remote.shared.files import written_aside
 
 CHUNK_BYTES = 2 << 20
 """With 1 MiB eight threads wait for the GIL in turns, with 8 MiB for memory (`benchmarks/collector.py`)."""

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from remote.context import Context
-from remote.errors import UsageError
 from remote.extract import epochs
 from remote.extract.ledger import Ledger
 from remote.extract.lock import is_locked
 from remote.extract.progress import read_state
 from remote.extract.ramdisk import dump_dirs, held_bytes, wait_seconds
-from remote.files import write_whole
-from remote.messages.extract import (
+from remote.shared.errors import UsageError
+from remote.shared.files import write_whole
+from remote.shared.messages.extract import (
     Control,
     ControlRequest,
     Counts,
@@ -37,7 +37,7 @@ from remote.messages.extract import (
     ShardsRequest,
     ShardsResult,
 )
-from remote.paths import COMPRESSED_SUFFIX, RunPaths
+from remote.shared.paths import COMPRESSED_SUFFIX, RunPaths
 
 BATCH = 500
 """Rows an item: about 60 kB of JSON."""

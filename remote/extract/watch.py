@@ -11,9 +11,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote.errors import HostError
 from remote.extract import conditions
-from remote.extract.names import FAILED, WHOLE, stages
+from remote.shared.errors import HostError
+from remote.shared.shard.names import FAILED, WHOLE, stages
 
 SCAN_SECONDS = 0.01
 """A listing of a RAM disk's few hundred names takes about 0.1 ms."""

@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 
 from remote.facts.programs import say
-from remote.messages.facts import GpuFact, GpuFacts, GpuLink, GpuProcess
-from remote.paths import Workdir
-from remote.servers import records
-from remote.servers.gpu import gpus
-from remote.servers.processes import members
+from remote.servers.lifecycle import records
+from remote.servers.probing.gpu import gpus
+from remote.shared.messages.facts import GpuFact, GpuFacts, GpuLink, GpuProcess
+from remote.shared.paths import Workdir
+from remote.shared.processes import members
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _GPU = re.compile(r"GPU(\d+)")

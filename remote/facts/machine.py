@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from remote.messages.facts import LimitFacts, MachineFacts, SpaceFacts
+from remote.shared.messages.facts import LimitFacts, MachineFacts, SpaceFacts
 
 SSHD_CONFIG = Path("/etc/ssh/sshd_config")
 SSHD_DEFAULT_STARTUPS = "10:30:100"

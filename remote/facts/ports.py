@@ -6,12 +6,12 @@ import socket
 
 import psutil
 
-from remote.messages.facts import PortFact
-from remote.messages.server import Needs
-from remote.paths import Workdir
-from remote.servers import records
-from remote.servers.holders import port_holders
-from remote.servers.processes import members
+from remote.servers.lifecycle import records
+from remote.servers.probing.holders import port_holders
+from remote.shared.messages.facts import PortFact
+from remote.shared.messages.server import Needs
+from remote.shared.paths import Workdir
+from remote.shared.processes import members
 
 
 def port_facts(needs: list[Needs], workdir: Workdir) -> list[PortFact]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 
-from remote.messages.facts import ToolFacts
+from remote.shared.messages.facts import ToolFacts
 
 SECONDS = 20.0
 """nvidia-smi on a box whose driver is sick can hang for ever."""

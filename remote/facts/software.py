@@ -14,11 +14,11 @@ from remote.attach.families import architecture, family_of
 from remote.attach.probe import find_installation
 from remote.attach.version import supported
 from remote.attach.ways import choose
-from remote.errors import RoostError
-from remote.messages.attach import Installation
-from remote.messages.facts import CaptureFacts, FactsRequest, ModelFacts, PythonFacts
 from remote.model_config import find_number
-from remote.servers.model import WEIGHT_PATTERNS, check_model, depth, hidden_size
+from remote.servers.probing.model import WEIGHT_PATTERNS, check_model, depth, hidden_size
+from remote.shared.errors import RoostError
+from remote.shared.messages.attach import Installation
+from remote.shared.messages.facts import CaptureFacts, FactsRequest, ModelFacts, PythonFacts
 
 PACKAGES = (
     "sglang",

@@ -10,7 +10,7 @@ from remote.facts.machine import limit_facts, machine_facts, space_facts
 from remote.facts.ports import port_facts
 from remote.facts.programs import tools
 from remote.facts.software import capture_facts, model_facts, python_facts
-from remote.messages.facts import Facts, FactsRequest
+from remote.shared.messages.facts import Facts, FactsRequest
 
 
 def facts(request: FactsRequest, context: Context) -> Facts:

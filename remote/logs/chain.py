@@ -13,9 +13,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from remote.messages.logs import LogSource
-from remote.messages.server import ServerState
-from remote.paths import ServerPaths, Workdir
+from remote.shared.messages.logs import LogSource
+from remote.shared.messages.server import ServerState
+from remote.shared.paths import ServerPaths, Workdir
 
 
 @dataclass(frozen=True)

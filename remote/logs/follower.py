@@ -9,7 +9,7 @@ from pathlib import Path
 from remote.logs.backlog import backlog_start
 from remote.logs.chain import Chain
 from remote.logs.lines import LineReader
-from remote.messages.logs import LogItem, LogLines, LogNotice, LogPosition
+from remote.shared.messages.logs import LogItem, LogLines, LogNotice, LogPosition
 
 CHUNKS_A_TURN = 16
 """One source reads at most this many chunks before another gets its turn."""

@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator
 
 from remote.context import Context
-from remote.errors import HostError, UsageError
 from remote.logs.chain import chain, server_sources
 from remote.logs.follower import Follower
-from remote.messages.logs import LogItem, LogNotice, LogPosition, LogSource, LogsRequest, LogsResult, LogStart
-from remote.paths import Workdir
+from remote.shared.errors import HostError, UsageError
+from remote.shared.messages.logs import LogItem, LogNotice, LogPosition, LogSource, LogsRequest, LogsResult, LogStart
+from remote.shared.paths import Workdir
 
 POLL_SECONDS = 0.1
 

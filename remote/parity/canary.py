@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from remote.errors import HostError, RecordError
+from remote.shared.errors import HostError, RecordError
 
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 """Largest row-wise |difference| / |row|. Rounding once more than the model does moves a bf16 row by 2e-3."""

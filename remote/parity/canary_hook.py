@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from remote.capture.request_id import RequestId
-from remote.files import write_whole, written_aside
+from remote.shared.files import write_whole, written_aside
+from remote.shared.shard.request_id import RequestId
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from remote.errors import HostError
 from remote.model_config import language_model
+from remote.shared.errors import HostError
 
 _NORM = "model.norm.weight"
 _HEAD = "lm_head.weight"

@@ -1,1 +1,1 @@
-"""Bytes between the laptop and the hosts, both directions, and the destination that shards are delivered to."""
+"""This host pulls from other hosts, for `inv pull --to HOST:FOLDER`; the engine itself is `remote/shared/transfer`."""

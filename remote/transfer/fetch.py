@@ -11,15 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from remote.context import Context
-from remote.errors import RoostError
-from remote.messages.extract import ShardRow
-from remote.messages.transfer import DeliveredRow, FetchNews, FetchReport, FetchRequest, FetchResult, FetchSource
-from remote.transfer.dataset import gaps, place_dataset, write_manifest
-from remote.transfer.delivery import Delivery
-from remote.transfer.destination import Destination
-from remote.transfer.hostpull import HostPull, Limits, Source, cannot_write
-from remote.transfer.rate import RateLimit
-from remote.transfer.space import Space
+from remote.shared.errors import RoostError
+from remote.shared.messages.extract import ShardRow
+from remote.shared.messages.transfer import DeliveredRow, FetchNews, FetchReport, FetchRequest, FetchResult, FetchSource
+from remote.shared.transfer.dataset import gaps, place_dataset, write_manifest
+from remote.shared.transfer.delivery import Delivery
+from remote.shared.transfer.destination import Destination
+from remote.shared.transfer.hostpull import HostPull, Limits, Source, cannot_write
+from remote.shared.transfer.rate import RateLimit
+from remote.shared.transfer.space import Space
 
 NEWS_SECONDS = 1.0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from remote.messages.tune import CollectiveChoice
+from remote.shared.messages.tune import CollectiveChoice
 
 _VERSION = re.compile(r"NCCL version (\S+)")
 _TRANSPORT = re.compile(r"Channel \d+(?:/\d+)? : \d+\[[^\]]*\] -> \d+\[[^\]]*\](?: \[\w+\])? via (\S+)")

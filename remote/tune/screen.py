@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 
 from remote.context import Context
-from remote.errors import HostError
-from remote.messages.tune import Sample, ScreenRequest, ScreenResult, Status
-from remote.servers.gpu import gpus
-from remote.servers.model import check_model, hidden_size
+from remote.servers.probing.gpu import gpus
+from remote.servers.probing.model import check_model, hidden_size
+from remote.shared.errors import HostError
+from remote.shared.messages.tune import Sample, ScreenRequest, ScreenResult, Status
 from remote.tune.nccl_log import read_choice
 
 LOG_SUBSYSTEMS = "INIT,ENV,GRAPH,TUNING"

@@ -7,7 +7,7 @@ import sys
 import time
 
 from remote.context import Context
-from remote.messages.hello import HelloRequest, HelloResult
+from remote.shared.messages.hello import HelloRequest, HelloResult
 
 
 def hello(request: HelloRequest, context: Context) -> HelloResult:

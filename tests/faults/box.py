@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from hosts.practice.sshd import PrivateSshd
-from remote.files import write_whole
+from remote.shared.files import write_whole
 from tests.faults import namespaces
 from tests.faults.power import RAMDISK, SSH_PORT, Power
 

@@ -35,9 +35,9 @@ from hosts.practice.models import tiny_model
 from hosts.practice.paths import PracticePaths
 from hosts.pull.pull import Wish
 from remote.extract.lock import is_locked
-from remote.files import write_whole
-from remote.messages.dataset import PrepareRequest, Ranges
-from remote.paths import Workdir
+from remote.shared.files import write_whole
+from remote.shared.messages.dataset import PrepareRequest, Ranges
+from remote.shared.paths import Workdir
 from tests.faults import checker
 from tests.faults.box import CLONE, Box, is_sshd
 

@@ -24,10 +24,10 @@ from typing import Any
 import psutil
 
 from hosts.practice.sshd import PrivateSshd, free_port
-from remote.messages.server import ProcessRef
-from remote.paths import Workdir
-from remote.servers import dump
-from remote.servers.processes import MARK
+from remote.servers.housekeeping import dump
+from remote.shared.messages.server import ProcessRef
+from remote.shared.paths import Workdir
+from remote.shared.processes import MARK
 
 RAMDISK = "/dev/shm"
 SSH_PORT, SERVER_PORT = 22, 30000

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from remote.__main__ import _failure
-from remote.errors import UsageError
+from remote.shared.errors import UsageError
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from remote.data.dataset import DatasetFolder
-from remote.files import write_whole
-from remote.messages.export import ExportCard, Format
+from remote.shared.files import write_whole
+from remote.shared.messages.export import ExportCard, Format
 
 CARD = "roost/export.json"
 

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from remote.codec.container import SUFFIX, unpack_file
 from remote.data.export.norm import FinalNormWeight
 from remote.data.export.sample import Sample, read_sample, save_pickled
-from remote.errors import UsageError
-from remote.files import written_aside
-from remote.messages.export import Format
-from remote.messages.server import FinalNorm
-from remote.paths import shard_name
+from remote.shared.codec.container import SUFFIX, unpack_file
+from remote.shared.errors import UsageError
+from remote.shared.files import written_aside
+from remote.shared.messages.export import Format
+from remote.shared.messages.server import FinalNorm
+from remote.shared.paths import shard_name
 
 GROUP = 2000
 """Records a folder in SpecForge's layout."""

@@ -15,8 +15,8 @@ import torch
 import xxhash
 from safetensors import SafetensorError, safe_open
 
-from remote.errors import HostError
 from remote.model_config import language_model
+from remote.shared.errors import HostError
 
 _NORM = re.compile(r"(?:[\w.]*\.)?(?:final_)?norm(?:_f)?\.weight")
 _NOT_ITS_OWN = ("layers.", "blocks.", "vision", "visual", "audio", "mtp", "nextn")

@@ -14,10 +14,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 
-from remote.codec.container import SUFFIX
-from remote.data.tensorfile import unpacked
-from remote.errors import HostError, RecordError
-from remote.files import written_aside
+from remote.shared.codec.container import SUFFIX
+from remote.shared.errors import HostError, RecordError
+from remote.shared.files import written_aside
+from remote.shared.shard.tensorfile import unpacked
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from remote.data.export import card as cards
 from remote.data.export.layouts import LAYOUTS, Layout, Written, final_wanted
 from remote.data.export.norm import final_norm
 from remote.data.holdings import Holdings
-from remote.data.tensorfile import TensorFile
 from remote.data.workers import cores, in_order
-from remote.errors import HostError, UsageError
-from remote.files import make_directory, write_whole
-from remote.messages.export import ExportCard, ExportRequest, ExportResult, Format
-from remote.messages.server import FinalNorm
+from remote.shared.errors import HostError, UsageError
+from remote.shared.files import make_directory, write_whole
+from remote.shared.messages.export import ExportCard, ExportRequest, ExportResult, Format
+from remote.shared.messages.server import FinalNorm
+from remote.shared.shard.tensorfile import TensorFile
 
 _BATCH = 16
 """Records a task: enough to make handing it over cheap, few enough to keep all cores busy to the end."""

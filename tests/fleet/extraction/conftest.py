@@ -17,7 +17,7 @@ from hosts.commands.prepare import prepare
 from hosts.fleet import Fleet
 from hosts.inventory.load import load_inventory
 from hosts.practice.paths import PracticePaths
-from remote.messages.dataset import PrepareRequest
+from remote.shared.messages.dataset import PrepareRequest
 from tests.remote.extract.standin import Config
 from tests.remote.extract.standin_process import Pool, StandInProcess
 

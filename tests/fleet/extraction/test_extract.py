@@ -14,10 +14,10 @@ from hosts.fleet import Fleet
 from hosts.inventory.model import Host
 from hosts.plan import ranges
 from hosts.plan.plan import load, plan_path
-from remote.messages.extract import Assignment, RunStatus, ShardBatch, ShardsRequest, ShardsResult
-from remote.messages.transfer import DeliveredRow
-from remote.paths import Workdir
-from remote.transfer.ledger import DestinationLedger
+from remote.shared.messages.extract import Assignment, RunStatus, ShardBatch, ShardsRequest, ShardsResult
+from remote.shared.messages.transfer import DeliveredRow
+from remote.shared.paths import Workdir
+from remote.shared.transfer.ledger import DestinationLedger
 from tests.fleet.extraction.conftest import LENGTHS, RUN, Site
 from tests.remote.extract.standin_process import until
 

@@ -15,10 +15,10 @@ from hosts.fleet import Fleet
 from hosts.plan import ranges
 from hosts.plan.plan import Plan, load, plan_path
 from hosts.pull.pull import Wish
-from remote.messages.dataset import Ranges
-from remote.messages.verify import VerifyRequest, VerifyResult
-from remote.paths import Workdir, shard_name
-from remote.transfer.ledger import DestinationLedger
+from remote.shared.messages.dataset import Ranges
+from remote.shared.messages.verify import VerifyRequest, VerifyResult
+from remote.shared.paths import Workdir, shard_name
+from remote.shared.transfer.ledger import DestinationLedger
 from tests.fleet.extraction.conftest import RUN, Site
 
 

@@ -19,8 +19,8 @@ from hosts.errors import RoostError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host, Inventory
 from hosts.practice.sshd import PrivateSshd
-from remote.messages.logs import LogItem, LogLines, LogSource, LogsRequest
-from remote.paths import Workdir
+from remote.shared.messages.logs import LogItem, LogLines, LogSource, LogsRequest
+from remote.shared.paths import Workdir
 
 pytestmark = pytest.mark.ssh
 

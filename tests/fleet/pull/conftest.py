@@ -20,11 +20,11 @@ from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.load import load_inventory
 from hosts.plan.plan import Plan, plan_path, save
 from hosts.pull.pull import Wish
-from remote.codec.container import pack_file
 from remote.extract.ledger import Ledger, Row
-from remote.messages.extract import ExtractorState, Identity
-from remote.messages.transfer import Store
-from remote.paths import RunPaths, Workdir
+from remote.shared.codec.container import pack_file
+from remote.shared.messages.extract import ExtractorState, Identity
+from remote.shared.messages.transfer import Store
+from remote.shared.paths import RunPaths, Workdir
 from tests.fleet.conftest import SshHost
 from tests.manifests import manifest
 

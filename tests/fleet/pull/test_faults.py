@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from hosts.errors import HostError
-from remote.transfer import destination
-from remote.transfer.hostpull import Limits
+from remote.shared.transfer import destination
+from remote.shared.transfer.hostpull import Limits
 from tests.fleet.conftest import SshHost
 from tests.fleet.pull.conftest import MIB, RUN, Site
 from tests.fleet.pull.link import Link

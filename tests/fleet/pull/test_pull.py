@@ -16,11 +16,11 @@ from hosts.plan.plan import PlannedShare, load, plan_path, save
 from hosts.pull import pull
 from hosts.pull.sources import Offer, offer
 from hosts.transport.backend import Backend
-from remote.messages.codec import UnpackRequest
-from remote.messages.transfer import DestinationManifest
-from remote.transfer import tuning
-from remote.transfer.hostpull import Limits
-from remote.transfer.ledger import DestinationLedger
+from remote.shared.messages.codec import UnpackRequest
+from remote.shared.messages.transfer import DestinationManifest
+from remote.shared.transfer import tuning
+from remote.shared.transfer.hostpull import Limits
+from remote.shared.transfer.ledger import DestinationLedger
 from tests.fleet.pull.conftest import MIB, RUN, Site
 
 pytestmark = pytest.mark.ssh

@@ -24,7 +24,7 @@ from hosts.practice.sshd import PrivateSshd, free_port
 from hosts.transport.openssh import ssh_command
 from hosts.transport.ssh import SshBackend, explain
 from hosts.transport.trust import presented_key, remember
-from remote.messages.hello import HelloRequest, HelloResult
+from remote.shared.messages.hello import HelloRequest, HelloResult
 
 pytestmark = pytest.mark.ssh
 

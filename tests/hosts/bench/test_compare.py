@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from hosts.bench.compare import compare, differences, pool
 from hosts.bench.results import BenchResults
 from hosts.errors import UsageError
-from remote.messages.bench import BenchRequest, Measurement
-from remote.messages.tune import Sample
+from remote.shared.messages.bench import BenchRequest, Measurement
+from remote.shared.messages.tune import Sample
 from tests.measurements import measured
 
 

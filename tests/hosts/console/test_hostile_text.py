@@ -22,13 +22,13 @@ from hosts.console.text import duration, moment, printable, size
 from hosts.errors import HostError
 from hosts.fleet import Outcome
 from hosts.inventory.model import Host
-from remote.messages.attach import AttachReport
-from remote.messages.bench import BenchResult
-from remote.messages.clean import CleanResult
-from remote.messages.extract import ExtractorState, RunStatus
-from remote.messages.logs import LogLines, LogNotice
-from remote.messages.server import ServeResult, StopResult
-from remote.messages.verify import Fault, VerifyResult
+from remote.shared.messages.attach import AttachReport
+from remote.shared.messages.bench import BenchResult
+from remote.shared.messages.clean import CleanResult
+from remote.shared.messages.extract import ExtractorState, RunStatus
+from remote.shared.messages.logs import LogLines, LogNotice
+from remote.shared.messages.server import ServeResult, StopResult
+from remote.shared.messages.verify import Fault, VerifyResult
 from tests.hostile import examples, floats, ints, texts, values_of
 
 HOST = Host(name="gpu1")

@@ -17,7 +17,7 @@ from hosts.errors import HostUnreachableError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host, Inventory
 from hosts.transport.backend import Backend
-from remote.messages.envelope import Progress
+from remote.shared.messages.envelope import Progress
 
 DEADLINE_SECONDS = 20.0
 

@@ -14,7 +14,7 @@ from hosts.tune.grid import Setting, current, grid_of
 from hosts.tune.outcome import conclude
 from hosts.tune.plan import Plan
 from hosts.tune.record import Basis, Trial, TuneRecord
-from remote.messages.tune import CollectiveChoice, Sample, ScreenResult
+from remote.shared.messages.tune import CollectiveChoice, Sample, ScreenResult
 from tests.measurements import measured
 
 

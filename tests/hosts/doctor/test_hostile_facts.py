@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hosts.doctor.findings import Expectations, Network
 from hosts.doctor.judge import judge
 from hosts.inventory.model import Host
-from remote.messages.facts import Facts
+from remote.shared.messages.facts import Facts
 from tests.hostile import examples, floats, values_of
 
 WANTED = Expectations.of(Host(name="a", model="/m", layers=[3, 31, 59]))

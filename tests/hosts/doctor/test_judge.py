@@ -10,7 +10,7 @@ import pytest
 
 from hosts.doctor.findings import Diagnosis, Expectations, Network
 from hosts.doctor.judge import judge
-from remote.messages.facts import Facts
+from remote.shared.messages.facts import Facts
 
 FOLDER = Path(__file__).parent
 CASES = sorted((FOLDER / "cases").glob("*.json"))

@@ -13,7 +13,7 @@ from hosts.doctor.findings import Diagnosis, green, red, yellow
 from hosts.errors import HostError
 from hosts.fleet import Outcome
 from hosts.inventory.model import Host
-from remote.messages.facts import Facts
+from remote.shared.messages.facts import Facts
 
 FACTS = Facts.model_validate_json((Path(__file__).parent / "base.json").read_text())
 FINDINGS = [

@@ -20,7 +20,7 @@ from hosts.inventory.select import select
 from hosts.plan.lengths import _npy
 from hosts.plan.plan import load, plan_path
 from hosts.transport.openssh import ssh_config
-from remote.paths import Workdir, safe_name
+from remote.shared.paths import Workdir, safe_name
 from tests.hostile import Maker, examples, json_values, seeds, texts
 
 

@@ -16,8 +16,8 @@ from hosts.inventory.model import Host, Inventory
 from hosts.transport.backend import Backend
 from hosts.transport.local import LocalBackend
 from hosts.transport.process import Process
-from remote.messages.logs import LogItem, LogLines, LogSource, LogsRequest, LogsResult
-from remote.paths import Workdir
+from remote.shared.messages.logs import LogItem, LogLines, LogSource, LogsRequest, LogsResult
+from remote.shared.paths import Workdir
 
 DEADLINE_SECONDS = 120.0
 FIRST_LIFETIME_BYTES = 4000

@@ -10,7 +10,7 @@ import pytest
 from hosts.console.logs import LogPrinter
 from hosts.errors import ConnectionLostError
 from hosts.inventory.model import Host
-from remote.messages.logs import LogItem, LogLines, LogNotice, LogPosition, LogSource
+from remote.shared.messages.logs import LogItem, LogLines, LogNotice, LogPosition, LogSource
 
 GPU1, GPU10 = Host(name="gpu1"), Host(name="gpu10")
 

@@ -16,9 +16,9 @@ from hosts.plan import ranges as sets
 from hosts.plan.balance import split
 from hosts.plan.capacity import RecordSize, Share, forecast, remedies
 from hosts.plan.plan import make_plan, replan
-from remote.messages.dataset import Ranges
-from remote.messages.extract import RunStatus
-from remote.messages.plan import Prospect
+from remote.shared.messages.dataset import Ranges
+from remote.shared.messages.extract import RunStatus
+from remote.shared.messages.plan import Prospect
 from tests.hostile import examples, objects_like, values_of
 from tests.manifests import manifest
 

@@ -14,7 +14,7 @@ from hosts.plan import ranges as sets
 from hosts.plan.balance import level, split, tokens_of
 from hosts.plan.capacity import RecordSize, Room, Share, forecast, remedies
 from hosts.plan.plan import Plan, load, make_plan, replan, save
-from remote.messages.extract import Identity
+from remote.shared.messages.extract import Identity
 
 KIMI = Identity(
     dataset="d", tokenizer="t", model="/m@c", boundaries=[3, 31, 59, 61], final="pre", hidden_size=7168, dtype="BF16"

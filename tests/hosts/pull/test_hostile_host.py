@@ -22,11 +22,11 @@ from hosts.pull import push as pushing
 from hosts.pull.push import push
 from hosts.pull.sources import offer
 from hosts.transport.backend import Backend
-from remote.messages.bench import BenchResult
-from remote.messages.dataset import InspectedRecord, InspectRequest
-from remote.messages.extract import ShardBatch, ShardRow
-from remote.messages.logs import LogsRequest
-from remote.messages.verify import Fault, VerifyRequest
+from remote.shared.messages.bench import BenchResult
+from remote.shared.messages.dataset import InspectedRecord, InspectRequest
+from remote.shared.messages.extract import ShardBatch, ShardRow
+from remote.shared.messages.logs import LogsRequest
+from remote.shared.messages.verify import Fault, VerifyRequest
 from tests.hostile import Maker, examples, json_values, objects_like, values_of
 from tests.hosts.transport.test_hostile_answers import Script, Scripted, line
 

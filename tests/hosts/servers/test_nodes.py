@@ -13,8 +13,8 @@ from hosts.errors import HostError, UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host, Inventory, Mode, ServerEntry
 from hosts.inventory.servers import server_specs
-from remote.messages.server import ServerSpec
-from remote.servers import peers
+from remote.servers.lifecycle import peers
+from remote.shared.messages.server import ServerSpec
 
 NODES = ["gpu1", "gpu2"]
 

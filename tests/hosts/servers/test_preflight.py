@@ -17,8 +17,8 @@ from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host, Inventory, Mode
 from hosts.transport.backend import Backend
 from hosts.transport.local import LocalBackend
-from remote.messages.facts import Facts
-from remote.messages.server import ServeResult
+from remote.shared.messages.facts import Facts
+from remote.shared.messages.server import ServeResult
 
 BASE = json.loads((Path(__file__).parents[1] / "doctor" / "base.json").read_text())
 

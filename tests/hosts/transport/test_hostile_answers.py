@@ -16,11 +16,11 @@ from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
 from hosts.transport.call import LONGEST_MESSAGE
 from hosts.transport.process import Process
-from remote.messages.envelope import Message
-from remote.messages.extract import RunRequest, RunStatus, ShardBatch
-from remote.messages.facts import Facts
-from remote.messages.server import ServersResult
-from remote.messages.verify import VerifyResult
+from remote.shared.messages.envelope import Message
+from remote.shared.messages.extract import RunRequest, RunStatus, ShardBatch
+from remote.shared.messages.facts import Facts
+from remote.shared.messages.server import ServersResult
+from remote.shared.messages.verify import VerifyResult
 from tests.hostile import examples, json_objects, objects_like
 
 RESULTS: list[type[Message]] = [RunStatus, ServersResult, VerifyResult, Facts, ShardBatch]

@@ -17,7 +17,7 @@ from hosts.transport.backend import Backend
 from hosts.transport.bootstrap import place, tree_digest
 from hosts.transport.local import LocalBackend
 from hosts.transport.payload import current_payload
-from remote.messages.hello import HelloRequest, HelloResult
+from remote.shared.messages.hello import HelloRequest, HelloResult
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_the_first_call_places_the_payload_and_the_next_one_sends_nothing(backen
 
 def test_a_damaged_payload_is_set_aside_and_placed_again(backend: Backend, workdir: Path) -> None:
     hello(backend)
-    victim = workdir / "payloads" / current_payload().digest / "remote" / "errors.py"
+    victim = workdir / "payloads" / current_payload().digest / "remote" / "shared" / "errors.py"
     victim.write_text("raise SystemExit('damaged')")
     assert hello(backend).payload == current_payload().digest
     assert "damaged" not in victim.read_text()

@@ -22,8 +22,15 @@ from hosts.tune.confirming import Confirming
 from hosts.tune.grid import Setting, current
 from hosts.tune.plan import Plan
 from hosts.tune.record import Basis, Found, TuneRecord, load
-from remote.messages.bench import BenchRequest, BenchResult, Measurement
-from remote.messages.server import ServeRequest, ServeResult, ServerReport, ServersResult, ServerState, StopResult
+from remote.shared.messages.bench import BenchRequest, BenchResult, Measurement
+from remote.shared.messages.server import (
+    ServeRequest,
+    ServeResult,
+    ServerReport,
+    ServersResult,
+    ServerState,
+    StopResult,
+)
 
 PLAN = Plan(mode="serve", goal="decode", confirm=2, repetitions=3)
 LL, SIMPLE = Setting(env={"NCCL_PROTO": "LL"}), Setting(env={"NCCL_PROTO": "Simple"})

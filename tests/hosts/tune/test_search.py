@@ -20,7 +20,7 @@ from hosts.tune.outcome import conclude
 from hosts.tune.plan import Plan
 from hosts.tune.record import Basis, Found, Trial, TuneRecord, load
 from hosts.tune.screening import Screening
-from remote.messages.tune import CollectiveChoice, Sample, ScreenRequest, ScreenResult
+from remote.shared.messages.tune import CollectiveChoice, Sample, ScreenRequest, ScreenResult
 from tests.measurements import measured
 
 INVENTORY = """

@@ -15,9 +15,9 @@ from remote.attach import patch
 from remote.attach.probe import look_at
 from remote.attach.verbs import attach, attached, detach
 from remote.context import Context
-from remote.messages.attach import AttachedRequest, AttachReport, AttachRequest, DetachRequest, Installation
-from remote.paths import Workdir
 from remote.report import Report
+from remote.shared.messages.attach import AttachedRequest, AttachReport, AttachRequest, DetachRequest, Installation
+from remote.shared.paths import Workdir
 from tests.remote.attach.installs import make_install
 from tests.remote.attach.wheels import NoRegistry, unpack
 

@@ -12,8 +12,8 @@ from remote.attach.families import FAMILIES
 from remote.attach.flags import capture_flags, check_flags
 from remote.attach.interpreter import Interpreter
 from remote.attach.refusals import RULES, Rule, refusals
-from remote.errors import UsageError
-from remote.messages.attach import CheckedFlags
+from remote.shared.errors import UsageError
+from remote.shared.messages.attach import CheckedFlags
 from tests.remote.attach.tables import PAGE, flags_cells, table_row
 from tests.remote.attach.wheels import VERSIONS, NoRegistry, unpack
 

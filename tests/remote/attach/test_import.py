@@ -13,8 +13,8 @@ from remote.attach.interpreter import Interpreter
 from remote.attach.probe import find_installation
 from remote.attach.ways import environment
 from remote.capture.hook import MODEL_CLASSES
-from remote.errors import HostError
-from remote.messages.attach import Way
+from remote.shared.errors import HostError
+from remote.shared.messages.attach import Way
 from tests.remote.attach.conftest import CPU, Host
 from tests.remote.attach.wheels import VERSIONS, WITHOUT_PLUGINS, NoRegistry, source, unpack
 

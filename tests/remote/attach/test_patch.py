@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remote.attach import block, patch
-from remote.errors import HostError, UsageError
+from remote.shared.errors import HostError, UsageError
 from tests.remote.attach.conftest import Install
 from tests.remote.attach.installs import make_install
 

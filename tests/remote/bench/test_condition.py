@@ -9,10 +9,10 @@ import pytest
 
 from remote.bench.cases import cases, left_out
 from remote.bench.condition import conditions, parse, slowed, strangers
-from remote.messages.bench import BenchRequest
-from remote.messages.server import ProcessRef, ServerState
-from remote.servers.gpu import Gpu
-from remote.servers.processes import reference
+from remote.servers.probing.gpu import Gpu
+from remote.shared.messages.bench import BenchRequest
+from remote.shared.messages.server import ProcessRef, ServerState
+from remote.shared.processes import reference
 
 
 def test_a_gpu_that_is_slowed_down_says_why_and_an_idle_one_does_not() -> None:

@@ -14,13 +14,13 @@ from remote.bench.cases import cases
 from remote.bench.generator import run_all
 from remote.bench.verb import _check_answers, _context_length, bench
 from remote.context import Context
-from remote.errors import HostError
-from remote.messages.bench import BenchRequest
-from remote.messages.server import ServerState
-from remote.paths import Workdir
 from remote.report import Report
-from remote.servers import records
-from remote.servers.processes import reference
+from remote.servers.lifecycle import records
+from remote.shared.errors import HostError
+from remote.shared.messages.bench import BenchRequest
+from remote.shared.messages.server import ServerState
+from remote.shared.paths import Workdir
+from remote.shared.processes import reference
 
 
 @pytest.fixture

@@ -24,9 +24,9 @@ from hosts.practice.paths import PracticePaths
 from hosts.practice.serving import CpuServer
 from remote.attach.ways import environment as attach_environment
 from remote.capture.environment import environment
-from remote.capture.request_id import RequestId
-from remote.messages.capture import CaptureStatus
-from remote.messages.server import CaptureSpec
+from remote.shared.messages.capture import CaptureStatus
+from remote.shared.messages.server import CaptureSpec
+from remote.shared.shard.request_id import RequestId
 
 DUMP_SECONDS = 60.0
 RELATIVE = 1e-5

@@ -20,7 +20,7 @@ from remote.capture.environment import Settings
 from remote.capture.families import State
 from remote.capture.gather import Gather
 from remote.capture.place import Place
-from remote.capture.request_id import RequestId
+from remote.shared.shard.request_id import RequestId
 
 SLOTS, HIDDEN = (1, 2), 8
 PLACE = Place(boundaries=SLOTS, local=SLOTS, depth=2, part=0, parts=1, writes=True, writers=1)

@@ -3,8 +3,8 @@
 import pytest
 
 from remote.capture.environment import VARIABLES, environment, settings
-from remote.errors import UsageError
-from remote.messages.server import CaptureSpec
+from remote.shared.errors import UsageError
+from remote.shared.messages.server import CaptureSpec
 
 
 def test_a_spec_arrives_as_it_was_ordered() -> None:

@@ -14,7 +14,7 @@ from remote.capture.batch import supply_request_ids
 from remote.capture.engine import Capture
 from remote.capture.gather import Gather
 from remote.capture.place import Place
-from remote.capture.request_id import RequestId
+from remote.shared.shard.request_id import RequestId
 
 DEPTH, HIDDEN = 4, 8
 SLOTS = (0, 3, 1, DEPTH)

@@ -12,10 +12,10 @@ from urllib.request import urlopen
 import pytest
 import xxhash
 
-from remote.capture.request_id import RequestId
 from remote.parity.canary import check_canary
 from remote.parity.head import load_head
 from remote.parity.logprobs import ServerLogprobs, deviations
+from remote.shared.shard.request_id import RequestId
 
 pytestmark = pytest.mark.engine
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from remote.capture.request_id import RequestId
 from remote.capture.stages import Part, join
 from remote.parity.canary import check_canary
+from remote.shared.shard.request_id import RequestId
 
 pytestmark = pytest.mark.engine
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from remote.capture.request_id import RequestId
+from remote.shared.shard.request_id import RequestId
 
 
 @pytest.mark.parametrize(

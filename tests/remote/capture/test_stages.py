@@ -10,9 +10,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from remote.capture.layout import Layout
 from remote.capture.stages import Part, join
-from remote.errors import RecordError
+from remote.shared.errors import RecordError
+from remote.shared.shard.layout import Layout
 
 RID = "roost.n.7.0.3"
 ROWS, HIDDEN = 3, 4

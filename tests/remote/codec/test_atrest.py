@@ -6,16 +6,16 @@ from pathlib import Path
 
 import xxhash
 
-from remote.codec.atrest import compress
-from remote.codec.reader import CompressedShard
 from remote.context import Context
 from remote.extract.ledger import Ledger, Row
 from remote.extract.session import reconcile
 from remote.extract.verbs import freed
-from remote.messages.codec import CompressRequest
-from remote.messages.extract import Delivered, FreedRequest
-from remote.paths import RunPaths, Workdir
 from remote.report import Report
+from remote.shared.codec.reader import CompressedShard
+from remote.shared.messages.codec import CompressRequest
+from remote.shared.messages.extract import Delivered, FreedRequest
+from remote.shared.paths import RunPaths, Workdir
+from remote.storage.compress import compress
 from tests.remote.codec.test_container import shard
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import xxhash
 
-from remote.codec.container import pack_file, read_index, unpack_file
-from remote.codec.layout import PIECE_BYTES, Layout, layout_of
-from remote.codec.piece import HEADER, pack, unpack
-from remote.codec.reader import CompressedShard
-from remote.errors import RecordError
+from remote.shared.codec.container import pack_file, read_index, unpack_file
+from remote.shared.codec.layout import PIECE_BYTES, Layout, layout_of
+from remote.shared.codec.piece import HEADER, pack, unpack
+from remote.shared.codec.reader import CompressedShard
+from remote.shared.errors import RecordError
 
 
 def states(rows: int, channels: int, seed: int = 0) -> np.ndarray:

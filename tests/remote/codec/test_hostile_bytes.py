@@ -13,9 +13,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote.codec.container import MAGIC, plain_pieces
-from remote.codec.layout import PIECE_BYTES, layout_of
-from remote.codec.piece import HEADER, DamagedError, pack, split_pieces
+from remote.shared.codec.container import MAGIC, plain_pieces
+from remote.shared.codec.layout import PIECE_BYTES, layout_of
+from remote.shared.codec.piece import HEADER, DamagedError, pack, split_pieces
 from tests.hostile import examples, json_objects
 
 PLAIN = np.arange(4 * 64, dtype=np.uint16).tobytes()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from remote.context import Context
-from remote.paths import Workdir
 from remote.report import Report
+from remote.shared.paths import Workdir
 from tests.remote.data.samples import GENERATION, SPECIALS, MakeTokenizer
 
 

@@ -9,14 +9,14 @@ import torch
 import xxhash
 from safetensors.torch import load_file, save_file
 
-from remote.codec.container import SUFFIX, pack_file
 from remote.context import Context
 from remote.data.dataset import DatasetFolder
 from remote.data.prepare import prepare
-from remote.messages.dataset import PrepareRequest
-from remote.messages.extract import Identity
-from remote.messages.transfer import DeliveredRow, DestinationManifest
-from remote.transfer.ledger import DestinationLedger
+from remote.shared.codec.container import SUFFIX, pack_file
+from remote.shared.messages.dataset import PrepareRequest
+from remote.shared.messages.extract import Identity
+from remote.shared.messages.transfer import DeliveredRow, DestinationManifest
+from remote.shared.transfer.ledger import DestinationLedger
 from tests.remote.data.samples import chat, write_jsonl
 
 HIDDEN = 8

@@ -13,9 +13,9 @@ from remote.context import Context
 from remote.data.dataset import DatasetFolder
 from remote.data.export.norm import final_norm
 from remote.data.export.verb import export
-from remote.errors import HostError, UsageError
-from remote.messages.export import ExportCard, ExportRequest, ExportResult
-from remote.transfer.ledger import DestinationLedger
+from remote.shared.errors import HostError, UsageError
+from remote.shared.messages.export import ExportCard, ExportRequest, ExportResult
+from remote.shared.transfer.ledger import DestinationLedger
 from tests.remote.data.places import HIDDEN, Destination, compress, make_destination
 from tests.remote.data.samples import MakeTokenizer
 

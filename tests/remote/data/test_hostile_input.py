@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from remote.data.records import Conversation, Tokens, normalize
 from remote.data.shardcheck import check_shard
 from remote.data.sources import _parse
-from remote.data.tensorfile import TensorFile, TensorSpec, header
-from remote.errors import RecordError
-from remote.messages.extract import Identity, ShardRow
+from remote.shared.errors import RecordError
+from remote.shared.messages.extract import Identity, ShardRow
+from remote.shared.shard.tensorfile import TensorFile, TensorSpec, header
 from tests.hostile import Maker, examples, json_values, seeds
 
 KEYS = ("messages", "conversations", "tools", "system", "prompt", "response", "instruction", "input", "output")

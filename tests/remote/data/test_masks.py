@@ -10,7 +10,7 @@ import pytest
 
 from remote.data.chunk import ChunkWorker, Recipe
 from remote.data.tokenizer import TokenizerSpec
-from remote.errors import RecordError
+from remote.shared.errors import RecordError
 from tests.remote.data import templates
 from tests.remote.data.samples import GENERATION, MakeTokenizer, chat
 

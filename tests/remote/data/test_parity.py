@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from remote.context import Context
 from remote.data.reference import Reference
 from remote.data.verify import verify
-from remote.messages.verify import VerifyRequest, VerifyResult
-from remote.paths import Workdir
 from remote.report import Report
+from remote.shared.messages.verify import VerifyRequest, VerifyResult
+from remote.shared.paths import Workdir
 from tests.remote.data.places import HIDDEN, Destination, make_destination
 from tests.remote.data.samples import MakeTokenizer
 

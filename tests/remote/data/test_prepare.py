@@ -14,8 +14,8 @@ from remote.data.dataset import DatasetFolder
 from remote.data.prepare import prepare
 from remote.data.sources import Chunk
 from remote.data.tokenizer import TokenizerSpec, load
-from remote.errors import RecordError, UsageError
-from remote.messages.dataset import PrepareRequest
+from remote.shared.errors import RecordError, UsageError
+from remote.shared.messages.dataset import PrepareRequest
 from tests.remote.data.samples import GENERATION, MakeTokenizer, chat, write_jsonl
 
 

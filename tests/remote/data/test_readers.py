@@ -16,7 +16,7 @@ from remote.context import Context
 from remote.data.dataset import DatasetFolder
 from remote.data.export.norm import final_norm
 from remote.data.export.verb import export
-from remote.messages.export import ExportRequest, ExportResult
+from remote.shared.messages.export import ExportRequest, ExportResult
 from tests.remote.data.places import HIDDEN, Destination, make_destination
 from tests.remote.data.samples import MakeTokenizer
 

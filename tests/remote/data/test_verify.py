@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from remote.context import Context
 from remote.data.forget import forget
 from remote.data.verify import verify
-from remote.errors import UsageError
-from remote.messages.verify import Fault, ForgetRequest, VerifyRequest, VerifyResult
-from remote.paths import Workdir
 from remote.report import Report
-from remote.transfer.ledger import DestinationLedger
+from remote.shared.errors import UsageError
+from remote.shared.messages.verify import Fault, ForgetRequest, VerifyRequest, VerifyResult
+from remote.shared.paths import Workdir
+from remote.shared.transfer.ledger import DestinationLedger
 from tests.remote.data.places import Destination, compress, make_destination
 from tests.remote.data.samples import MakeTokenizer
 

@@ -11,12 +11,12 @@ import xxhash
 from remote.context import Context
 from remote.data.assign import assign
 from remote.data.verify import verify
-from remote.errors import UsageError
 from remote.extract.ledger import Ledger, Row
-from remote.messages.dataset import AssignRequest, HostShare
-from remote.messages.extract import Assignment
-from remote.messages.verify import VerifyRequest, VerifyResult
-from remote.paths import RunPaths
+from remote.shared.errors import UsageError
+from remote.shared.messages.dataset import AssignRequest, HostShare
+from remote.shared.messages.extract import Assignment
+from remote.shared.messages.verify import VerifyRequest, VerifyResult
+from remote.shared.paths import RunPaths
 from tests.remote.data.places import Destination, make_destination
 from tests.remote.data.samples import MakeTokenizer
 

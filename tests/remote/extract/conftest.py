@@ -15,12 +15,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from remote.context import Context
-from remote.extract import backlog, epochs
+from remote.extract import backlog
 from remote.extract.launch import run_here
 from remote.extract.ledger import Ledger
-from remote.messages.extract import Assignment, ExtractorState, Identity
-from remote.paths import RunPaths, Workdir
 from remote.report import Report
+from remote.shared.messages.extract import Assignment, ExtractorState, Identity
+from remote.shared.paths import ASSIGNMENT_FILE, TOKENS_FILE, RunPaths, Workdir
 from tests.remote.extract.standin import Config
 from tests.remote.extract.standin_process import Pool, StandInProcess
 
@@ -104,7 +104,7 @@ def write_assignment(
         "offset": np.cumsum([0, *lengths], dtype=np.int64),
         "token_ids": joined,
     }
-    save_file(arrays, folder / epochs.TOKENS)
+    save_file(arrays, folder / TOKENS_FILE)
     values: dict[str, Any] = {
         "run": RUN,
         "host": "here",
@@ -119,7 +119,7 @@ def write_assignment(
         "request_timeout_seconds": 30.0,
     }
     description = Assignment(**{**values, **fields})
-    (folder / epochs.DESCRIPTION).write_text(description.model_dump_json())
+    (folder / ASSIGNMENT_FILE).write_text(description.model_dump_json())
     return folder
 
 

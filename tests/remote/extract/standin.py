@@ -22,12 +22,12 @@ from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from remote.capture.request_id import RequestId
-from remote.messages.extract import longest_record
-from remote.messages.server import CaptureSpec, CaptureState, ServerSpec, ServerState
-from remote.paths import Workdir
-from remote.servers import records
-from remote.servers.processes import MARK, reference
+from remote.servers.lifecycle import records
+from remote.shared.messages.extract import longest_record
+from remote.shared.messages.server import CaptureSpec, CaptureState, ServerSpec, ServerState
+from remote.shared.paths import Workdir
+from remote.shared.processes import MARK, reference
+from remote.shared.shard.request_id import RequestId
 
 HEADER_BYTES = 4096
 SGLANG = "0.0.standin"

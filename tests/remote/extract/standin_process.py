@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from remote.servers.processes import MARK
+from remote.shared.processes import MARK
 from tests.remote.extract.standin import Config
 
 PATIENCE_SECONDS = 60.0

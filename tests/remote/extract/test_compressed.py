@@ -10,12 +10,12 @@ import torch
 import xxhash
 from safetensors import safe_open
 
-from remote.codec.container import unpack_file
 from remote.data.verify import verify
 from remote.extract.ledger import Ledger
 from remote.extract.verbs import freed
-from remote.messages.extract import Delivered, FreedRequest
-from remote.messages.verify import VerifyRequest
+from remote.shared.codec.container import unpack_file
+from remote.shared.messages.extract import Delivered, FreedRequest
+from remote.shared.messages.verify import VerifyRequest
 from tests.remote.extract.conftest import RUN, Host, identity, tokens_of
 from tests.remote.extract.standin import states_of
 from tests.remote.extract.standin_process import StandInProcess

@@ -24,7 +24,6 @@ from safetensors import safe_open
 from hosts.inventory.model import FlagValue
 from hosts.inventory.servers import flag_arguments
 from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS, MAX_RUNNING_REQUESTS
-from remote.capture.request_id import RequestId
 from remote.context import Context
 from remote.extract.client import Answer, Client, RefusedError, ServerGoneError
 from remote.extract.dump import Expected
@@ -33,15 +32,16 @@ from remote.extract.ledger import Ledger
 from remote.extract.lock import is_locked
 from remote.extract.store import Stored, store
 from remote.extract.watch import Found, Watch
-from remote.messages.extract import ExtractRequest, Identity, longest_record
-from remote.messages.server import CaptureSpec, ServeRequest, ServerSpec, ServerState, StopRequest
 from remote.parity.logprobs import ServerLogprobs
-from remote.paths import Workdir
 from remote.report import Report
-from remote.servers import records
-from remote.servers.ending import wait_until
-from remote.servers.serve import serve
-from remote.servers.stop import stop
+from remote.servers.lifecycle import records
+from remote.servers.lifecycle.ending import wait_until
+from remote.servers.lifecycle.serve import serve
+from remote.servers.lifecycle.stop import stop
+from remote.shared.messages.extract import ExtractRequest, Identity, longest_record
+from remote.shared.messages.server import CaptureSpec, ServeRequest, ServerSpec, ServerState, StopRequest
+from remote.shared.paths import Workdir
+from remote.shared.shard.request_id import RequestId
 from tests.faults.checker import content_digest, examine, finished
 from tests.remote.extract.conftest import RUN, identity, write_assignment
 from tests.remote.extract.standin import Config

@@ -19,11 +19,11 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote.errors import RecordError
 from remote.extract.client import Answer, AttemptError, Client, RefusedError, ServerGoneError, _understand, most_bytes
 from remote.extract.dump import Expected, check, check_tokens, norms, read_header, token_digest
-from remote.messages.extract import Identity
 from remote.parity.logprobs import ServerLogprobs, deviations
+from remote.shared.errors import RecordError
+from remote.shared.messages.extract import Identity
 from tests.hostile import Maker, examples, json_values, seeds
 
 ROWS = 3

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from remote.errors import RecordError
 from remote.extract.dump import Expected
 from remote.extract.join import join
-from remote.extract.names import request_of, stages
 from remote.extract.store import store
+from remote.shared.errors import RecordError
+from remote.shared.shard.names import request_of, stages
 from tests.remote.extract.conftest import Host, identity, tokens_of
 from tests.remote.extract.standin import CAPTURE, SGLANG, Config, dump_content, states_of
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from remote.context import Context
-from remote.errors import HostError, UsageError
 from remote.extract.launch import extract
 from remote.extract.lock import is_locked
 from remote.extract.progress import read_state
 from remote.extract.verbs import control, status
-from remote.messages.extract import ControlRequest, ExtractRequest, RunRequest, RunStatus
 from remote.report import Report
-from remote.servers import records
-from remote.servers.processes import members
+from remote.servers.lifecycle import records
+from remote.shared.errors import HostError, UsageError
+from remote.shared.messages.extract import ControlRequest, ExtractRequest, RunRequest, RunStatus
+from remote.shared.processes import members
 from tests.remote.extract.conftest import RUN, Host, write_assignment
 from tests.remote.extract.standin_process import until
 

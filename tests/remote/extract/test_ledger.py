@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from remote.errors import HostError
 from remote.extract.ledger import Ledger, Row
+from remote.shared.errors import HostError
 
 
 def test_a_batch_is_in_the_ledger_whole_or_not_at_all(tmp_path: Path) -> None:

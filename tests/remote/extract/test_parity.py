@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from remote.errors import HostError
 from remote.extract import canaries
 from remote.extract.ledger import Ledger
 from remote.extract.parity import is_sampled
 from remote.parity.bands import LEARN
+from remote.shared.errors import HostError
 from tests.remote.extract.conftest import Host
 
 

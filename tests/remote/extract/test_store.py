@@ -13,10 +13,10 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remote.errors import RecordError
 from remote.extract import store as storing
 from remote.extract.dump import Expected
 from remote.extract.store import store
+from remote.shared.errors import RecordError
 from tests.remote.extract.conftest import identity, tokens_of
 from tests.remote.extract.standin import CAPTURE, HEADER_BYTES, SGLANG, Config, dump_content
 

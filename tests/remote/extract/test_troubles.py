@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from remote.errors import HostError, RoostError, UsageError
 from remote.extract import attempt, conditions, extractor, judgement, progress
 from remote.extract.leftovers import nonce_prefix
 from remote.extract.lock import run_lock
@@ -18,7 +17,8 @@ from remote.extract.progress import read_state
 from remote.extract.store import store
 from remote.extract.verbs import reopen
 from remote.extract.watch import Watch
-from remote.messages.extract import ExtractorState, ReopenRequest
+from remote.shared.errors import HostError, RoostError, UsageError
+from remote.shared.messages.extract import ExtractorState, ReopenRequest
 from tests.remote.extract.conftest import RUN, Host, identity
 from tests.remote.extract.standin_process import until
 

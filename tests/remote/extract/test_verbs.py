@@ -9,11 +9,12 @@ import sqlite3
 import pytest
 
 from remote.context import Context
-from remote.errors import UsageError
 from remote.extract.ledger import Ledger, Row
 from remote.extract.verbs import fence, freed, reopen, requeue, shards, status
-from remote.messages.capture import CaptureStatus
-from remote.messages.extract import (
+from remote.report import Report
+from remote.shared.errors import UsageError
+from remote.shared.messages.capture import CaptureStatus
+from remote.shared.messages.extract import (
     Delivered,
     FenceRequest,
     FreedRequest,
@@ -24,7 +25,6 @@ from remote.messages.extract import (
     ShardsRequest,
     ShardsResult,
 )
-from remote.report import Report
 from tests.remote.extract.conftest import RUN, Host
 
 

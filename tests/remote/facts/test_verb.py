@@ -15,10 +15,10 @@ import pytest
 
 from remote.facts.machine import machine_facts, space_facts
 from remote.facts.ports import port_facts
-from remote.messages.envelope import LINE, Result
-from remote.messages.facts import Facts
-from remote.messages.server import Needs
-from remote.paths import Workdir
+from remote.shared.messages.envelope import LINE, Result
+from remote.shared.messages.facts import Facts
+from remote.shared.messages.server import Needs
+from remote.shared.paths import Workdir
 
 ROOT = Path(__file__).parents[3]
 DEADLINE_SECONDS = 120.0

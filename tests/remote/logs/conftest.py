@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from remote.messages.envelope import LINE, Failure, Item, Result
-from remote.messages.logs import LOG_EVENT, LogEvent, LogLines, LogNotice, LogPosition, LogsResult, LogStart
+from remote.shared.messages.envelope import LINE, Failure, Item, Result
+from remote.shared.messages.logs import LOG_EVENT, LogEvent, LogLines, LogNotice, LogPosition, LogsResult, LogStart
 
 ROOT = Path(__file__).parents[3]
 DEADLINE_SECONDS = 30.0

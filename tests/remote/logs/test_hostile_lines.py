@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from remote.logs import lines as module
 from remote.logs.backlog import backlog_start, logged_at
 from remote.logs.lines import CHUNK_BYTES, MAX_LINE_BYTES, LineReader
-from remote.messages.logs import LOG_EVENT, LogLines, LogPosition, LogSource
+from remote.shared.messages.logs import LOG_EVENT, LogLines, LogPosition, LogSource
 from tests.hostile import examples
 
 pieces = st.lists(st.one_of(st.binary(max_size=30), st.sampled_from([b"\n", b"\r\n", b"\xff\n", b"\0", b"\x1b[2J\n"])))

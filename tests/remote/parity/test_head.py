@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from remote.errors import HostError
 from remote.parity.head import load_head
+from remote.shared.errors import HostError
 
 NORM, HEAD, EMBEDDING = torch.rand(4), torch.rand(9, 4), torch.rand(9, 4)
 

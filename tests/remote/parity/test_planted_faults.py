@@ -16,12 +16,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from remote.capture.layout import Layout
-from remote.errors import HostError
 from remote.parity.bands import LEARN, NormBand
 from remote.parity.canary import check_canary
 from remote.parity.head import Head, load_head
 from remote.parity.logprobs import ServerLogprobs, deviations, rms_norm
+from remote.shared.errors import HostError
+from remote.shared.shard.layout import Layout
 
 BOUNDARIES = [2, 3, 5, 6]
 AUX, FINAL = 1, 3

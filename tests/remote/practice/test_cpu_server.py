@@ -14,12 +14,12 @@ from transformers import AutoModelForCausalLM
 from hosts.practice.serving import CONTEXT_LENGTH, CpuServer
 from remote.bench import verb
 from remote.context import Context
-from remote.messages.bench import BenchRequest, GpuCondition
-from remote.messages.server import ServerState
-from remote.paths import Workdir
 from remote.report import Report
-from remote.servers import records
-from remote.servers.processes import session_leader
+from remote.servers.lifecycle import records
+from remote.shared.messages.bench import BenchRequest, GpuCondition
+from remote.shared.messages.server import ServerState
+from remote.shared.paths import Workdir
+from remote.shared.processes import session_leader
 
 pytestmark = pytest.mark.engine
 

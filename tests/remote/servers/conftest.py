@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from remote.context import Context
-from remote.messages.server import ServerSpec, ServerState
-from remote.paths import Workdir
 from remote.report import Report
-from remote.servers import ending, logfile, records
-from remote.servers.detach import start_supervisor
-from remote.servers.processes import MARK, find
-from remote.servers.stopping import stop_server
+from remote.servers.lifecycle import ending, logfile, records
+from remote.servers.lifecycle.detach import start_supervisor
+from remote.servers.lifecycle.stopping import stop_server
+from remote.shared.messages.server import ServerSpec, ServerState
+from remote.shared.paths import Workdir
+from remote.shared.processes import MARK, find
 
 STANDIN = Path(__file__).with_name("standin.py")
 DEADLINE_SECONDS = 60.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remote.messages.server import ProcessRef, ServerState
+from remote.shared.messages.server import ProcessRef, ServerState
 
 
 def server_of(state: ServerState) -> ProcessRef:

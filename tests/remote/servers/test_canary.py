@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from remote.errors import HostError
-from remote.messages.server import CaptureState
-from remote.servers import canary
+from remote.servers.probing import canary
+from remote.shared.errors import HostError
+from remote.shared.messages.server import CaptureState
 
 BOUNDARIES = [1, 2]
 ROWS = len(canary.TOKENS)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from remote.servers import causes
-from remote.servers.cause_table import CAUSES, Cause
-from remote.servers.causes import End, explain, relevant_lines
+from remote.servers.lifecycle import causes
+from remote.servers.lifecycle.cause_table import CAUSES, Cause
+from remote.servers.lifecycle.causes import End, explain, relevant_lines
 
 EXPECTED = {
     "weights-memory": "The model's weights do not fit into GPU 0: 30.00 MiB more was wanted and 10.31 MiB of "

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from remote.servers.processes import find, members, reference, session_leader
+from remote.shared.processes import find, members, reference, session_leader
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from remote.context import Context
-from remote.errors import UsageError
 from remote.extract.ledger import Ledger, Row, State
-from remote.messages.clean import CleanRequest
-from remote.servers.clean import clean
+from remote.shared.errors import UsageError
+from remote.shared.messages.clean import CleanRequest
+from remote.storage.clean import clean
 
 OLD = time.time() - 90 * 86_400
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from remote.messages.server import ProcessRef
-from remote.servers.processes import find, is_reused, members, reference
+from remote.shared.messages.server import ProcessRef
+from remote.shared.processes import find, is_reused, members, reference
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells when a process began after the boot")
 

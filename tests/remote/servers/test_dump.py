@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from remote.errors import HostError
-from remote.servers import dump
+from remote.servers.housekeeping import dump
+from remote.shared.errors import HostError
 
 
 def test_a_claimed_directory_is_emptied_down_to_its_marker(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from remote.context import Context
-from remote.messages.server import Needs, StopRequest
-from remote.paths import Workdir
 from remote.report import Report
-from remote.servers import gpu
-from remote.servers.causes import End, explain
-from remote.servers.gpu import gpus
-from remote.servers.obstacles import find_obstacles
-from remote.servers.stop import stop
+from remote.servers.lifecycle.causes import End, explain
+from remote.servers.lifecycle.stop import stop
+from remote.servers.probing import gpu
+from remote.servers.probing.gpu import gpus
+from remote.servers.probing.obstacles import find_obstacles
+from remote.shared.messages.server import Needs, StopRequest
+from remote.shared.paths import Workdir
 
 pytestmark = pytest.mark.skipif(not gpus(), reason="this host has no NVIDIA GPU")
 

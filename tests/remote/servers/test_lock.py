@@ -14,8 +14,8 @@ import pytest
 
 from remote.context import Context
 from remote.lock import LockedError, host_lock
-from remote.paths import Workdir
 from remote.report import Report
+from remote.shared.paths import Workdir
 
 ROOT = Path(__file__).parents[3]
 
@@ -53,7 +53,8 @@ def test_waiting_takes_the_lock_when_the_first_command_ends(tmp_path: Path) -> N
 def test_the_lock_of_a_killed_command_is_stale_at_once(tmp_path: Path) -> None:
     code = (
         "import io, sys, time; from pathlib import Path; from remote.lock import host_lock\n"
-        "from remote.context import Context; from remote.paths import Workdir; from remote.report import Report\n"
+        "from remote.context import Context; from remote.shared.paths import Workdir\n"
+        "from remote.report import Report\n"
         "with host_lock(Context(Workdir(Path(sys.argv[1])), Report(io.StringIO()), 'ann@one'), 'serve'):\n"
         "    print('held', flush=True); time.sleep(600)\n"
     )

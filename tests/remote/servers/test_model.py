@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from remote.errors import HostError
-from remote.servers.model import check_model, depth
+from remote.servers.probing.model import check_model, depth
+from remote.shared.errors import HostError
 
 
 @pytest.fixture

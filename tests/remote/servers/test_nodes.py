@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from remote.context import Context
-from remote.messages.server import ServerState, StopRequest
-from remote.servers import records
-from remote.servers.detach import start_supervisor
-from remote.servers.peers import LINK_PORT_OFFSET, TOKEN
-from remote.servers.processes import MARK, find
-from remote.servers.stop import stop
+from remote.servers.lifecycle import records
+from remote.servers.lifecycle.detach import start_supervisor
+from remote.servers.lifecycle.peers import LINK_PORT_OFFSET, TOKEN
+from remote.servers.lifecycle.stop import stop
+from remote.shared.messages.server import ServerState, StopRequest
+from remote.shared.processes import MARK, find
 from tests.remote.servers.states import server_of, supervisor_of
 
 Start = Callable[..., ServerState]

@@ -12,14 +12,15 @@ import psutil
 import pytest
 
 from remote.context import Context
-from remote.messages.server import Needs, ServerState, StopRequest
-from remote.paths import Workdir
-from remote.servers import ending, handles
-from remote.servers.gpu import Gpu, parse_smi
-from remote.servers.obstacles import find_obstacles
-from remote.servers.processes import find
-from remote.servers.sglang_process import is_sglang_argv
-from remote.servers.stop import stop
+from remote.servers.lifecycle import ending
+from remote.servers.lifecycle.stop import stop
+from remote.servers.probing import handles
+from remote.servers.probing.gpu import Gpu, parse_smi
+from remote.servers.probing.obstacles import find_obstacles
+from remote.servers.probing.sglang_process import is_sglang_argv
+from remote.shared.messages.server import Needs, ServerState, StopRequest
+from remote.shared.paths import Workdir
+from remote.shared.processes import find
 from tests.remote.servers.states import server_of, supervisor_of
 
 Start = Callable[..., ServerState]

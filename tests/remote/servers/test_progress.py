@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from remote.servers.progress import LogProgress, Step, parse
+from remote.servers.probing.progress import LogProgress, Step, parse
 
 
 @pytest.mark.parametrize(

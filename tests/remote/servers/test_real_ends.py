@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from remote.context import Context
-from remote.messages.server import ServerState
-from remote.servers import records
-from remote.servers.detach import start_supervisor
-from remote.servers.processes import MARK
+from remote.servers.lifecycle import records
+from remote.servers.lifecycle.detach import start_supervisor
+from remote.shared.messages.server import ServerState
+from remote.shared.processes import MARK
 
 pytestmark = pytest.mark.namespaces
 

@@ -16,14 +16,14 @@ import pytest
 from hosts.inventory.servers import flag_arguments
 from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS, MAX_RUNNING_REQUESTS
 from remote.context import Context
-from remote.errors import HostError, UsageError
-from remote.messages.server import CaptureSpec, ServeRequest, ServerSpec, ServerState, StopRequest
-from remote.paths import Workdir
 from remote.report import Report
-from remote.servers import ending, records
-from remote.servers.processes import find, members
-from remote.servers.serve import serve
-from remote.servers.stop import stop
+from remote.servers.lifecycle import ending, records
+from remote.servers.lifecycle.serve import serve
+from remote.servers.lifecycle.stop import stop
+from remote.shared.errors import HostError, UsageError
+from remote.shared.messages.server import CaptureSpec, ServeRequest, ServerSpec, ServerState, StopRequest
+from remote.shared.paths import Workdir
+from remote.shared.processes import find, members
 from tests.remote.servers.states import server_of
 
 pytestmark = pytest.mark.engine

@@ -15,14 +15,14 @@ import pytest
 from hosts.inventory.servers import flag_arguments
 from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS
 from remote.context import Context
-from remote.messages.server import ServeRequest, ServerSpec, ServerState, StopRequest
-from remote.paths import Workdir
 from remote.report import Report
-from remote.servers import ending, records
-from remote.servers.peers import TOKEN
-from remote.servers.processes import find
-from remote.servers.serve import serve
-from remote.servers.stop import stop
+from remote.servers.lifecycle import ending, records
+from remote.servers.lifecycle.peers import TOKEN
+from remote.servers.lifecycle.serve import serve
+from remote.servers.lifecycle.stop import stop
+from remote.shared.messages.server import ServeRequest, ServerSpec, ServerState, StopRequest
+from remote.shared.paths import Workdir
+from remote.shared.processes import find
 from tests.remote.servers.states import server_of
 
 pytestmark = pytest.mark.engine

@@ -7,7 +7,7 @@ import multiprocessing
 import time
 from pathlib import Path
 
-from remote.servers import shm
+from remote.servers.housekeeping import shm
 
 
 def test_a_dead_process_leftovers_are_found_and_removed_and_all_else_stays(tmp_path: Path) -> None:

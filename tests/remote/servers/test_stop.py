@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from remote.context import Context
-from remote.messages.server import ProcessRef, ServerState, StopRequest
-from remote.paths import Workdir
-from remote.servers import ending
-from remote.servers.processes import find, members, reference, untouchable
-from remote.servers.stop import stop
-from remote.servers.stopping import describe_remaining
+from remote.servers.lifecycle import ending
+from remote.servers.lifecycle.stop import stop
+from remote.servers.lifecycle.stopping import describe_remaining
+from remote.shared.messages.server import ProcessRef, ServerState, StopRequest
+from remote.shared.paths import Workdir
+from remote.shared.processes import find, members, reference, untouchable
 from tests.remote.servers.states import server_of, supervisor_of
 
 Start = Callable[..., ServerState]

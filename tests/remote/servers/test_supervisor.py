@@ -12,11 +12,11 @@ import psutil
 import pytest
 
 from remote.context import Context
-from remote.errors import HostError
-from remote.messages.server import ServerState
-from remote.servers import ending, records, supervisor
-from remote.servers.awaiting import await_ready
-from remote.servers.processes import MARK, find
+from remote.servers.lifecycle import ending, records, supervisor
+from remote.servers.lifecycle.awaiting import await_ready
+from remote.shared.errors import HostError
+from remote.shared.messages.server import ServerState
+from remote.shared.processes import MARK, find
 from tests.remote.servers.states import server_of, supervisor_of
 
 Start = Callable[..., ServerState]
@@ -99,7 +99,7 @@ def test_backoff_grows_and_is_capped() -> None:
 
 
 def test_secrets_reach_the_server_and_no_file(prepare: Start, context: Context, until: Start, tmp_path: Path) -> None:
-    from remote.servers.detach import start_supervisor
+    from remote.servers.lifecycle.detach import start_supervisor
 
     state = prepare()
     start_supervisor(state, {**os.environ, MARK: state.mark, "HF_TOKEN": "hf_unspeakable"}, context)

@@ -14,15 +14,15 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote.messages.extract import ShardRow
-from remote.transfer import stream
-from remote.transfer.destination import Destination
-from remote.transfer.landing import Landing, Range
-from remote.transfer.lane import Lane, Packing, Tally, Trade
-from remote.transfer.rate import RateLimit
-from remote.transfer.sender import BLOCK_BYTES, DATA, DIGESTS, FRAME, PACKED, PONG, REFUSED
-from remote.transfer.stream import Stream, StreamBrokenError, StreamLost
-from remote.transfer.work import Job, Work
+from remote.shared.messages.extract import ShardRow
+from remote.shared.transfer import stream
+from remote.shared.transfer.destination import Destination
+from remote.shared.transfer.landing import Landing, Range
+from remote.shared.transfer.lane import Lane, Packing, Tally, Trade
+from remote.shared.transfer.rate import RateLimit
+from remote.shared.transfer.sender import BLOCK_BYTES, DATA, DIGESTS, FRAME, PACKED, PONG, REFUSED
+from remote.shared.transfer.stream import Stream, StreamBrokenError, StreamLost
+from remote.shared.transfer.work import Job, Work
 from tests.hostile import examples
 
 CONTENT = bytes(range(256)) * 40

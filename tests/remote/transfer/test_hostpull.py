@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from remote.messages.extract import ShardRow
-from remote.paths import shard_name
-from remote.transfer import hostpull
-from remote.transfer.delivery import Delivery
-from remote.transfer.destination import Destination
-from remote.transfer.hostpull import HostPull, Limits, Source
-from remote.transfer.rate import RateLimit
-from remote.transfer.stream import SOURCE
-from remote.transfer.tuning import MOST_STREAMS, Cores
+from remote.shared.messages.extract import ShardRow
+from remote.shared.paths import shard_name
+from remote.shared.transfer import hostpull
+from remote.shared.transfer.delivery import Delivery
+from remote.shared.transfer.destination import Destination
+from remote.shared.transfer.hostpull import HostPull, Limits, Source
+from remote.shared.transfer.rate import RateLimit
+from remote.shared.transfer.stream import SOURCE
+from remote.shared.transfer.tuning import MOST_STREAMS, Cores
 
 CONTENT = bytes(range(256)) * 16
 SLOW_LOGIN = "echo >> {log}; sleep 0.6; exec {sender}"

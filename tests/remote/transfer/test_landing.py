@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from remote.messages.extract import ShardRow
-from remote.transfer.landing import Landing, Range
-from remote.transfer.sender import BLOCK_BYTES, block_digest
+from remote.shared.messages.extract import ShardRow
+from remote.shared.transfer.landing import Landing, Range
+from remote.shared.transfer.sender import BLOCK_BYTES, block_digest
 
 SIZE = 5 * BLOCK_BYTES + 1234
 

@@ -8,9 +8,9 @@ import threading
 import psutil
 import pytest
 
-from remote.transfer import rate, tuning
-from remote.transfer.lane import Packing, Tally
-from remote.transfer.tuning import MEASURE_SECONDS, MOST_STREAMS, Climb, Trial, streams_for
+from remote.shared.transfer import rate, tuning
+from remote.shared.transfer.lane import Packing, Tally
+from remote.shared.transfer.tuning import MEASURE_SECONDS, MOST_STREAMS, Climb, Trial, streams_for
 
 
 class Clock:

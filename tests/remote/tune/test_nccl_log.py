@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from remote.messages.tune import CollectiveChoice
+from remote.shared.messages.tune import CollectiveChoice
 from remote.tune.nccl_log import read_choice
 
 LOGS = Path(__file__).parent / "logs"

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from remote.context import Context
-from remote.errors import HostError
-from remote.messages.tune import ScreenRequest
-from remote.paths import Workdir
 from remote.report import Report
-from remote.servers.gpu import Gpu
+from remote.servers.probing.gpu import Gpu
+from remote.shared.errors import HostError
+from remote.shared.messages.tune import ScreenRequest
+from remote.shared.paths import Workdir
 from remote.tune.screen import _start, screen
 
 pytestmark = pytest.mark.processes

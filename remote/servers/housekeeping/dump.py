@@ -1,0 +1,90 @@
+"""The dump directory in RAM that hidden states pass through: claimed by a marker, emptied only if it carries one.
+
+Runs on the host, called by `serve` (claim), the supervisor (sweep) and `stop` (empty). Touches nothing outside that
+directory, and nothing in one that is a link, belongs to another user, or lacks Roost's marker.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from remote.shared.errors import HostError
+from remote.shared.files import ASIDE, make_directory, write_whole
+
+MARKER = ".roost"
+
+
+def claim(path: Path, mark: str) -> None:
+    """Create the directory, or take over an empty or marked one, and write `mark` into its marker.
+
+    Raises HostError where it holds files that are not Roost's, or is not a directory of this user's own.
+    """
+    make_directory(path)
+    _check_own(path)
+    if not is_marked(path) and any(path.iterdir()):
+        raise HostError(
+            f"The dump directory {path} holds files and no {MARKER} marker, so they are not Roost's.",
+            remedy="Give another `dump_dir`, or move those files away.",
+        )
+    write_whole(path / MARKER, mark.encode())
+
+
+def is_marked(path: Path) -> bool:
+    """Whether Roost made this directory its own."""
+    return (path / MARKER).is_file()
+
+
+def claimed_by(path: Path) -> str:
+    """The mark of the server that claimed the directory last; "" where there is none."""
+    try:
+        return (path / MARKER).read_text()
+    except OSError:
+        return ""
+
+
+def sweep(path: Path) -> None:
+    """Remove what a dead server was still writing, and its processes' status; whole dumps stay for the collector."""
+    for pattern in (f"{ASIDE}*", ".capture-*.json"):
+        for left in path.glob(pattern):
+            left.unlink(missing_ok=True)
+
+
+def empty(path: Path) -> int:
+    """Remove everything but the marker; returns the bytes freed. An unmarked or missing directory is left as it is."""
+    if not path.is_dir() or not is_marked(path):
+        return 0
+    _check_own(path)
+    freed = 0
+    for entry in path.iterdir():
+        if entry.name == MARKER:
+            continue
+        freed += _size(entry)
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+    return freed
+
+
+def _check_own(path: Path) -> None:
+    """A RAM disk is writable by all: a link or another user's directory there is not ours to fill or to empty."""
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise HostError(
+            f"The dump directory {path} is a link, a file or another user's.",
+            remedy="Give another `dump_dir`, or have its owner remove it.",
+        )
+
+
+def _size(entry: Path) -> int:
+    files = [entry] if not entry.is_dir() or entry.is_symlink() else [p for p in entry.rglob("*") if p.is_file()]
+    total = 0
+    for file in files:
+        try:
+            total += file.lstat().st_size
+        except FileNotFoundError:
+            continue
+    return total

@@ -1,0 +1,72 @@
+"""Waits for servers that their supervisors start, and says meanwhile how far each has come.
+
+Runs on the host, called by `serve`. Reads records and logs; changes nothing, so that it may be ended at any moment.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from remote.context import Context
+from remote.servers.lifecycle import records
+from remote.servers.lifecycle.causes import relevant_lines
+from remote.servers.probing.progress import LogProgress
+from remote.shared.errors import HostError
+from remote.shared.messages.server import ServerState
+from remote.shared.processes import find
+
+POLL_SECONDS = 0.2
+
+
+def await_ready(names: list[str], context: Context) -> list[ServerState]:
+    """Return the states once all are ready; raises HostError as soon as one has failed, with its log's last lines."""
+    watched = {name: LogProgress() for name in names}
+    ready: dict[str, ServerState] = {}
+    while len(ready) < len(names):
+        for name in names:
+            state = _look(name, context)
+            if state.status == "ready" and name not in ready:
+                ready[name] = state
+                context.report.progress(f"{name}: ready")
+            elif state.status == "starting":
+                _say(name, watched[name], state, context)
+        time.sleep(POLL_SECONDS)
+    return [ready[name] for name in names]
+
+
+def _look(name: str, context: Context) -> ServerState:
+    paths = context.workdir.server(name)
+    state = records.load(paths)
+    if state is None:
+        raise HostError(f"The record of server {name!r} was removed while it started.")
+    if state.status == "stopped":
+        raise HostError(f"Server {name!r} was stopped while it started.")
+    if state.status == "failed":
+        raise failure(state)
+    if find(state.supervisor) is None and records.load(paths) == state:
+        raise HostError(
+            f"The supervisor of server {name!r} was killed.",
+            remedy=f"See {paths.supervisor_log}; `inv stop` clears up.",
+        )
+    return state
+
+
+def failure(state: ServerState) -> HostError:
+    """The error of a server that did not become ready: what happened, and its log's last relevant lines."""
+    return HostError(
+        f"Server {state.name!r} did not start: {state.cause}",
+        remedy=f"Its log: {state.log}.",
+        details={
+            "server": state.name,
+            "exit_code": state.exit_code,
+            "log": state.log,
+            "lines": relevant_lines(Path(state.log)),
+        },
+    )
+
+
+def _say(name: str, progress: LogProgress, state: ServerState, context: Context) -> None:
+    step = progress.poll(Path(state.log))
+    if step is not None:
+        context.report.progress(f"{name}: {step.text}", step.done, step.total, step.unit)

@@ -1,0 +1,159 @@
+"""Why a server ended, in one sentence with numbers and what to turn, from its exit code and its log.
+
+Runs on the host, called by the supervisor and by `serve`. Reads the log, the port's holder and the kernel's count of
+out-of-memory kills; changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from remote.servers.lifecycle import logfile
+from remote.servers.lifecycle.cause_table import CAUSES, Cause
+from remote.servers.probing.holders import port_holders
+
+LINES = 15
+VMSTAT = Path("/proc/vmstat")
+_RANK = re.compile(r"(?:\[\d{4}-\d\d-\d\d [\d:]+[^\]]*?\bTP(\d+)[^\]]*\])|(?:\[rank(\d+)\])", re.MULTILINE)
+_ERROR = re.compile(
+    r"^(?:\[[^\]]*\] )?(?P<error>(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .+)?)$", re.MULTILINE
+)
+_SHARER = re.compile(r"Process (\d+) has ([\d.]+ \w+) memory in use")
+_NOISE = re.compile(r"Ignore import error when loading|UserWarning|warnings\.warn|server_args=|^\s*\^+$")
+
+
+@dataclass(frozen=True)
+class End:
+    """What is known of a server's end beside its log."""
+
+    exit_code: int | None
+    command: list[str]
+    oom_kills: int = 0
+    """Processes that the kernel killed for memory on this host during the server's life."""
+    dead_rank: str = ""
+    """A sentence, without its end, on a rank that died while the leader went on."""
+    gpus: Sequence[int] = ()
+    """The host's GPUs that were this server's: its log counts them from 0."""
+
+
+def explain(log: Path, end: End) -> str:
+    """Why the server ended: the most telling row of the table, else the last exception, else the exit code."""
+    text = logfile.tail(log)
+    found = match(text)
+    if found is not None:
+        cause, matched = found
+        fields = _fields(matched, text, end)
+        sentence = cause.sentence.format_map(fields)
+        return f"{sentence[0].upper()}{sentence[1:]}. {cause.remedy.format_map(fields)}"
+    if end.dead_rank:
+        return f"{end.dead_rank}{_oom(end) if 'SIGKILL' in end.dead_rank else ''}."
+    if end.exit_code == -signal.SIGKILL:
+        return f"It was killed by SIGKILL{_oom(end)}."
+    errors = list(_ERROR.finditer(text))
+    if errors:
+        return f"It ended {describe_exit(end.exit_code)}: {errors[-1]['error']}."
+    said = last_lines(text, 1)
+    return f"It ended {describe_exit(end.exit_code)}." + (f" Its last words: {said[0]}" if said else "")
+
+
+def match(text: str) -> tuple[Cause, re.Match[str]] | None:
+    """The first row of the table that the log answers to."""
+    for cause in CAUSES:
+        found = cause.search(text)
+        if found is not None:
+            return cause, found
+    return None
+
+
+def relevant_lines(log: Path, count: int = LINES) -> list[str]:
+    """What a person reads first: the lines up to the cause, or the last exception, without SGLang's import noise."""
+    text = logfile.tail(log)
+    found = match(text)
+    errors = list(_ERROR.finditer(text))
+    end = found[1].end() if found else errors[-1].end() if errors else len(text)
+    upto = text[: text.find("\n", end) if "\n" in text[end:] else len(text)]
+    return [line for line in last_lines(upto, 20 * count) if not _NOISE.search(line)][-count:]
+
+
+def describe_exit(code: int | None) -> str:
+    """`with exit code 1`, or the signal's name."""
+    if code is None:
+        return "and left no exit code"
+    if code < 0:
+        return f"by {signal.Signals(-code).name}"
+    return f"with exit code {code}"
+
+
+def last_lines(text: str, count: int) -> list[str]:
+    """The last lines that are not blank."""
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for memory since boot, by cgroup limits too; 0 where unknown."""
+    try:
+        found = re.search(r"^oom_kill (\d+)$", VMSTAT.read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found.group(1)) if found else 0
+
+
+def _fields(matched: re.Match[str], text: str, end: End) -> dict[str, str]:
+    """The pattern's groups, and what a sentence may say beside them."""
+    groups = {name: value for name, value in matched.groupdict().items() if value is not None}
+    rank = groups.get("rank") or _rank_before(text, matched.start())
+    port = groups.get("port") or groups.get("port2") or groups.get("port3") or ""
+    return {
+        **groups,
+        "on_gpu": _host_gpu(groups.get("gpu", ""), end.gpus),
+        "on_rank": f" on rank {rank}" if rank else "",
+        "fraction": _fraction(groups.get("now"), end.command),
+        "sharers": _sharers(groups.get("rest", "")),
+        "last_error": f" ({groups['last'].strip()})" if groups.get("last", "").strip() else "",
+        "at_path": f" at {groups['path']}" if "path" in groups else "",
+        "taken_port": port,
+        "by_holder": _holder(port),
+        "killed": f"rank {rank}" if "rank" in groups else f"the process {groups.get('name', '')}",
+        "oom": _oom(end),
+    }
+
+
+def _rank_before(text: str, position: int) -> str:
+    """The rank whose log line or traceback the match belongs to."""
+    found = [first or second for first, second in _RANK.findall(text, 0, text.find("\n", position) + 1 or len(text))]
+    return found[-1] if found else ""
+
+
+def _host_gpu(named: str, gpus: Sequence[int]) -> str:
+    """The GPU's number on the host, where the server was given some of them."""
+    place = int(named) if named else len(gpus)
+    return str(gpus[place]) if place < len(gpus) else named
+
+
+def _fraction(now: str | None, command: list[str]) -> str:
+    for argument, value in pairwise([*command, ""]):
+        name, _, joined = argument.partition("=")
+        if name == "--mem-fraction-static":
+            now = now or joined or value
+    return f" (now {now})" if now else ""
+
+
+def _sharers(rest: str) -> str:
+    others = [f"pid {pid} has {size}" for pid, size in _SHARER.findall(rest)]
+    return f" ({', '.join(others)} of it)" if others else ""
+
+
+def _holder(port: str) -> str:
+    holders = port_holders(int(port)) if port else []
+    return f" by {holders[0].describe()}" if holders else ""
+
+
+def _oom(end: End) -> str:
+    if end.oom_kills:
+        return f": the kernel's out-of-memory killer ended {end.oom_kills} process(es) here meanwhile"
+    return ", not by the kernel's out-of-memory killer as far as it counts"

@@ -1,0 +1,141 @@
+"""From a ServerSpec to the exact command and environment of one start, settled before anything is stopped.
+
+Runs on the host, called by `serve`. Asks the installed SGLang for its version and its parser; changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from remote.attach import check_flags, choose, find_installation, refusals
+from remote.attach import environment as attach_environment
+from remote.capture import VERSION as CAPTURE_VERSION
+from remote.capture.environment import VARIABLES as CAPTURE_VARIABLES
+from remote.capture.environment import environment as capture_environment
+from remote.context import Context
+from remote.servers.probing.model import check_model, depth
+from remote.shared.errors import HostError, UsageError
+from remote.shared.messages.attach import CheckedFlags
+from remote.shared.messages.server import CaptureState, ServerSpec
+
+LAUNCH_MODULE = "sglang.launch_server"
+LISTEN = "127.0.0.1"
+"""Servers are for this host's extractor; people reach one over SSH port forwarding."""
+_OWNED = {
+    "--model-path": "model",
+    "--model": "model",
+    "--host": "nothing: servers listen on 127.0.0.1 alone",
+    "--port": "port",
+    "--tp-size": "tp",
+    "--tp": "tp",
+    "--tensor-parallel-size": "tp",
+    "--nnodes": "nodes",
+    "--node-rank": "nodes",
+    "--dist-init-addr": "nodes",
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One start as it will run."""
+
+    spec: ServerSpec
+    argv: list[str]
+    added_env: dict[str, str]
+    """On top of the verb's own environment."""
+    removed_env: list[str] = field(default_factory=list)
+    sglang: str = ""
+    capture: CaptureState | None = None
+
+    def environ(self) -> dict[str, str]:
+        """The server's whole environment."""
+        kept = {key: value for key, value in os.environ.items() if key not in self.removed_env}
+        return {**kept, **self.added_env}
+
+
+def plan_launch(spec: ServerSpec, context: Context, cwd: Path) -> Launch:
+    """Settle the command of `spec`.
+
+    Raises UsageError for a flag that the installed SGLang does not take, or one that a key of the inventory owns;
+    HostError for a missing model or SGLang, and for what would make capture wrong.
+    """
+    _refuse_owned_flags(spec)
+    config = check_model(spec.model)
+    env = {**spec.env, **_devices(spec)}
+    installation = find_installation(payload=context.payload, env=env, cwd=cwd)
+    way = choose(spec.capture.attach, installation).way if spec.capture else None
+    if way is not None:
+        env |= attach_environment(way, context.payload, {**os.environ, **env})
+    checked = check_flags(
+        _arguments(spec),
+        version=installation.version,
+        payload=context.payload,
+        capture=way is not None,
+        env=env,
+        cwd=cwd,
+    )
+    argv = [sys.executable, "-m", LAUNCH_MODULE, *checked.flags]
+    if spec.capture is None or way is None:
+        return Launch(spec, argv, env, list(CAPTURE_VARIABLES), installation.version)
+    _refuse_wrong_capture(checked, config, env)
+    state = CaptureState(
+        attach=way,
+        payload=context.payload.name,
+        version=CAPTURE_VERSION,
+        boundaries=_boundaries(spec, config),
+        final=spec.capture.final,
+        dump_dir=spec.capture.dump_dir,
+    )
+    return Launch(spec, argv, env | capture_environment(spec.capture), [], installation.version, state)
+
+
+def _arguments(spec: ServerSpec) -> list[str]:
+    owned = [f"--model-path={Path(spec.model).expanduser()}", f"--host={LISTEN}", f"--port={spec.port}"]
+    owned.append(f"--tp-size={spec.tp}")
+    if spec.nodes:
+        if spec.dist_init_addr is None:
+            raise UsageError(f"Server {spec.name!r} spans {len(spec.nodes)} hosts and has no rendezvous address.")
+        owned += [f"--nnodes={len(spec.nodes)}", f"--node-rank={spec.node_rank}"]
+        owned.append(f"--dist-init-addr={spec.dist_init_addr}")
+    return [*owned, *spec.flags]
+
+
+def _refuse_owned_flags(spec: ServerSpec) -> None:
+    for flag in spec.flags:
+        name = flag.partition("=")[0].replace("_", "-")
+        if name in _OWNED:
+            raise UsageError(f"`flags` holds {name}, which Roost sets itself.", remedy=f"Use: {_OWNED[name]}.")
+
+
+def _refuse_wrong_capture(checked: CheckedFlags, config: Mapping[str, object], env: Mapping[str, str]) -> None:
+    reasons = refusals(checked, config, {**os.environ, **env})
+    if reasons:
+        first = reasons[0]
+        more = f" ({len(reasons) - 1} more reasons)" if len(reasons) > 1 else ""
+        raise HostError(
+            f"Capture cannot be right here ({first.name}): {first.sentence}{more}.",
+            remedy=f"Use {first.cure}.",
+            details={"refusals": [reason.model_dump() for reason in reasons]},
+        )
+
+
+def _devices(spec: ServerSpec) -> dict[str, str]:
+    if not spec.gpus:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in spec.gpus)}
+
+
+def _boundaries(spec: ServerSpec, config: Mapping[str, object]) -> list[int]:
+    assert spec.capture is not None
+    blocks = depth(dict(config))
+    outside = [layer for layer in spec.capture.layers if layer >= blocks]
+    if outside:
+        raise UsageError(
+            f"Layer {outside[0]} is not a boundary below the last one: the model has {blocks} blocks.",
+            remedy=f"Choose layers from 0 to {blocks - 1}; boundary {blocks} is always captured.",
+        )
+    return [*spec.capture.layers, blocks]

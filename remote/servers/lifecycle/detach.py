@@ -1,0 +1,69 @@
+"""Starts a server's supervisor so that it survives this verb, the SSH connection and the laptop.
+
+Runs on the host, called by `serve`. A session of its own and all three streams redirected: with less, sshd waits for
+the child, or a closing terminal kills it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from remote.context import Context
+from remote.servers.lifecycle import records
+from remote.servers.lifecycle.causes import last_lines
+from remote.servers.lifecycle.ending import wait_until
+from remote.servers.lifecycle.logfile import tail
+from remote.shared.errors import HostError
+from remote.shared.files import FILE_MODE, make_directory
+from remote.shared.messages.envelope import Call
+from remote.shared.messages.server import ServerState, SuperviseRequest
+from remote.shared.paths import ServerPaths
+
+TAKEOVER_SECONDS = 60.0
+
+
+def start_supervisor(state: ServerState, environ: dict[str, str], context: Context) -> None:
+    """Start the supervisor and return once it has taken over `state.json`; raises HostError where it cannot.
+
+    The request, with the server's environment, goes through a pipe: secrets touch no file and no command line.
+    """
+    paths = context.workdir.server(state.name)
+    make_directory(paths.root)
+    call = Call(
+        verb="supervise",
+        workdir=str(context.workdir.root),
+        operator=context.operator,
+        request=SuperviseRequest(name=state.name, env=environ).model_dump(),
+    )
+    log = os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "remote", "supervise"],
+            cwd=context.payload,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+    assert process.stdin is not None
+    try:
+        process.stdin.write(call.model_dump_json().encode() + b"\n")
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # it has ended already, and is reported below
+    wait_until(lambda: process.poll() is not None or _has_taken_over(paths, process.pid), TAKEOVER_SECONDS)
+    if not _has_taken_over(paths, process.pid):
+        said = " ".join(last_lines(tail(paths.supervisor_log), 1))
+        raise HostError(
+            f"The supervisor of server {state.name!r} did not start: {said or 'it said nothing'}.",
+            remedy=f"See {paths.supervisor_log}.",
+        )
+
+
+def _has_taken_over(paths: ServerPaths, pid: int) -> bool:
+    state = records.load(paths)
+    return state is not None and state.supervisor is not None and state.supervisor.pid == pid

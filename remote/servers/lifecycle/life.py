@@ -1,0 +1,188 @@
+"""One start of one server, from exec to the last of its processes.
+
+Runs inside the supervisor. Starts SGLang in a session and process group of its own, writes what happens to the record,
+and leaves nothing of it running when it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from remote.servers.housekeeping import dump
+from remote.servers.lifecycle import ending, logfile
+from remote.servers.lifecycle.causes import End, explain, oom_kills
+from remote.servers.lifecycle.peers import TOKEN, Link
+from remote.servers.lifecycle.records import Record
+from remote.servers.probing.holders import port_holders
+from remote.servers.probing.ranks import RankWatch
+from remote.servers.probing.ready import Readiness
+from remote.shared.errors import HostError, RoostError
+from remote.shared.messages.server import ProcessRef
+from remote.shared.processes import members, session_leader
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a server has to end, or has ended."""
+
+    cause: str = ""
+    asked: bool = False
+    """A person wants it."""
+    crashed: bool = False
+    """It ended by itself, or lost a rank: the log tells the cause."""
+
+
+class Life:
+    """The server of `record`, once; `stop` is set when a person wants it to end."""
+
+    def __init__(self, record: Record, environ: dict[str, str], stop: asyncio.Event) -> None:
+        self._record = record
+        self._environ = environ
+        self._stop = stop
+        self._spec = record.state.spec
+        self._link: Link | None = None
+
+    async def run(self) -> None:
+        """Start, await ready, await the end; the record then says `stopped` or `failed`, with the cause."""
+        killed_before = oom_kills()
+        try:
+            await self._open_link()
+            process = await self._start()
+        except (RoostError, OSError) as error:
+            await self._close_link(f"it could not be started: {error}")
+            self._record.change(status="failed", ended_at=time.time(), cause=f"It could not be started: {error}")
+            return
+        self._record.change(server=session_leader(process.pid), started_at=time.time())
+        verdict = await self._until_end(process)
+        if verdict.crashed:
+            kills = oom_kills() - killed_before
+            end = End(process.returncode, self._record.state.command, kills, verdict.cause, self._spec.gpus)
+            await self._crashed(process, explain(Path(self._record.state.log), end))
+        else:
+            await self._ended(process, verdict)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        state = self._record.state
+        if state.capture is not None:
+            dump.sweep(Path(state.capture.dump_dir))
+        log = logfile.create(self._record.paths, Path(state.log))
+        try:
+            return await asyncio.create_subprocess_exec(
+                *state.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._record.paths.root,
+                env=self._environ,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+
+    async def _until_end(self, process: asyncio.subprocess.Process) -> Verdict:
+        """Await ready and then the end: the first thing that says so, in this order where several do."""
+        readiness = Readiness(self._spec.port, self._record.state.capture)
+        ready = asyncio.create_task(self._ready(readiness))
+        ends = [
+            asyncio.create_task(end)
+            for end in (self._asked(), _exited(process), self._peer_ended(), _rank_died(process.pid))
+        ]
+        try:
+            done, _ = await asyncio.wait(
+                {ready, *ends}, timeout=self._spec.ready_timeout_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                return Verdict(f"Not ready within {self._spec.ready_timeout_seconds:.0f} s: {readiness.seen}.")
+            if ready in done:
+                self._record.change(status="ready", ready_at=time.time(), canary=ready.result())
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return next(end.result() for end in ends if end.done())
+        except RoostError as error:
+            return Verdict(str(error))
+        finally:
+            for task in (ready, *ends):
+                task.cancel()
+
+    async def _asked(self) -> Verdict:
+        await self._stop.wait()
+        return Verdict(asked=True)
+
+    async def _peer_ended(self) -> Verdict:
+        if self._link is None:
+            await asyncio.Event().wait()
+        assert self._link is not None
+        end = await self._link.lost()
+        return Verdict(f"The server spans hosts, and {end.cause}", asked=end.stopped)
+
+    async def _ready(self, readiness: Readiness) -> str:
+        """What is known of the canary. Of a server over several hosts only rank 0 is asked: no other answers."""
+        if self._link is not None:
+            await self._link.wait_linked()
+            if self._spec.node_rank:
+                await self._link.wait_ready()
+                return ""
+        canary = await readiness.wait()
+        self._check_listener()
+        if self._link is not None:
+            await self._link.say_ready()
+        return canary
+
+    def _check_listener(self) -> None:
+        """Whoever answered must be this server: another's may have taken the port in the meantime."""
+        holders = port_holders(self._spec.port)
+        ours = {process.pid for process in members(*self._handle())}
+        if holders and not any(holder.process.pid in ours for holder in holders):
+            raise HostError(f"Port {self._spec.port} is answered by {holders[0].describe()}, not by this server.")
+
+    async def _crashed(self, process: asyncio.subprocess.Process, cause: str) -> None:
+        """Say so first, within moments of the death; then end what it left behind."""
+        self._record.change(status="failed", exit_code=process.returncode, ended_at=time.time(), cause=cause)
+        await self._close_link(cause)
+        left = await asyncio.to_thread(ending.kill, *self._handle())
+        self._record.change(exit_code=None if left else await process.wait())
+        self._note_left(left)
+
+    async def _ended(self, process: asyncio.subprocess.Process, verdict: Verdict) -> None:
+        await self._close_link(verdict.cause, stopped=verdict.asked)
+        left = await asyncio.to_thread(ending.end, *self._handle())
+        self._record.change(
+            status="stopped" if verdict.asked else "failed",
+            exit_code=None if left else await process.wait(),
+            ended_at=time.time(),
+            cause="" if verdict.asked else verdict.cause,
+        )
+        self._note_left(left)
+
+    def _handle(self) -> tuple[ProcessRef, str]:
+        state = self._record.state
+        assert state.server is not None
+        return state.server, state.mark
+
+    def _note_left(self, left: list[psutil.Process]) -> None:
+        if left:
+            pids = ", ".join(str(process.pid) for process in left)
+            self._record.change(cause=f"{self._record.state.cause} Still there after SIGKILL: {pids}.".strip())
+
+    async def _open_link(self) -> None:
+        if self._spec.nodes:
+            self._link = Link(self._spec, self._environ.get(TOKEN, ""))
+            await self._link.open()
+
+    async def _close_link(self, cause: str, *, stopped: bool = False) -> None:
+        if self._link is not None:
+            await self._link.close(cause, stopped=stopped)
+
+
+async def _exited(process: asyncio.subprocess.Process) -> Verdict:
+    await process.wait()
+    return Verdict(crashed=True)
+
+
+async def _rank_died(leader: int) -> Verdict:
+    return Verdict(await RankWatch(leader).death(), crashed=True)

@@ -1,0 +1,58 @@
+"""A server's logs: every start has its own, none is ever overwritten, `current` points to the newest.
+
+Runs on the host, called by the supervisor (new, point) and by `serve` (read).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from pathlib import Path
+
+from remote.shared.files import FILE_MODE, make_directory
+from remote.shared.messages.server import ServerSpec
+from remote.shared.paths import ServerPaths
+
+TAIL_BYTES = 256 << 10
+"""A crash in eight ranks prints eight tracebacks of some tens of KiB each."""
+
+
+def log_path(paths: ServerPaths, spec: ServerSpec, start: int) -> Path:
+    """Where the log of start number `start` lies."""
+    own = paths.log(start)
+    return own if spec.log_dir is None else Path(spec.log_dir).expanduser() / own.name
+
+
+def next_start(paths: ServerPaths, spec: ServerSpec) -> int:
+    """One more than the highest number that any log of this server has."""
+    folder = log_path(paths, spec, 1).parent
+    form = re.compile(rf"{re.escape(paths.root.name)}_v(\d+)\.log")
+    found = [form.fullmatch(path.name) for path in folder.glob(f"{paths.root.name}_v*.log")]
+    return 1 + max((int(match.group(1)) for match in found if match), default=0)
+
+
+def create(paths: ServerPaths, path: Path) -> int:
+    """Create the log, point `current` to it and return a descriptor to append to; raises FileExistsError."""
+    make_directory(path.parent)
+    make_directory(paths.logs)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+    target = path.name if path.parent == paths.logs else str(path)
+    link = paths.logs / f".current-{secrets.token_hex(4)}"
+    link.symlink_to(target)
+    link.replace(paths.current_log)
+    return descriptor
+
+
+def tail(path: Path, size: int = TAIL_BYTES) -> str:
+    """The log's last `size` bytes as text, starting at a whole line; "" where there is no log."""
+    try:
+        with path.open("rb") as stream:
+            end = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, end - size))
+            content = stream.read()
+    except OSError:
+        return ""
+    if end > size:
+        content = content.partition(b"\n")[2]
+    return content.decode("utf-8", "replace")

@@ -1,0 +1,179 @@
+"""The verb `serve`: everything is settled first, then servers are started detached and awaited until really ready.
+
+Runs on the host, called by `inv serve` and `inv restart`. Writes `servers/<name>/`, claims the dump directory, and with
+`replace` stops this workdir's own server of the same name. Ending this verb ends nothing that it started.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote.context import Context
+from remote.lock import host_lock
+from remote.servers.housekeeping import dump
+from remote.servers.lifecycle import logfile, records
+from remote.servers.lifecycle.awaiting import await_ready
+from remote.servers.lifecycle.command import Launch, plan_launch
+from remote.servers.lifecycle.detach import start_supervisor
+from remote.servers.lifecycle.ending import KILL_SECONDS, wait_until
+from remote.servers.lifecycle.redact import redacted, redacted_spec
+from remote.servers.lifecycle.stopping import stop_server
+from remote.servers.probing.preflight import check_host, check_neighbours, check_together
+from remote.shared.errors import HostError
+from remote.shared.messages.server import PlannedStart, ServeRequest, ServeResult, ServerState
+from remote.shared.processes import MARK, find
+
+ENDING_SECONDS = 2 * KILL_SECONDS
+
+
+@dataclass(frozen=True)
+class Order:
+    """One server of the request beside what this host already has under its name."""
+
+    launch: Launch
+    earlier: ServerState | None
+    """A server of this name that runs now."""
+
+    @property
+    def name(self) -> str:
+        return self.launch.spec.name
+
+    @property
+    def is_running(self) -> bool:
+        """The same server, command, capture and payload, runs already: there is nothing to start."""
+        earlier, launch = self.earlier, self.launch
+        return (
+            earlier is not None
+            and earlier.command == launch.argv
+            and earlier.capture == launch.capture
+            and earlier.spec == redacted_spec(launch.spec)
+        )
+
+
+def serve(request: ServeRequest, context: Context) -> ServeResult:
+    """Start what does not run yet and wait until all are ready; with `dry_run` only say what would happen.
+
+    Raises UsageError or HostError before anything is changed where a start could not work, and HostError with the
+    cause and the log's last lines for a server that ended or was not ready in time.
+    """
+    if request.dry_run:
+        orders = _settle(request, context)
+        return ServeResult(planned=[_planned(order, context) for order in orders])
+    with host_lock(context, "serve", wait=request.wait_for_lock):
+        orders = _settle(request, context)
+        going = [order for order in orders if not order.is_running]
+        _stop_earlier(going, context)
+        for order in going:
+            _start(order, context)
+        return ServeResult(servers=await_ready([order.name for order in orders], context))
+
+
+def _settle(request: ServeRequest, context: Context) -> list[Order]:
+    check_together(request.servers)
+    context.report.progress("checking model and flags with the installed SGLang")
+    with ThreadPoolExecutor(max_workers=8) as pool:  # each asks SGLang in a process of its own, for some seconds
+        launches = list(pool.map(lambda spec: plan_launch(spec, context, cwd=Path("/")), request.servers))
+    orders = [Order(launch, _running(context, launch.spec.name)) for launch in launches]
+    going = [order for order in orders if not order.is_running]
+    for order in going:
+        if order.earlier is not None and not request.replace:
+            raise HostError(
+                f"A server {order.name!r} with another command runs since {_clock(order.earlier.started_at)} "
+                f"(mode {order.earlier.mode}, port {order.earlier.port}).",
+                remedy="Use `inv restart`, or `inv stop` first.",
+            )
+    check_neighbours([order.launch.spec for order in going], _neighbours(request, context))
+    freed = {order.earlier.port for order in going if order.earlier is not None}
+    for order in going:
+        check_host(order.launch.spec, order.earlier, context.workdir.server(order.name), freed)
+    return orders
+
+
+def _neighbours(request: ServeRequest, context: Context) -> list[ServerState]:
+    """Running servers of this workdir that the request does not speak of."""
+    ordered = {spec.name for spec in request.servers}
+    found = [_running(context, name) for name in records.names(context.workdir) if name not in ordered]
+    return [state for state in found if state is not None]
+
+
+def _running(context: Context, name: str) -> ServerState | None:
+    """A server that runs, starts, or will be started again; one that is just ending is given the time to end."""
+    state = records.load(context.workdir.server(name))
+    if state is None:
+        return None
+    if state.status in ("failed", "stopped") and state.restart_at is None:
+        wait_until(lambda: find(state.supervisor) is None, ENDING_SECONDS)
+    return state if find(state.server) is not None or find(state.supervisor) is not None else None
+
+
+def _stop_earlier(orders: list[Order], context: Context) -> None:
+    """End what is to be replaced, all at once; raises HostError naming what does not end."""
+    earlier = [order.earlier for order in orders if order.earlier is not None]
+    if not earlier:
+        return
+    context.report.progress(f"stopping {', '.join(state.name for state in earlier)}")
+    with ThreadPoolExecutor(max_workers=len(earlier)) as pool:
+        left = list(pool.map(lambda state: stop_server(context.workdir.server(state.name), state), earlier))
+    remaining = [sentence for sentences in left for sentence in sentences]
+    if remaining:
+        raise HostError(
+            f"The earlier server could not be ended: {'; '.join(remaining)}.", remedy="`inv free` shows more."
+        )
+
+
+def _start(order: Order, context: Context) -> None:
+    launch, spec = order.launch, order.launch.spec
+    paths = context.workdir.server(spec.name)
+    start = logfile.next_start(paths, spec)
+    mark = f"{paths.root}#{secrets.token_hex(8)}"
+    if spec.capture is not None:
+        dump.claim(Path(spec.capture.dump_dir), mark)
+    state = ServerState(
+        name=spec.name,
+        mode=spec.mode,
+        status="starting",
+        port=spec.port,
+        model=spec.model,
+        command=launch.argv,
+        log=str(logfile.log_path(paths, spec, start)),
+        start=start,
+        mark=mark,
+        capture=launch.capture,
+        sglang=launch.sglang,
+        spec=redacted_spec(spec),
+        started_at=time.time(),
+    )
+    records.save(paths, state)
+    start_supervisor(state, {**launch.environ(), MARK: mark}, context)
+
+
+def _planned(order: Order, context: Context) -> PlannedStart:
+    launch = order.launch
+    paths = context.workdir.server(order.name)
+    log = logfile.log_path(paths, launch.spec, logfile.next_start(paths, launch.spec))
+    return PlannedStart(
+        name=order.name,
+        command=launch.argv,
+        env=redacted(launch.added_env, launch.spec.secrets),
+        log=str(log),
+        steps=_steps(order),
+    )
+
+
+def _steps(order: Order) -> list[str]:
+    if order.is_running:
+        return ["It runs already, with this very command: nothing is started."]
+    steps = []
+    if order.earlier is not None:
+        steps.append(f"The earlier server {order.name!r} (mode {order.earlier.mode}) is stopped.")
+    if order.launch.capture is not None:
+        steps.append(f"The dump directory {order.launch.capture.dump_dir} is claimed.")
+    return steps
+
+
+def _clock(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))

@@ -1,0 +1,104 @@
+"""Who holds what a server needs: ports, device nodes, a dump directory, by the process table of this host.
+
+Runs on the host, called by preflight, `stop` and `free`. Read-only: it names processes and ends none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from remote.shared.messages.server import ProcessRow
+from remote.shared.processes import mark_of
+
+COMMAND_LIMIT = 160
+
+
+@dataclass
+class Holder:
+    """A process and why it is shown."""
+
+    process: psutil.Process
+    holds: list[str] = field(default_factory=list)
+    owner: str = ""
+    """Known from a record; otherwise read from the process's environment."""
+
+    def describe(self) -> str:
+        """`pid 4711 (root, 3 h, python -m …)`."""
+        row = self.row({})
+        return f"pid {row.pid} ({row.user}, for {age(row.age_seconds)}: {row.command})"
+
+    def row(self, charged: dict[int, int]) -> ProcessRow:
+        """As a person sees it; `charged` is GPU memory by pid."""
+        with self.process.oneshot():
+            return ProcessRow(
+                pid=self.process.pid,
+                user=_user(self.process),
+                age_seconds=max(0.0, time.time() - self.process.create_time()),
+                gpu_bytes=charged.get(self.process.pid),
+                command=command_of(self.process),
+                holds=list(dict.fromkeys(self.holds)),
+                owner=self.owner or owner_of(self.process),
+            )
+
+
+def port_holders(port: int) -> list[Holder]:
+    """Processes that listen on `port` on any address of this host."""
+    pids = {
+        connection.pid
+        for connection in psutil.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+    }
+    return [
+        Holder(process, [f"port {port}"])
+        for process in _living(pid for pid in sorted(pids - {None}, key=str) if pid is not None)
+    ]
+
+
+def command_of(process: psutil.Process) -> str:
+    """The command line, shortened in the middle of nothing: its beginning tells what it is."""
+    try:
+        text = " ".join(" ".join(process.cmdline()).split()) or process.name()
+    except (psutil.AccessDenied, psutil.ZombieProcess):
+        text = process.name()
+    except psutil.NoSuchProcess:
+        return "(ended)"
+    return text if len(text) <= COMMAND_LIMIT else f"{text[: COMMAND_LIMIT - 1]}…"
+
+
+def owner_of(process: psutil.Process) -> str:
+    """`NAME in WORKDIR` where the process belongs to a Roost server, of whatever workdir; else ""."""
+    return owner(mark_of(process))
+
+
+def owner(mark: str) -> str:
+    """The server that a mark names, as `NAME in WORKDIR`."""
+    folder = Path(mark.partition("#")[0])
+    return f"{folder.name} in {folder.parent.parent}" if folder.name else ""
+
+
+def age(seconds: float) -> str:
+    """`42 s`, `3 min`, `5 h`, `12 d`."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _user(process: psutil.Process) -> str:
+    try:
+        return process.username()
+    except (psutil.Error, KeyError):
+        return "?"
+
+
+def _living(pids: Iterator[int]) -> Iterator[psutil.Process]:
+    for pid in pids:
+        try:
+            yield psutil.Process(pid)
+        except psutil.NoSuchProcess:
+            continue

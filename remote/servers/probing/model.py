@@ -1,0 +1,121 @@
+"""The model folder that a server is asked to load, looked at before anything is started.
+
+Runs on the host, called by `serve`. Reads `config.json` and the weight files' headers; never a weight. What is found
+here costs seconds; SGLang finds it after minutes, or not at all: it serves a checkpoint that lacks blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from remote.model_config import find_number
+from remote.shared.errors import HostError
+
+_BLOCK = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+
+
+def check_model(path: str) -> dict[str, Any]:
+    """Return the model's config; raises HostError for an absent folder, config or weight file, or a damaged one."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise HostError(
+            f"The inventory's `model` for this host is {path}, and there is no such folder: {_nearest(folder)}.",
+            remedy="Mount or copy the model there, or correct `model` in the inventory.",
+        )
+    config = _config(folder)
+    missing = _missing_shards(folder)
+    if missing:
+        raise HostError(
+            f"The model in {path} lacks {len(missing)} of its weight files, {missing[0]} among them.",
+            remedy="Finish copying the model to this host.",
+        )
+    _check_blocks(folder, config)
+    return config
+
+
+def depth(config: dict[str, Any]) -> int:
+    """Number of blocks n, also of a model that wraps its language model (`text_config`); raises HostError."""
+    return _number(config, "num_hidden_layers", "so its boundaries are unknown")
+
+
+def hidden_size(config: dict[str, Any]) -> int:
+    """Width H of the residual stream, likewise; raises HostError."""
+    return _number(config, "hidden_size", "so the size of its messages is unknown")
+
+
+def _number(config: dict[str, Any], key: str, so: str) -> int:
+    found = find_number(config, key)
+    if found is None:
+        raise HostError(f"The model's config.json names no {key}, {so}.")
+    return found
+
+
+def _check_blocks(folder: Path, config: dict[str, Any]) -> None:
+    """Every block below n has a tensor in some weight file, where the names tell blocks at all."""
+    names = [name for file in sorted(folder.glob("*.safetensors")) for name in tensor_names(file)]
+    found = {int(match.group(1)) for name in names if (match := _BLOCK.search(name))}
+    missing = sorted(set(range(depth(config))) - found) if found else []
+    if missing:
+        raise HostError(
+            f"The weights in {folder} lack block {missing[0]} ({len(missing)} of {depth(config)} are missing).",
+            remedy="Finish copying the model, or correct its config.json.",
+        )
+
+
+def tensor_names(file: Path) -> list[str]:
+    """Names in a safetensors file's header; raises HostError where header and file size do not fit together."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise _damaged(file, "it is no safetensors file (a Git LFS pointer, or an error page?)")
+        try:
+            header: dict[str, Any] = json.loads(stream.read(length))
+            end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _damaged(file, "its header cannot be read") from error
+    if 8 + length + end != size:
+        raise _damaged(file, f"it has {size:,} bytes and its header speaks of {8 + length + end:,}")
+    return [name for name in header if name != "__metadata__"]
+
+
+def _damaged(file: Path, why: str) -> HostError:
+    return HostError(f"The weight file {file} is damaged: {why}.", remedy="Copy the model to this host again.")
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except FileNotFoundError as error:
+        raise HostError(
+            f"The model folder {folder} has no config.json.", remedy="Give the folder that holds the weights."
+        ) from error
+    except ValueError as error:
+        raise HostError(f"{folder / 'config.json'} is not JSON: {error}.") from error
+    if not isinstance(config, dict):
+        raise HostError(f"{folder / 'config.json'} is not a JSON object.")
+    return config
+
+
+def _missing_shards(folder: Path) -> list[str]:
+    """Weight files that the index names and the folder lacks; a folder without any weights lacks `*.safetensors`."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            wanted = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise HostError(f"{index} cannot be read: {error}.", remedy="Copy the model again.") from error
+        return [name for name in wanted if not (folder / name).is_file()]
+    if any(True for pattern in WEIGHT_PATTERNS for _ in folder.glob(pattern)):
+        return []
+    return ["*.safetensors"]
+
+
+def _nearest(folder: Path) -> str:
+    """Name the deepest folder of the path that exists: most often a mount that is missing on this host."""
+    parent = next(parent for parent in folder.parents if parent.is_dir())
+    return f"{parent} exists, {folder.relative_to(parent).parts[0]} in it does not"

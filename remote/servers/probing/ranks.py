@@ -1,0 +1,71 @@
+"""Notices a dead rank before SGLang does: its own watchdog takes 5 s and more, and a rank that dies in NCCL stalls all.
+
+Runs inside the supervisor. Reads the process table; changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import psutil
+
+from remote.servers.probing.sglang_process import TITLE
+from remote.shared.processes import is_zombie
+
+POLL_SECONDS = 0.5
+REFRESH_POLLS = 10
+"""Walking the whole process table is dear on a big box; the ranks that are known are looked at each time."""
+OWN_END_SECONDS = 1.0
+"""How long SGLang gets to end by itself, and to say why, once a rank is dead."""
+
+
+class RankWatch:
+    """The ranks below one server's leader."""
+
+    def __init__(self, leader: int) -> None:
+        self._leader = leader
+        self._titles: dict[psutil.Process, str] = {}
+
+    async def death(self) -> str:
+        """Return a sentence on the first rank that died, a second after it did; never while all live."""
+        polls = 0
+        while True:
+            if not self._titles or polls % REFRESH_POLLS == 0:
+                self._refresh()
+            polls += 1
+            dead = next((rank for rank in self._titles if is_zombie(rank)), None)
+            if dead is not None:
+                how = _how_it_ended(dead.pid)
+                await asyncio.sleep(OWN_END_SECONDS)
+                return f"{self._titles[dead]} (pid {dead.pid}) {how}, and the server did not end by itself"
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _refresh(self) -> None:
+        try:
+            for child in psutil.Process(self._leader).children(recursive=True):
+                if child.name().startswith(TITLE):
+                    self._titles.setdefault(child, _title(child))
+        except psutil.Error:
+            return
+
+
+def _title(rank: psutil.Process) -> str:
+    """With its number (`sglang::scheduler_TP3`), which a zombie has no more: its name is cut at 15 characters."""
+    try:
+        return next(iter(rank.cmdline()), rank.name()).split()[0]
+    except psutil.ZombieProcess:
+        return rank.name()
+
+
+def _how_it_ended(pid: int) -> str:
+    """From a zombie's wait status, the last field of its stat; the kernel hides it from other users."""
+    try:
+        status = int(Path(f"/proc/{pid}/stat").read_text().rsplit(maxsplit=1)[1])
+    except (OSError, ValueError, IndexError):
+        return "died"
+    if os.WIFSIGNALED(status):
+        return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"ended with exit code {os.WEXITSTATUS(status)}" if status else "ended"

@@ -1,0 +1,93 @@
+"""Really ready: a generation came back, and in extract mode the capture of one was right.
+
+Runs inside the supervisor. Talks to the server on 127.0.0.1; changes nothing.
+`/health` proves little: it can answer 200 while every generation hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+
+from remote.servers.probing.canary import capture_canary
+from remote.shared.errors import HostError
+from remote.shared.messages.server import CaptureState
+
+PROBE_TOKENS = [11, 7, 5, 3, 2, 13, 17, 19]
+"""Small ids, so that every vocabulary has them."""
+GENERATION_SECONDS = 120.0
+"""The first generation may compile kernels; one that takes longer is tried again until the server's own deadline."""
+RETRY_SECONDS = 0.5
+
+
+class Readiness:
+    """Awaits one server; `seen` is a sentence on how far it has come, for the deadline's error."""
+
+    def __init__(self, port: int, capture: CaptureState | None) -> None:
+        self._port = port
+        self._url = f"http://127.0.0.1:{port}"
+        self._capture = capture
+        self._silent = self.seen = f"port {port} does not answer yet"
+
+    async def wait(self) -> str:
+        """Return once the server is ready, with a sentence on its canary ("" without capture).
+
+        Raises HostError where its capture is wrong, and does not end otherwise.
+        """
+        timeout = aiohttp.ClientTimeout(total=GENERATION_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            while not (await self._connects() and await self._generates(session)):
+                await asyncio.sleep(RETRY_SECONDS)
+            if self._capture is None:
+                return ""
+            self.seen = "it generates, and its capture is not proven yet"
+            return await capture_canary(lambda tokens, rid: self._canary(session, tokens, rid), self._capture)
+
+    async def _connects(self) -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:
+            return False
+        writer.close()
+        if self.seen == self._silent:
+            self.seen = "it accepts connections, but no generation has come back yet"
+        return True
+
+    async def _generates(self, session: aiohttp.ClientSession) -> bool:
+        try:
+            answer = await self._generate(session, PROBE_TOKENS, None)
+        except asyncio.TimeoutError:
+            self.seen = f"it accepts connections, but no generation came back within {GENERATION_SECONDS:.0f} s"
+            return False
+        except aiohttp.ClientConnectionError:
+            return False
+        except (aiohttp.ClientError, ValueError) as error:
+            self.seen = f"a generation failed: {error}"
+            return False
+        if not answer.get("output_ids"):
+            self.seen = f"a generation came back without a token: {str(answer)[:200]}"
+            return False
+        return True
+
+    async def _generate(self, session: aiohttp.ClientSession, tokens: list[int], rid: str | None) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "input_ids": tokens,
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0, "ignore_eos": True},
+        }
+        if rid is not None:
+            body["rid"] = rid
+        async with session.post(f"{self._url}/generate", json=body) as response:
+            text = await response.text()
+            if response.status != 200:
+                raise ValueError(f"HTTP {response.status} {text[:200]}")
+            answer: dict[str, Any] = json.loads(text)
+            return answer
+
+    async def _canary(self, session: aiohttp.ClientSession, tokens: list[int], rid: str) -> None:
+        try:
+            await self._generate(session, tokens, rid)
+        except (aiohttp.ClientError, asyncio.TimeoutError, ValueError) as error:
+            raise HostError(f"The canary's generation failed: {error or 'no answer'}.") from error

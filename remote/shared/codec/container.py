@@ -1,0 +1,127 @@
+"""A whole shard in a container and back, a piece in memory at a time. The format is in the package's docstring."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import xxhash
+
+from remote.shared import foreign
+from remote.shared.codec.layout import Layout, header_bytes, layout_of
+from remote.shared.codec.piece import HEADER, Bytes, DamagedError, pack, payload_bytes, unpack
+from remote.shared.errors import RecordError
+from remote.shared.files import written_aside
+from remote.shared.paths import COMPRESSED_SUFFIX
+
+MAGIC = b"ROOSTRZ1"
+SUFFIX = COMPRESSED_SUFFIX
+_TAIL = struct.Struct("<I8s")
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a container says about itself."""
+
+    size: int
+    """Plain bytes."""
+    xxh3: str
+    """xxh3-128 of the plain bytes, 32 hex digits."""
+    pieces: list[tuple[int, int]]
+    """Plain offset and file offset of each piece, rising."""
+
+    def piece_at(self, offset: int) -> int:
+        """The number of the piece that holds the plain byte `offset`."""
+        return bisect_right(self.pieces, (offset, 1 << 62)) - 1
+
+
+def layout_in(source: BinaryIO) -> Layout:
+    """The layout of an open shard; reads its header."""
+    source.seek(0)
+    first = source.read(8)
+    return layout_of(first + source.read(header_bytes(first) - len(first)))
+
+
+def pack_file(source: Path, target: Path, *, durable: bool = True) -> Index:
+    """Write the container of `source` to `target`, whole and fsynced; `source` stays. Raises OSError."""
+    with (
+        source.open("rb", buffering=0) as plain,
+        written_aside(target, durable=durable) as aside,
+        aside.open("r+b") as packed,
+    ):
+        layout = layout_in(plain)
+        size = os.fstat(plain.fileno()).st_size
+        digest = xxhash.xxh3_128()
+        pieces = []
+        packed.write(MAGIC)
+        for begin, end, channels in layout.cut(0, size):
+            block = os.pread(plain.fileno(), end - begin, begin)
+            digest.update(block)
+            pieces.append((begin, packed.tell()))
+            packed.writelines(pack(block, channels))
+        index = Index(size, digest.hexdigest(), pieces)
+        text = json.dumps({"size": index.size, "xxh3": index.xxh3, "pieces": pieces}).encode()
+        packed.write(text + _TAIL.pack(len(text), MAGIC))
+    return index
+
+
+def read_index(stream: BinaryIO) -> Index:
+    """The index of an open container; raises DamagedError where it is none, or is cut short."""
+    try:
+        stream.seek(-_TAIL.size, os.SEEK_END)
+        length, magic = _TAIL.unpack(stream.read(_TAIL.size))
+        if magic != MAGIC:
+            raise DamagedError("it does not end as a container does")
+        stream.seek(-_TAIL.size - length, os.SEEK_END)
+        end = stream.tell()
+        found = foreign.loads(stream.read(length))
+        index = Index(found["size"], found["xxh3"], [(begin, at) for begin, at in found["pieces"]])
+        if not isinstance(index.xxh3, str) or not all(
+            isinstance(begin, int) and isinstance(at, int) and 0 <= begin <= index.size and 0 <= at < end
+            for begin, at in [(index.size, 0), *index.pieces]
+        ):
+            raise DamagedError("its index cannot be")
+    except (OSError, ValueError, LookupError, TypeError, struct.error) as error:
+        raise error if isinstance(error, DamagedError) else DamagedError("it has no index") from error
+    return index
+
+
+def read_piece(stream: BinaryIO, at: int) -> Bytes:
+    """The plain bytes of the piece at the file offset `at`."""
+    stream.seek(at)
+    head = stream.read(HEADER.size)
+    if len(head) < HEADER.size:
+        raise DamagedError("a piece is cut short")
+    plain, channels, packed = HEADER.unpack(head)
+    return unpack(plain, channels, packed, stream.read(payload_bytes(plain, channels, packed)))
+
+
+def plain_pieces(stream: BinaryIO) -> Iterator[Bytes]:
+    """The plain bytes of a container, piece by piece."""
+    for _, at in read_index(stream).pieces:
+        yield read_piece(stream, at)
+
+
+def unpack_file(source: Path, target: Path) -> Index:
+    """Write the plain bytes of the container `source` to `target`, whole, fsynced and verified by their digest.
+
+    Raises RecordError where the container is damaged, OSError where the disk fails.
+    """
+    digest = xxhash.xxh3_128()
+    try:
+        with source.open("rb") as packed, written_aside(target) as aside, aside.open("r+b") as plain:
+            index = read_index(packed)
+            for piece in plain_pieces(packed):
+                digest.update(piece)
+                plain.write(piece)
+            if digest.hexdigest() != index.xxh3:
+                raise DamagedError("its bytes do not have the digest that it names")
+    except DamagedError as error:
+        raise RecordError(f"{source} cannot be unpacked: {error}.") from error
+    return index

@@ -1,0 +1,54 @@
+"""Compressed shards made plain again (`unpack`), and plain ones compressed at rest (`compress`)."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from remote.shared.messages.envelope import Message
+
+
+class UnpackRequest(Message):
+    """Containers, or folders whose containers (`*.rz`) are all meant."""
+
+    paths: list[str]
+    out: str = ""
+    """Folder that gets the plain shards; beside their containers where it is empty."""
+    remove: bool = False
+    """Delete each container once its plain shard is durable and verified."""
+    processes: int = 0
+    """0: one a core."""
+
+
+class UnpackResult(Message):
+    """What became of them."""
+
+    unpacked: int
+    present: int = 0
+    """Plain and right already."""
+    packed_bytes: int
+    plain_bytes: int
+    failed: dict[str, str] = Field(default_factory=dict)
+    """Containers that are damaged, by path, with the reason."""
+
+
+class CompressRequest(Message):
+    """Compress a run's finished shards where they lie."""
+
+    run: str
+    processes: int = 0
+    """0: half of the cores, since servers run beside it."""
+    dry_run: bool = False
+    """Only count."""
+
+
+class CompressResult(Message):
+    """What became of them."""
+
+    compressed: int
+    plain: int = 0
+    """Shards that would be compressed."""
+    plain_bytes: int = 0
+    """Of what was compressed, or would be."""
+    packed_bytes: int = 0
+    failed: dict[int, str] = Field(default_factory=dict)
+    """Records whose shard stays plain, with the reason."""

@@ -1,0 +1,261 @@
+"""A run's work as it is given to a host, and as the host reports it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from remote.shared.messages.envelope import Message
+from remote.shared.messages.server import FinalNorm, ProcessRef
+
+
+class Identity(Message):
+    """What must not change under one run name; a resume with another value is refused with both named."""
+
+    dataset: str
+    """Digest from the dataset's manifest."""
+    tokenizer: str
+    model: str
+    """The model's path and the digest of its `config.json`, as `PATH@DIGEST`."""
+    boundaries: list[int]
+    """The slots of a record, in order; the last one is n."""
+    final: FinalNorm
+    hidden_size: int
+    dtype: str
+    """Of the states on disk, as safetensors names it: `BF16` or `F32`."""
+
+
+_CONTEXT_RESERVED = 7
+"""SGLang's scheduler keeps these for the answer and itself: 0.5.23 takes 4,089 of 4,096 tokens and refuses 4,090."""
+
+
+def longest_record(context_length: int) -> int:
+    """Tokens of the longest record that a server with this context takes."""
+    return context_length - _CONTEXT_RESERVED
+
+
+class Assignment(Message):
+    """`assignment.json`: one host's records of one epoch. `tokens.safetensors` lies beside it and holds
+
+    `index` int64 [N] global indices, `offset` int64 [N+1], `token_ids` int32 [offset[-1]].
+    """
+
+    run: str
+    host: str
+    epoch: int
+    identity: Identity
+    records: int
+    tokens: int
+    server_names: list[str] = Field(default_factory=lambda: ["main"])
+    """Servers of this host that take the requests."""
+    in_flight_tokens: int = 131_072
+    parity_rate: float = 0.01
+    """Share of the records whose final slot is checked against the server's own input logprobs."""
+    min_free_bytes: int = 20 << 30
+    """Take no new record while the shards' file system has less."""
+    max_consecutive_failures: int = 20
+    workers: int = 8
+    """Collector threads that validate, hash and store: 6 GB/s on 16 cores (`benchmarks/collector.py`)."""
+    vocab_size: int
+    context_length: int
+    then_stop: bool = False
+    """End the servers when the run is complete."""
+    store: Literal["plain", "compressed"] = "plain"
+    """How shards are kept on this host's disk; digests and sizes are those of the plain bytes either way."""
+    max_attempts: int = 3
+    """Tries of one record before it is quarantined with its last cause."""
+    request_timeout_seconds: float = 600.0
+    """For one prefill, and again for its dump to appear: past it the request is aborted and tried anew."""
+    server_wait_seconds: float = 1800.0
+    """How long a run waits for a server that is not ready (a restart) before it fails with that cause."""
+
+
+ExtractorStatus = Literal["running", "paused", "waiting", "complete", "stopped", "failed"]
+
+
+class Counts(Message):
+    """A run on a host, counted from its ledger."""
+
+    assigned: int = 0
+    done: int = 0
+    quarantined: int = 0
+    freed: int = 0
+    """Done, delivered and deleted here."""
+    tokens_assigned: int = 0
+    tokens_done: int = 0
+    bytes_done: int = 0
+
+
+class ExtractorState(Message):
+    """`runs/<run>/state.json`: written by the extractor, whole, about once a second."""
+
+    run: str
+    epoch: int
+    status: ExtractorStatus
+    cause: str = ""
+    process: ProcessRef | None = None
+    counts: Counts = Field(default_factory=Counts)
+    tokens_per_second: float = 0.0
+    """Over the last minute."""
+    backpressure_seconds: float = 0.0
+    """Time in which a record was ready to be sent and uncollected dumps held it back."""
+    retries: int = 0
+    quarantine_causes: dict[str, int] = Field(default_factory=dict)
+    """Causes of this session's quarantined records, with how often each came."""
+    flagged: int = 0
+    """Records of this session kept although a slot's norm left the band that the run has seen."""
+    parity_checked: int = 0
+    """Records of this session whose final slot agreed with the server's own logprobs."""
+    canaries_passed: int = 0
+    """Canaries of this session that were captured rightly while the servers were busy."""
+    parity_excess: float = 0.0
+    """The largest difference among them, in units of what rounding explains."""
+    started_at: float = 0.0
+    updated_at: float = 0.0
+
+
+class ShardRow(Message):
+    """A ledger row that may be pulled: the record is whole, checked and on this host's disk."""
+
+    index: int
+    rows: int
+    size_bytes: int
+    xxh3: str
+    """xxh3-128 of the shard's (uncompressed) bytes, 32 hex digits."""
+    epoch: int
+    stored: Literal["plain", "compressed"] = "plain"
+
+
+class ShardBatch(Message):
+    """One streamed item of the verb `shards`: rows in the order in which they were finished."""
+
+    rows: list[ShardRow]
+    cursor: int
+    """Give it back as `after` to be told only what is newer."""
+
+
+class ShardsRequest(Message):
+    """Ledger rows of finished records that are on this host's disk."""
+
+    run: str
+    after: int = 0
+    limit: int | None = None
+    """At most so many rows; None for all."""
+
+
+class ShardsResult(Message):
+    """What was streamed, and whether more can come."""
+
+    rows: int
+    cursor: int
+    counts: Counts
+    status: ExtractorStatus
+
+
+class ExtractRequest(Message):
+    """Start a run's extractor: detached by `run`, or in the foreground of this very process by `assignment`."""
+
+    run: str = ""
+    assignment: str = ""
+    """An assignment folder anywhere on this host, for launchers that keep the process themselves."""
+    epoch: int | None = None
+    """The newest epoch that the laptop knows; a host that only has an older one starts nothing."""
+    then_stop: bool | None = None
+    """Overrides the assignment's value."""
+
+
+class RunRequest(Message):
+    """Ask about one run, or about the newest one where no name is given (a host without any answers `run` "")."""
+
+    run: str = ""
+
+
+class RunStatus(Message):
+    """A run on a host: its ledger, its extractor's last word, and whether that extractor lives."""
+
+    run: str
+    alive: bool
+    state: ExtractorState
+    host: str = ""
+    records_flagged: int = 0
+    causes: dict[str, int] = Field(default_factory=dict)
+    """Causes of the quarantined records, with how often each occurs in the ledger."""
+    free_bytes: int = 0
+    """On the shards' file system."""
+    in_flight_bytes: int = 0
+    """Dumps that lie in the RAM disk."""
+    prefill_wait_seconds: float = 0.0
+    """Time that the servers' forward passes waited for capture: dump directory or staging memory full."""
+
+
+class FollowRequest(Message):
+    """Stream a `RunStatus` item at once and every `every_seconds`, until no extractor of the run lives."""
+
+    run: str
+    every_seconds: float = 2.0
+
+
+class FenceRequest(Message):
+    """Take all records from a host: whatever it was given before `epoch` belongs to others now."""
+
+    run: str
+    epoch: int
+
+
+class ControlRequest(Message):
+    """Steer a running extractor; `pause` and `stop` let what is in flight finish."""
+
+    run: str
+    action: Literal["pause", "resume", "stop"]
+
+
+class Control(Message):
+    """`control.json`: the newest wish."""
+
+    action: Literal["pause", "resume", "stop"]
+    at: float
+
+
+class IndicesRequest(Message):
+    """Records of one run, by global index."""
+
+    run: str
+    indices: list[int]
+
+
+class ReopenRequest(Message):
+    """Open quarantined records of one run again, so that the next session tries them anew."""
+
+    run: str
+    indices: list[int] = Field(default_factory=list)
+    """These alone; none means all."""
+    dry_run: bool = False
+
+
+class ReopenResult(Message):
+    """How many records that were, and why they had been quarantined, with how often each cause occurs."""
+
+    records: int = 0
+    causes: dict[str, int] = Field(default_factory=dict)
+
+
+class Delivered(Message):
+    """A record whose bytes are durable elsewhere; another record of the same index is not meant."""
+
+    index: int
+    xxh3: str
+
+
+class FreedRequest(Message):
+    """Records of one run that their host may delete."""
+
+    run: str
+    records: list[Delivered]
+
+
+class IndicesResult(Message):
+    """How many of the given records the request applied to, and bytes that came free by it."""
+
+    records: int
+    freed_bytes: int = 0

@@ -1,0 +1,142 @@
+"""Every path inside a host's working directory; no other module joins one by hand.
+
+Layout (created on demand, directories 0700, files 0600):
+
+    <workdir>/payloads/<digest>/remote/          current -> <digest>
+    <workdir>/servers/<name>/state.json, logs/<name>_v1.log …, current -> the newest
+    <workdir>/runs/<run>/…                       see `RunPaths`
+    <workdir>/lock
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote.shared.errors import UsageError
+
+ASSIGNMENT_FILE = "assignment.json"
+TOKENS_FILE = "tokens.safetensors"
+"""The two files of a host's share of a run."""
+
+COMPRESSED_SUFFIX = ".rz"
+"""Follows a shard's name where it is kept compressed (`remote.shared.codec`)."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def safe_name(name: str, what: str) -> str:
+    """Return `name` if it can be one path component everywhere; raise UsageError naming `what` if not."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{what} {name!r} cannot be used as a folder name.",
+            remedy="Use letters, digits, '.', '_' and '-', starting with a letter or a digit.",
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class Workdir:
+    """The host's working directory."""
+
+    root: Path
+
+    @property
+    def payloads(self) -> Path:
+        return self.root / "payloads"
+
+    @property
+    def servers(self) -> Path:
+        return self.root / "servers"
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    def server(self, name: str) -> ServerPaths:
+        return ServerPaths(self.servers / safe_name(name, "server name"))
+
+    def run(self, name: str) -> RunPaths:
+        return RunPaths(self.runs / safe_name(name, "run name"))
+
+
+@dataclass(frozen=True)
+class ServerPaths:
+    """One server's folder: what it is, and a log for every start."""
+
+    root: Path
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state.json"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def current_log(self) -> Path:
+        return self.logs / "current"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """What the supervisor itself had to say, start after start."""
+        return self.root / "supervisor.log"
+
+    def log(self, start: int) -> Path:
+        return self.logs / f"{self.root.name}_v{start}.log"
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """One run on one host: what it was given, what it has done."""
+
+    root: Path
+
+    @property
+    def assignments(self) -> Path:
+        """One folder an epoch: `<epoch>/assignment.json` and `<epoch>/tokens.safetensors`."""
+        return self.root / "assignments"
+
+    def assignment(self, epoch: int) -> Path:
+        return self.assignments / str(epoch)
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.sqlite"
+
+    @property
+    def shards(self) -> Path:
+        return self.root / "shards"
+
+    def shard(self, index: int) -> Path:
+        return self.shards / shard_name(index)
+
+    @property
+    def log(self) -> Path:
+        return self.root / "extract.log"
+
+    @property
+    def state(self) -> Path:
+        """The extractor's process and progress, as `remote.shared.messages.extract.ExtractorState`."""
+        return self.root / "state.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one extractor of the run while it lives."""
+        return self.root / "extract.lock"
+
+    @property
+    def control(self) -> Path:
+        """What the extractor was asked to do (`pause`, `resume`, `stop`), read by it continually."""
+        return self.root / "control.json"
+
+
+def shard_name(index: int) -> str:
+    """File name of a record's shard, as speculators 0.8+ looks for it (`hs_{i}.safetensors`)."""
+    return f"hs_{index}.safetensors"

@@ -1,0 +1,245 @@
+"""A folder that shards are delivered to: its paths, its lock, its ledger, and what is there already.
+
+    DEST/hidden_states/hs_{i}.safetensors   whole and verified, every one (`….rz` where they are kept compressed)
+    DEST/roost/ledger.sqlite                what was delivered
+    DEST/roost/manifest.json                what the records are
+    DEST/roost/parts/                       records under way; nobody else's names
+    DEST/roost/lock                         held by the one pull that writes here
+
+The dataset's own files lie beside them in DEST, so that a trainer loads DEST as it is. Runs where the shards land.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import filecmp
+import io
+import os
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import xxhash
+
+from remote.shared.errors import HostError
+from remote.shared.files import FILE_MODE, make_directory, write_whole, written_aside
+from remote.shared.messages.extract import ShardRow
+from remote.shared.messages.transfer import DeliveredRow, Store
+from remote.shared.paths import COMPRESSED_SUFFIX, shard_name
+from remote.shared.transfer.landing import Landing
+from remote.shared.transfer.ledger import DestinationLedger
+
+_PIECE_BYTES = 1 << 20
+_CANNOT_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+SPARE_BYTES = 256 << 20
+"""Left free on the destination's file system: a full one breaks more than this pull."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A record under its final name."""
+
+    durable: bool
+    disk_bytes: int
+
+
+class Destination:
+    """Opened by one process at a time; a context manager. Thread-safe."""
+
+    batch_records = 256
+    """Records that share the price of a commit."""
+
+    def __init__(self, root: Path, store: Store = "plain") -> None:
+        self.root = root
+        self.name = str(root)
+        """As a person calls it."""
+        self.store: Store = store
+        """How records are kept that are delivered from now on."""
+        self.durable = True
+        """Whether the file system that records land on can fsync; known once the destination is open."""
+        self.shards = root / "hidden_states"
+        self.roost = root / "roost"
+        self.parts = self.roost / "parts"
+        self._claims: set[int] = set()
+        self._claim_lock = threading.Lock()
+
+    def __enter__(self) -> Destination:
+        try:
+            for folder in (self.shards, self.parts):
+                make_directory(folder)
+            self._lock = self._locked()
+        except OSError as error:
+            raise HostError(f"{self.root} cannot be written: {error.strerror}.") from error
+        self.durable = fsync(self.shards)
+        self.ledger = DestinationLedger(self.roost / "ledger.sqlite", durable=self.durable)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ledger.close()
+        os.close(self._lock)
+
+    def refuse_freeing(self) -> None:
+        """Raise HostError where hosts had better keep what is delivered here."""
+        if not self.durable:
+            raise HostError(
+                f"--free is refused: the file system of {self.name} cannot fsync, so nothing there is safe.",
+                remedy="Pull to another disk, or pull without --free.",
+            )
+
+    def final(self, index: int, stored: Store = "plain") -> Path:
+        """Where a record is when it is whole and verified."""
+        return self.shards / (shard_name(index) + (COMPRESSED_SUFFIX if stored == "compressed" else ""))
+
+    def part(self, index: int) -> Path:
+        """Where a record is while it is under way."""
+        return self.parts / f"{shard_name(index)}.part"
+
+    def room_bytes(self) -> float:
+        """What may be brought here before the disk is called full; infinite where nothing limits it."""
+        left = sum(path.stat().st_size for path in self.parts.iterdir())
+        return self.free_bytes() - SPARE_BYTES + left
+
+    def free_bytes(self) -> int:
+        """What is left on the file system for this user."""
+        found = os.statvfs(self.root)
+        return found.f_bavail * found.f_frsize
+
+    def has(self, row: ShardRow, host: str) -> bool:
+        """Whether this record was delivered and its file is still there in its size.
+
+        The first delivery stays, whoever else has the record too, except where the very same host made it anew.
+        """
+        known = self.ledger.find(row.index)
+        if known is None or (known.host == host and known.xxh3 != row.xxh3):
+            return False
+        return self._stored_size(known) == known.disk_bytes
+
+    def claim(self, index: int) -> bool:
+        """Whether the caller is the only one that pulls this record now."""
+        with self._claim_lock:
+            if index in self._claims:
+                return False
+            self._claims.add(index)
+            return True
+
+    def release(self, index: int) -> None:
+        """The record is delivered, or given up."""
+        with self._claim_lock:
+            self._claims.discard(index)
+
+    def landing(self, row: ShardRow) -> Landing:
+        """Begin or resume a record. A file under the final name that no row vouches for becomes its part.
+
+        Raises OSError (ENOSPC) where the record would fill the disk.
+        """
+        if self.free_bytes() < row.size_bytes + SPARE_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.root))
+        final, part = self.final(row.index), self.part(row.index)
+        if final.exists():
+            final.replace(part)
+        return Landing(row, part)
+
+    def is_intact(self, known: DeliveredRow) -> bool:
+        """Whether the record's plain bytes have their size and digest; reads all of them."""
+        digest, size = xxhash.xxh3_128(), 0
+        try:
+            with self._plain(known) as stream:
+                while piece := stream.read(_PIECE_BYTES):
+                    digest.update(piece)
+                    size += len(piece)
+        except (OSError, ValueError):
+            return False
+        return size == known.size_bytes and digest.hexdigest() == known.xxh3
+
+    def place(self, landing: Landing) -> Placed:
+        """Give a verified record its final name, durably where this file system can. Raises OSError."""
+        final = self.final(landing.row.index, self.store)
+        if self.store == "compressed":
+            pack_part(landing, final, durable=self.durable)
+            landing.part.unlink()
+            return Placed(self.durable, final.stat().st_size)
+        durable = fsync(landing.part)
+        landing.part.replace(final)
+        return Placed(durable, landing.row.size_bytes)
+
+    def flush(self) -> bool:
+        """Make the names of what was placed durable; False where this file system cannot."""
+        return fsync(self.shards)
+
+    def committed(self) -> None:
+        """The ledger has new rows."""
+
+    def holds(self, relative: str) -> bool:
+        """Whether there is a file of this name below the root."""
+        return (self.root / relative).exists()
+
+    def equals(self, relative: str, source: Path) -> bool:
+        """Whether there is a file of this name with the bytes of `source`."""
+        return self.holds(relative) and filecmp.cmp(self.root / relative, source, shallow=False)
+
+    def put(self, relative: str, source: Path) -> None:
+        """Copy a file to below the root, whole."""
+        make_directory((self.root / relative).parent)
+        with written_aside(self.root / relative, durable=self.durable) as aside:
+            shutil.copyfile(source, aside)
+
+    def put_bytes(self, relative: str, content: bytes) -> None:
+        """Write a file below the root, whole."""
+        write_whole(self.root / relative, content, durable=self.durable)
+
+    def _stored_size(self, known: DeliveredRow) -> int:
+        return _size(self.final(known.index, known.stored))
+
+    def _plain(self, known: DeliveredRow) -> BinaryIO:
+        """A record's plain bytes as a file."""
+        path = self.final(known.index, known.stored)
+        return compressed_stream(path) if known.stored == "compressed" else path.open("rb")
+
+    def _locked(self) -> int:
+        descriptor = os.open(self.roost / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise HostError(f"Another pull writes to {self.name}.", remedy="Wait for it, or stop it.") from error
+        return descriptor
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
+
+
+def compressed_stream(path: Path) -> BinaryIO:
+    """The plain bytes of a container; imports numpy and zstandard."""
+    from remote.shared.codec.reader import CompressedShard
+
+    return io.BufferedReader(CompressedShard(path))
+
+
+def pack_part(landing: Landing, target: Path, *, durable: bool = True) -> None:
+    """Compress a verified part to `target`, whole and fsynced; its bytes are verified once more on the way."""
+    from remote.shared.codec.container import pack_file
+
+    if pack_file(landing.part, target, durable=durable).xxh3 != landing.row.xxh3:
+        target.unlink()
+        raise OSError(errno.EIO, "a record changed on disk while it was compressed", str(landing.part))
+
+
+def fsync(path: Path) -> bool:
+    """Make a file or folder durable; False where this file system cannot."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        return True
+    except OSError as error:
+        if error.errno in _CANNOT_FSYNC:
+            return False
+        raise
+    finally:
+        os.close(descriptor)

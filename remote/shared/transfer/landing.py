@@ -1,0 +1,157 @@
+"""One record on its way to disk: ranges arrive in any order, are written where they belong and hashed in order.
+
+The part file is all the state there is. After an interruption its blocks are compared with the source's by digest:
+what is equal stays, a hole or a wrong byte is fetched again. Used by several stream threads at once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from remote.shared.files import FILE_MODE
+from remote.shared.messages.extract import ShardRow
+from remote.shared.paths import COMPRESSED_SUFFIX, shard_name
+from remote.shared.transfer.sender import BLOCK_BYTES, DIGEST_BYTES, block_digest
+
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Range:
+    """Bytes of a record, at most a block of them."""
+
+    offset: int
+    length: int
+
+
+class Landing:
+    """The part file of one record, and the digest of its bytes as far as they are complete."""
+
+    def __init__(self, row: ShardRow, part: Path) -> None:
+        self.row = row
+        self.part = part
+        self.repaired = False
+        """Whether its blocks have been compared with the source's after a wrong digest."""
+        self.missing_bytes = row.size_bytes
+        """As the last comparison found."""
+        self.settled = False
+        """Whether it was handed in or given up; late answers for it are dropped."""
+        self._lock = threading.Lock()
+        self._descriptor = -1
+        self._writers = 0
+        self._told = False
+        self._digest = xxhash.xxh3_128()
+        self._frontier = 0
+        self._ahead: dict[int, int] = {}
+        """Complete ranges behind a gap: begin to end."""
+
+    @property
+    def name(self) -> str:
+        """Its file's name on the source."""
+        return shard_name(self.row.index) + (COMPRESSED_SUFFIX if self.row.stored == "compressed" else "")
+
+    def left(self) -> int:
+        """Bytes that an earlier pull left, worth comparing."""
+        try:
+            return min(self.part.stat().st_size, self.row.size_bytes)
+        except FileNotFoundError:
+            return 0
+
+    def all_ranges(self) -> Iterator[Range]:
+        """The record, block by block."""
+        for offset in range(0, self.row.size_bytes, BLOCK_BYTES):
+            yield Range(offset, min(BLOCK_BYTES, self.row.size_bytes - offset))
+
+    def keep_equal(self, digests: bytes) -> list[Range]:
+        """Compare the part's blocks with the source's digests; return the ranges that have to be fetched.
+
+        No stream may be writing.
+        """
+        theirs = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
+        self._digest.reset()
+        self._told = False
+        self._frontier = 0
+        self._ahead.clear()
+        descriptor = os.open(self.part, os.O_RDWR)
+        try:
+            os.truncate(descriptor, min(os.fstat(descriptor).st_size, self.row.size_bytes))
+            missing = [
+                wanted
+                for number, wanted in enumerate(self.all_ranges())
+                if not (number < len(theirs) and self._keeps(descriptor, wanted, theirs[number]))
+            ]
+            self._descriptor = descriptor
+            self._catch_up()
+        finally:
+            self._descriptor = -1
+            os.close(descriptor)
+        self.missing_bytes = sum(wanted.length for wanted in missing)
+        return missing
+
+    def _keeps(self, descriptor: int, wanted: Range, digest: bytes) -> bool:
+        block = os.pread(descriptor, wanted.length, wanted.offset)
+        if len(block) < wanted.length or block_digest(block) != digest:
+            return False
+        if wanted.offset == self._frontier:
+            self._digest.update(block)
+            self._frontier += len(block)
+        else:
+            self._ahead[wanted.offset] = wanted.offset + len(block)
+        return True
+
+    def begin(self) -> None:
+        """A stream starts to write; the file is open while one does."""
+        with self._lock:
+            if not self._writers:
+                self._descriptor = os.open(self.part, os.O_RDWR | os.O_CREAT, FILE_MODE)
+            self._writers += 1
+
+    def write(self, offset: int, piece: memoryview) -> None:
+        """Put bytes where they belong; hashes them now where nothing before them is missing."""
+        written = 0
+        while written < len(piece):
+            written += os.pwrite(self._descriptor, piece[written:], offset + written)
+        with self._lock:
+            if offset == self._frontier:
+                self._digest.update(piece)
+                self._frontier += len(piece)
+
+    def end(self, begun: int, reached: int) -> bool:
+        """A stream has written [begun, reached); returns whether the record is complete and nobody writes any more.
+
+        True once: whoever gets it goes on with the record.
+        """
+        with self._lock:
+            if begun < reached and self._frontier <= begun:
+                self._ahead[begun] = reached
+            self._catch_up()
+            self._writers -= 1
+            if not self._writers:
+                os.close(self._descriptor)
+                self._descriptor = -1
+            last = not self._writers and not self._told and self._frontier == self.row.size_bytes
+            self._told = self._told or last
+            return last
+
+    def complete(self) -> bool:
+        """Whether every byte has been hashed."""
+        with self._lock:
+            return self._frontier == self.row.size_bytes
+
+    def is_right(self) -> bool:
+        """Whether the whole record has the digest that the host's ledger says."""
+        return self._digest.hexdigest() == self.row.xxh3
+
+    def _catch_up(self) -> None:
+        """Hash what had arrived behind a gap that is closed now; its bytes are still in the page cache."""
+        while (end := self._ahead.pop(self._frontier, None)) is not None:
+            while self._frontier < end:
+                piece = os.pread(self._descriptor, min(_PIECE_BYTES, end - self._frontier), self._frontier)
+                self._digest.update(piece)
+                self._frontier += len(piece)

@@ -1,0 +1,252 @@
+"""One stream's thread: keeps requests in flight, puts answers where they belong, comes back after a lost connection.
+
+Runs where the shards land; several lanes share the `Work` of one host.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from remote.shared.transfer.landing import Landing, Range
+from remote.shared.transfer.rate import RateLimit
+from remote.shared.transfer.sender import BLOCK_BYTES, DATA, DIGEST_BYTES, DIGESTS, PACKED, REFUSED
+from remote.shared.transfer.stream import Frame, Stream, StreamBrokenError, StreamLost
+from remote.shared.transfer.work import Job, Work
+
+IN_FLIGHT_BYTES = 8 << 20
+"""Four of OpenSSH's channel windows: the sender always has the next range at hand."""
+IN_FLIGHT_REQUESTS = 64
+PACKED_BYTES = 16 << 20
+"""Plain bytes of a compressed answer; shorter ones compress less."""
+PIECE_BYTES = 512 << 10
+"""Read, hashed and written at once; stays in a core's cache between the three."""
+PACKED_SPARE_BYTES = 1 << 20
+"""Beside twice the plain bytes: no compressed answer is larger."""
+LONGEST_REASON = 500
+WAIT_SECONDS = 1.0
+PATIENCE = 6
+"""Connections lost in a row without a byte in between, before a lane gives up: about a minute."""
+LONGEST_BACKOFF_SECONDS = 30.0
+
+
+@dataclass
+class Tally:
+    """What a host's lanes have received; read by whoever shows progress."""
+
+    wire_bytes: int = 0
+    plain_bytes: int = 0
+    """What it unpacked to: the same as `wire_bytes` where nothing was compressed."""
+    kept_bytes: int = 0
+    """Found right in what an earlier pull had left."""
+
+
+@dataclass
+class Packing:
+    """Whether ranges are asked for compressed; changed while lanes work."""
+
+    payload: str = ""
+    """Folder on the source that holds `remote/`; empty where nothing is compressed, in flight or at rest."""
+    active: bool = False
+
+
+@dataclass(frozen=True)
+class Trade:
+    """What every lane of a host works with."""
+
+    command: list[str]
+    """Starts a sender: its source is the last argument."""
+    root: str
+    """Folder of the shards on the source."""
+    work: Work
+    tally: Tally
+    limit: RateLimit
+    stop: threading.Event
+    hand_in: Callable[[Landing], None]
+    packing: Packing = field(default_factory=Packing)
+
+
+class Lane(threading.Thread):
+    """`error` says why it ended early; `round_trip` is known once it is connected."""
+
+    def __init__(self, trade: Trade, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._trade = trade
+        self._retire = threading.Event()
+        self._pending: deque[Job] = deque()
+        self._buffer = memoryview(bytearray(PIECE_BYTES))
+        self._stream: Stream | None = None
+        self.connected = threading.Event()
+        self.round_trip = 0.0
+        self.brought = False
+        """Whether it received any bytes of shards."""
+        self.error: Exception | None = None
+
+    def retire(self) -> None:
+        """Take no new work; end after what is in flight."""
+        self._retire.set()
+
+    def cut(self) -> None:
+        """End now: what was in flight is asked again another time."""
+        self._retire.set()
+        if self._stream is not None:
+            self._stream.kill()
+
+    def run(self) -> None:
+        """Until the work is done, the lane retires, or there is no way to go on."""
+        try:
+            self._run()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.connected.set()
+
+    def _run(self) -> None:
+        lost = 0
+        while not self._ending() and not self._trade.work.finished:
+            received = self._trade.tally.wire_bytes
+            try:
+                self._connected()
+            except StreamLost as error:
+                lost = 1 if self._trade.tally.wire_bytes > received else lost + 1
+                if lost >= PATIENCE and not self._ending():
+                    raise
+                self.error = error
+                self._trade.stop.wait(min(2.0 ** (lost - 1), LONGEST_BACKOFF_SECONDS) if not self._ending() else 0)
+            else:
+                self.error = None
+
+    def _ending(self) -> bool:
+        return self._retire.is_set() or self._trade.stop.is_set()
+
+    def _connected(self) -> None:
+        with Stream(self._trade.command, self._trade.root, self._trade.packing.payload) as self._stream:
+            try:
+                self._stream.hello()
+                self.round_trip = self._stream.round_trip
+                self.connected.set()
+                while self._fill(self._stream) or self._trade.work.wait(WAIT_SECONDS):
+                    if self._trade.stop.is_set() or (self._retire.is_set() and not self._pending):
+                        return
+                    if self._pending:
+                        self._take(self._stream)
+            finally:
+                while self._pending:
+                    self._trade.work.give_back(self._pending.pop())
+
+    def _fill(self, stream: Stream) -> bool:
+        """Ask for more while little is in flight; returns whether anything is."""
+        packed = self._trade.packing.active
+        most = 2 * PACKED_BYTES if packed else IN_FLIGHT_BYTES
+        ahead = sum(job.wanted.length for job in self._pending if job.wanted)
+        requests: list[dict[str, Any]] = []
+        while ahead < most and len(self._pending) < IN_FLIGHT_REQUESTS and not self._ending():
+            job = self._trade.work.take(PACKED_BYTES if packed else 0)
+            if job is None:
+                break
+            self._pending.append(job)
+            requests.append(_request(job, packed))
+            ahead += job.wanted.length if job.wanted else 0
+        stream.ask(*requests)
+        return bool(self._pending)
+
+    def _take(self, stream: Stream) -> None:
+        """The answer to the oldest request."""
+        frame = stream.frame()
+        job = self._pending[0]
+        if frame.ticket != job.landing.row.index:
+            raise StreamBrokenError(f"An answer about record {frame.ticket} came where another was asked for.")
+        if frame.kind == REFUSED:
+            self._refused(stream, frame)
+        elif frame.kind == DIGESTS and job.wanted is None:
+            self._take_digests(stream, job, frame.length)
+        elif frame.kind == DATA and job.wanted is not None and frame.length == job.wanted.length:
+            self._take_data(stream, job, job.wanted)
+        elif frame.kind == PACKED and job.wanted is not None:
+            self._take_packed(stream, job, job.wanted, frame.length)
+        else:
+            raise StreamBrokenError(f"An answer of kind {frame.kind} and {frame.length:,} bytes was not asked for.")
+
+    def _refused(self, stream: Stream, frame: Frame) -> None:
+        reason = stream.payload(frame.length)[:LONGEST_REASON].decode("utf-8", "replace")
+        job = self._pending.popleft()
+        self._trade.work.settle(job.landing, reason)
+
+    def _take_digests(self, stream: Stream, job: Job, length: int) -> None:
+        digests = stream.payload(length, -(-job.compare_bytes // BLOCK_BYTES) * DIGEST_BYTES)
+        self._pending.popleft()
+        done = self._trade.work.compared(job, digests)
+        if not job.landing.repaired:
+            self._trade.tally.kept_bytes += job.landing.row.size_bytes - job.landing.missing_bytes
+        if done:
+            self._finish(job.landing)
+
+    def _take_data(self, stream: Stream, job: Job, wanted: Range) -> None:
+        landing = job.landing
+        self.brought = True
+        received = 0
+        landing.begin()
+        try:
+            while received < wanted.length:
+                size = stream.read_into(self._buffer[: wanted.length - received])
+                landing.write(wanted.offset + received, self._buffer[:size])
+                received += size
+                self._trade.tally.wire_bytes += size
+                self._trade.tally.plain_bytes += size
+                self._trade.limit.spend(size, self._trade.stop)
+        finally:
+            complete = landing.end(wanted.offset, wanted.offset + received)
+            self._pending.popleft()
+            if received < wanted.length:
+                self._trade.work.give_back(job, received)
+        if complete:
+            self._finish(landing)
+
+    def _take_packed(self, stream: Stream, job: Job, wanted: Range, length: int) -> None:
+        from remote.shared.codec.piece import DamagedError, split_pieces
+
+        payload = stream.payload(length, 2 * wanted.length + PACKED_SPARE_BYTES)
+        self._trade.tally.wire_bytes += length
+        self._trade.limit.spend(length, self._trade.stop)
+        landing, offset = job.landing, wanted.offset
+        self.brought = True
+        landing.begin()
+        try:
+            for piece in split_pieces(payload, wanted.length):
+                landing.write(offset, memoryview(piece))
+                offset += len(piece)
+        except DamagedError as error:
+            raise StreamBrokenError(f"A compressed range arrived damaged ({error}).") from error
+        finally:
+            complete = landing.end(wanted.offset, offset)
+            self._pending.popleft()
+            received = offset - wanted.offset
+            self._trade.tally.plain_bytes += received
+            if received < wanted.length:
+                self._trade.work.give_back(job, received)
+        if complete:
+            self._finish(landing)
+
+    def _finish(self, landing: Landing) -> None:
+        """Every byte is here: right, or wrong somewhere, or wrong at the source."""
+        if landing.settled:
+            return
+        if landing.is_right():
+            self._trade.hand_in(landing)
+            self._trade.work.settle(landing)
+        elif landing.repaired:
+            self._trade.work.settle(landing, "its bytes on the host differ from the host's own ledger")
+        else:
+            self._trade.work.compare_again(landing)
+
+
+def _request(job: Job, packed: bool) -> dict[str, Any]:
+    row = job.landing.row
+    request: dict[str, Any] = {"ticket": row.index, "name": job.landing.name, "size": row.size_bytes}
+    if job.wanted is None:
+        return {**request, "do": "digests", "length": job.compare_bytes}
+    do = "packed" if packed else "read"
+    return {**request, "do": do, "offset": job.wanted.offset, "length": job.wanted.length}

@@ -1,0 +1,115 @@
+"""The destination's own ledger, `DEST/roost/ledger.sqlite`: which record was delivered, from where, with what digest.
+
+Runs where the shards land; the only owner of its schema. A row is committed after its file is durable under its
+final name, never before. No WAL: destinations can be network file systems, where WAL's shared memory is not.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+from remote.shared.errors import HostError
+from remote.shared.files import FILE_MODE, make_directory
+from remote.shared.messages.transfer import DeliveredRow
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS deliveries (
+    idx INTEGER PRIMARY KEY,
+    rows INTEGER NOT NULL,
+    size_bytes INTEGER NOT NULL,
+    xxh3 TEXT NOT NULL,
+    host TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    stored TEXT NOT NULL,
+    disk_bytes INTEGER NOT NULL,
+    durable INTEGER NOT NULL,
+    delivered_at REAL NOT NULL
+)
+"""
+_FIELDS = ("index", "rows", "size_bytes", "xxh3", "host", "epoch", "stored", "disk_bytes", "durable", "delivered_at")
+_COLUMNS = ", ".join(("idx", *_FIELDS[1:]))
+_BUSY_SECONDS = 30.0
+
+
+class DestinationLedger:
+    """One connection, for any thread of the process that pulls. A context manager."""
+
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
+        """Open the ledger, creating it (0600) where it is missing; without `durable` nothing is fsynced."""
+        make_directory(path.parent)
+        path.touch(mode=FILE_MODE, exist_ok=True)
+        self._lock = threading.Lock()
+        try:
+            self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
+            self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
+            self._db.execute(_SCHEMA)
+        except sqlite3.DatabaseError as error:
+            raise HostError(
+                f"The destination's ledger {path} could not be opened: {error}.",
+                remedy="Move it away and pull again: what is there is adopted after its digest was checked.",
+            ) from error
+
+    def __enter__(self) -> DestinationLedger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._db.close()
+
+    def record(self, rows: Iterable[DeliveredRow]) -> None:
+        """Commit deliveries, replacing earlier rows of the same index."""
+        values = [[getattr(row, name) for name in _FIELDS] for row in rows]
+        with self._lock, self._db:
+            self._db.executemany(
+                f"INSERT OR REPLACE INTO deliveries ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)",  # noqa: S608
+                values,
+            )
+
+    def find(self, index: int) -> DeliveredRow | None:
+        """The delivery of one record."""
+        query = f"SELECT {_COLUMNS} FROM deliveries WHERE idx = ?"  # noqa: S608
+        with self._lock:
+            found = self._db.execute(query, (index,)).fetchone()
+        return _row(found) if found else None
+
+    def rows(self) -> Iterator[DeliveredRow]:
+        """All deliveries in order of their indices; holds the ledger until it is read to its end."""
+        query = f"SELECT {_COLUMNS} FROM deliveries ORDER BY idx"  # noqa: S608
+        with self._lock, closing(self._db.execute(query)) as found:
+            for values in found:
+                yield _row(values)
+
+    def indices(self) -> list[int]:
+        """Indices of all delivered records, rising."""
+        with self._lock:
+            return [index for (index,) in self._db.execute("SELECT idx FROM deliveries ORDER BY idx")]
+
+    def forget(self, indices: Iterable[int]) -> int:
+        """Delete rows, so that their records are pulled again; returns how many there were."""
+        with self._lock, self._db:
+            deleted = [self._db.execute("DELETE FROM deliveries WHERE idx = ?", (i,)).rowcount for i in indices]
+        return sum(deleted)
+
+    def totals(self) -> tuple[int, int, int]:
+        """Delivered records, their tokens and their (uncompressed) bytes."""
+        query = "SELECT COUNT(*), COALESCE(SUM(rows), 0), COALESCE(SUM(size_bytes), 0) FROM deliveries"
+        with self._lock:
+            records, tokens, size = self._db.execute(query).fetchone()
+        return records, tokens, size
+
+    def by_host(self) -> dict[str, int]:
+        """Delivered records a host."""
+        with self._lock:
+            return dict(self._db.execute("SELECT host, COUNT(*) FROM deliveries GROUP BY host ORDER BY host"))
+
+
+def _row(values: tuple[object, ...]) -> DeliveredRow:
+    return DeliveredRow.model_validate(dict(zip(_FIELDS, values, strict=True)))

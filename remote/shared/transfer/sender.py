@@ -1,0 +1,198 @@
+"""The far end of a pull: sends byte ranges of shards as they are asked for, and the digests of their blocks.
+
+Runs on the source host as `python -I -S -c SOURCE` (`stream.py` hands over this very text), so it needs neither a
+payload nor a package, and reads only. One JSON line a request on stdin, first {"root", "nonce", "payload"}; then any
+number of {"do", "ticket", "name", "size", ...}, where `size` is what the ledger says of the plain bytes:
+
+    "ping"                           -> PONG
+    "read", "offset", "length"       -> DATA and `length` raw bytes
+    "packed", "offset", "length"     -> PACKED and the pieces of that range (`remote.shared.codec`)
+    "digests", "length"              -> DIGESTS of the blocks of the first `length` bytes
+
+A file of another size, or that cannot be read, is REFUSED with a sentence. Requests are answered in order, so the
+asking side keeps several in flight and the wire never waits for a round trip. Only what has to do with compression
+(`packed`, and shards that are compressed at rest) imports anything: `remote.shared.codec` from the folder `payload`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+FRAME = struct.Struct("!B3xIQ")
+"""Before every answer: kind, ticket, length in bytes of what follows."""
+PONG, DATA, DIGESTS, REFUSED, PACKED = range(5)
+
+BLOCK_BYTES = 4 << 20
+"""What is asked for at once, and compared at once where an earlier pull left something."""
+DIGEST_BYTES = 16
+
+
+def block_digest(block: bytes | memoryview) -> bytes:
+    """Blake2b of one block: fast without CPU support, and in every Python."""
+    return hashlib.blake2b(block, digest_size=DIGEST_BYTES).digest()
+
+
+class Refusal(Exception):
+    """A sentence for the person who pulls."""
+
+
+class Plain:
+    """A shard as it is."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY)
+
+    @property
+    def size(self) -> int:
+        """As it is now: a shard that changes while it is read is noticed."""
+        return os.fstat(self.descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """The bytes of a range."""
+        return os.pread(self.descriptor, length, offset)
+
+    def send(self, offset: int, length: int) -> None:
+        """Copy a range to stdout inside the kernel; ends the program where the file has become shorter."""
+        while length:
+            sent = os.sendfile(1, self.descriptor, offset, min(length, 1 << 20))
+            if not sent:
+                sys.exit(3)
+            offset += sent
+            length -= sent
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self.descriptor)
+
+
+class Compressed:
+    """A shard that is compressed at rest, read as its plain bytes."""
+
+    def __init__(self, path: Path) -> None:
+        from remote.shared.codec.reader import CompressedShard
+
+        try:
+            self._shard = CompressedShard(path)
+        except ValueError as error:
+            raise Refusal(f"{path.name} is damaged there: {error}") from error
+        self.size = self._shard.size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """The plain bytes of a range."""
+        self._shard.seek(offset)
+        parts = []
+        while length and (part := self._shard.read(length)):
+            parts.append(part)
+            length -= len(part)
+        return b"".join(parts)
+
+    def send(self, offset: int, length: int) -> None:
+        """Send the plain bytes of a range, a block at a time."""
+        for start in range(offset, offset + length, BLOCK_BYTES):
+            write(self.read(start, min(BLOCK_BYTES, offset + length - start)))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._shard.close()
+
+
+class Source:
+    """The folder that is read from; keeps the newest file open, since ranges of one file follow each other."""
+
+    def __init__(self, root: str, payload: str) -> None:
+        self._root = Path(root).expanduser()
+        if payload:
+            sys.path.insert(0, str(Path(payload).expanduser()))
+        self._name = ""
+        self._file: Plain | Compressed | None = None
+        self._layout: Any = None
+
+    def open(self, name: str, size: int) -> Plain | Compressed:
+        """The shard, which must have the plain size that the ledger says."""
+        if self._file is None or name != self._name:
+            if self._file is not None:
+                self._file.close()
+            self._file, self._layout = None, None
+            path = self._root / name
+            self._file = Compressed(path) if name.endswith(".rz") else Plain(path)
+            self._name = name
+        if self._file.size != size:
+            raise Refusal(f"{name} is {self._file.size} bytes long there, its ledger says {size}")
+        return self._file
+
+    def pack(self, file: Plain | Compressed, offset: int, length: int) -> list[bytes]:
+        """The pieces of a range of the newest file, as parts to be written."""
+        from remote.shared.codec.layout import header_bytes, layout_of
+        from remote.shared.codec.piece import pack
+
+        if self._layout is None:
+            self._layout = layout_of(file.read(0, header_bytes(file.read(0, 8))))
+        plain = memoryview(file.read(offset, length))
+        parts: list[Any] = []
+        for begin, end, channels in self._layout.cut(offset, offset + length):
+            parts += pack(plain[begin - offset : end - offset], channels)
+        return parts
+
+
+def write(data: bytes) -> None:
+    """All of `data` to stdout."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def digests(file: Plain | Compressed, length: int) -> bytes:
+    """The digests of all blocks of the first `length` bytes, one after the other."""
+    return b"".join(
+        block_digest(file.read(offset, min(BLOCK_BYTES, length - offset))) for offset in range(0, length, BLOCK_BYTES)
+    )
+
+
+def answer(source: Source, request: dict[str, Any]) -> None:
+    """One frame for one request."""
+    ticket, do = request["ticket"], request["do"]
+    if do == "ping":
+        write(FRAME.pack(PONG, ticket, 0))
+        return
+    parts: list[bytes] = []
+    try:
+        file = source.open(request["name"], request["size"])
+        if do == "digests":
+            kind, parts = DIGESTS, [digests(file, request["length"])]
+        elif do == "packed":
+            kind, parts = PACKED, source.pack(file, request["offset"], request["length"])
+    except Refusal as refusal:
+        kind, parts = REFUSED, [str(refusal).encode()]
+    except ImportError as error:
+        kind, parts = REFUSED, [f"compression is not possible there: {error}".encode()]
+    except OSError as error:
+        kind, parts = REFUSED, [f"{request['name']} cannot be read there: {error.strerror}".encode()]
+    if do == "read" and not parts:
+        write(FRAME.pack(DATA, ticket, request["length"]))
+        file.send(request["offset"], request["length"])
+        return
+    write(FRAME.pack(kind, ticket, sum(len(part) for part in parts)))
+    for part in parts:
+        write(part)
+
+
+def main() -> None:
+    """Serve one connection until its stdin ends."""
+    hello = json.loads(sys.stdin.buffer.readline())
+    source = Source(hello["root"], hello["payload"])
+    write(b"\n" + hello["nonce"].encode() + b"\n")
+    for line in sys.stdin.buffer:
+        answer(source, json.loads(line))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (BrokenPipeError, KeyboardInterrupt):
+        sys.exit(0)

@@ -1,0 +1,153 @@
+"""What is left to pull from one host: records become ranges, ranges become requests of whichever stream is free.
+
+Thread-safe; shared by the streams of one host. Ranges of a lost stream come back and are given to another.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from remote.shared.messages.extract import ShardRow
+from remote.shared.transfer.destination import Destination
+from remote.shared.transfer.landing import Landing, Range
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request: a range of a record, or (None) the digests of what an earlier pull left of it."""
+
+    landing: Landing
+    wanted: Range | None
+    compare_bytes: int = 0
+
+
+class Work:
+    """The records of one host that its destination lacks."""
+
+    def __init__(self, rows: Iterable[ShardRow], destination: Destination) -> None:
+        self._rows: Iterator[ShardRow] = iter(rows)
+        self._destination = destination
+        self._jobs: deque[Job] = deque()
+        self._open = 0
+        self._landings: set[Landing] = set()
+        self._exhausted = False
+        self._changed = threading.Condition()
+        self.failed: dict[int, str] = {}
+        """Records given up, with the reason."""
+        self.error: OSError | None = None
+        """Why no further record can be begun: the destination is full, or cannot be written."""
+
+    def take(self, most_bytes: int = 0) -> Job | None:
+        """The next request, or None where there is none at the moment.
+
+        Blocks that follow each other are joined to one request of at most `most_bytes`.
+        """
+        with self._changed:
+            while not self._jobs:
+                row = next(self._rows, None)
+                if row is None:
+                    self._exhausted = True
+                    self._changed.notify_all()
+                    return None
+                if self._destination.claim(row.index):
+                    self._begin_or_fail(row)
+            job = self._jobs.popleft()
+            while self._jobs and (joined := _joined(job, self._jobs[0], most_bytes)):
+                self._jobs.popleft()
+                job = joined
+            return job
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until there may be another request; False when all is done."""
+        with self._changed:
+            if not self.finished and not self._jobs:
+                self._changed.wait(seconds)
+            return not self.finished
+
+    def wait_finished(self, seconds: float) -> bool:
+        """Wait at most so long for the end; whether it has come."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.finished, seconds)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every record is handed in or given up."""
+        return self._exhausted and not self._open and self.error is None
+
+    def give_back(self, job: Job, received: int = 0) -> None:
+        """A stream was lost in the middle: what it had not received is asked again, first of all."""
+        wanted = job.wanted
+        if wanted is not None:
+            wanted = Range(wanted.offset + received, wanted.length - received)
+        with self._changed:
+            if not job.landing.settled:
+                self._jobs.appendleft(Job(job.landing, wanted, job.compare_bytes))
+            self._changed.notify_all()
+
+    def compared(self, job: Job, digests: bytes) -> bool:
+        """Keep what the digests vouch for and ask for the rest; returns whether nothing is missing."""
+        missing = job.landing.keep_equal(digests)
+        with self._changed:
+            self._jobs.extendleft(Job(job.landing, wanted) for wanted in reversed(missing))
+            self._changed.notify_all()
+        return not missing
+
+    def compare_again(self, landing: Landing) -> None:
+        """The whole record has a wrong digest: find out which of its blocks are wrong."""
+        landing.repaired = True
+        with self._changed:
+            self._jobs.appendleft(Job(landing, None, landing.row.size_bytes))
+            self._changed.notify_all()
+
+    def settle(self, landing: Landing, problem: str = "") -> None:
+        """The record is handed in; or given up for now, with the reason."""
+        with self._changed:
+            if landing.settled:
+                return
+            landing.settled = True
+            self._jobs = deque(job for job in self._jobs if job.landing is not landing)
+            if problem:
+                self.failed[landing.row.index] = problem
+                self._destination.release(landing.row.index)
+            self._landings.discard(landing)
+            self._open -= 1
+            self._changed.notify_all()
+
+    def abandon(self) -> None:
+        """Nobody pulls these any more: whoever comes next may claim what is not done."""
+        with self._changed:
+            for landing in self._landings:
+                if not landing.settled:
+                    landing.settled = True
+                    self._destination.release(landing.row.index)
+
+    def _begin_or_fail(self, row: ShardRow) -> None:
+        try:
+            self._begin(row)
+        except OSError as error:
+            self.error = error
+            self._destination.release(row.index)
+            raise
+
+    def _begin(self, row: ShardRow) -> None:
+        landing = self._destination.landing(row)
+        left = landing.left()
+        self._open += 1
+        self._landings.add(landing)
+        if left:
+            self._jobs.append(Job(landing, None, left))
+        else:
+            self._jobs.extend(Job(landing, wanted) for wanted in landing.all_ranges())
+
+
+def _joined(one: Job, other: Job, most_bytes: int) -> Job | None:
+    """Both requests as one, where they ask for neighbouring bytes of one record and not for too many."""
+    if one.landing is not other.landing or one.wanted is None or other.wanted is None:
+        return None
+    if one.wanted.offset + one.wanted.length != other.wanted.offset:
+        return None
+    length = one.wanted.length + other.wanted.length
+    return Job(one.landing, Range(one.wanted.offset, length)) if length <= most_bytes else None

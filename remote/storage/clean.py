@@ -1,0 +1,75 @@
+"""The verb `clean`: frees a host's disk of old runs, payloads and logs, and of nothing that is used or not yet pulled.
+
+Runs on the host, called by `inv clean`. Removes only below this workdir (and old logs in a server's `log_dir`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from remote.context import Context
+from remote.lock import host_lock
+from remote.shared.errors import UsageError
+from remote.shared.files import ASIDE
+from remote.shared.messages.clean import CleanRequest, CleanResult, Stored
+from remote.storage.disk import Found, find_stored
+
+
+def clean(request: CleanRequest, context: Context) -> CleanResult:
+    """Remove what is old enough, or what is named; with `dry_run` only say what would go and how much that frees.
+
+    Raises UsageError for a name that nothing here has.
+    """
+    if request.dry_run:
+        return CleanResult(stored=_decided(request, find_stored(context)))
+    with host_lock(context, "clean", wait=request.wait_for_lock):
+        stored = _decided(request, find_stored(context))
+        going = [item for item in stored if not item.kept]
+        for item in going:
+            context.report.progress(f"removing {item.kind} {item.name}")
+            _remove(Path(item.path))
+        return CleanResult(stored=stored, removed_bytes=sum(item.size_bytes for item in going))
+
+
+def _decided(request: CleanRequest, found: list[Found]) -> list[Stored]:
+    unknown = set(request.names) - {item.name for item in found}
+    if unknown:
+        raise UsageError(
+            f"Nothing here is called {sorted(unknown)[0]!r}.",
+            remedy="`inv clean --dry-run` lists runs, payloads and servers.",
+        )
+    stored = [item.stored(_kept(request, item)) for item in found]
+    if not request.names:
+        stored = [_young(item, request.older_than_seconds) for item in stored]
+    return sorted(stored, key=lambda item: item.size_bytes, reverse=True)
+
+
+def _kept(request: CleanRequest, item: Found) -> str:
+    """Why an item stays whatever its age; "" where it may go."""
+    if request.names and item.name not in request.names:
+        return "not named"
+    if item.reason:
+        return item.reason
+    named_and_forced = item.name in request.names and request.force
+    if item.unpulled and not named_and_forced:
+        return f"{item.unpulled} records that no pull has freed: name it with --force"
+    return ""
+
+
+def _young(item: Stored, older_than_seconds: float) -> Stored:
+    if item.kept or item.age_seconds >= older_than_seconds:
+        return item
+    return item.model_copy(update={"kept": "changed not long ago"})
+
+
+def _remove(path: Path) -> None:
+    """Out of its name first, so that an interrupted removal never leaves half a run under a whole run's name."""
+    aside = path if path.name.startswith(ASIDE) else path.with_name(f"{ASIDE}{os.getpid()}-{path.name}")
+    if aside != path:
+        path.rename(aside)
+    if aside.is_dir():
+        shutil.rmtree(aside)
+    else:
+        aside.unlink()

@@ -1,0 +1,67 @@
+"""A run's finished shards compressed where they lie: 5.0 TB become 3.4. Runs on the host, beside a running extractor.
+
+The verb `compress` does it for all that is plain; `pack_shard` for one, for the collector of a run with
+`store: compressed`. In this order: the container is durable and verified, the ledger says so, the plain shard goes.
+Ended in between, both are there and the ledger tells which counts.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+from remote.context import Context
+from remote.extract.ledger import Ledger
+from remote.shared.codec.container import SUFFIX, pack_file
+from remote.shared.errors import RecordError, UsageError
+from remote.shared.messages.codec import CompressRequest, CompressResult
+from remote.shared.messages.extract import ShardRow
+from remote.shared.paths import RunPaths
+
+
+def compress(request: CompressRequest, context: Context) -> CompressResult:
+    """Compress every plain shard of a run, on some cores; one that is damaged stays as it is and is reported."""
+    paths = context.workdir.run(request.run)
+    if not paths.ledger.exists():
+        raise UsageError(f"There is no run {request.run!r} with finished records here.")
+    with Ledger(paths.ledger) as ledger:
+        rows = [row for _, row in ledger.shards() if row.stored == "plain"]
+        if request.dry_run:
+            return CompressResult(compressed=0, plain=len(rows), plain_bytes=sum(row.size_bytes for row in rows))
+        result = CompressResult(compressed=0)
+        workers = max(1, min(request.processes or (os.cpu_count() or 2) // 2, len(rows)))
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            jobs = {pool.submit(pack_shard, paths.shard(row.index), row.xxh3): row for row in rows}
+            for number, job in enumerate(as_completed(jobs), 1):
+                _settle(paths, ledger, jobs[job], job, result)
+                context.report.progress("compressing", number, len(rows), "shards")
+    return result
+
+
+def _settle(paths: RunPaths, ledger: Ledger, row: ShardRow, job: Future[int], result: CompressResult) -> None:
+    """Let the ledger say so, and the plain shard go; a record that was freed or re-queued meanwhile is no loss."""
+    try:
+        packed = job.result()
+    except (RecordError, OSError) as error:
+        if ledger.has(row.index, row.xxh3):
+            result.failed[row.index] = str(error)
+        return
+    if ledger.mark_stored(row.index, row.xxh3, "compressed"):
+        paths.shard(row.index).unlink(missing_ok=True)
+        result.compressed += 1
+        result.plain_bytes += row.size_bytes
+        result.packed_bytes += packed
+
+
+def pack_shard(shard: Path, xxh3: str) -> int:
+    """Put a shard's container beside it, durable; returns the container's bytes.
+
+    Raises RecordError where the shard does not have this digest, OSError where the disk fails.
+    """
+    container = shard.with_name(shard.name + SUFFIX)
+    if pack_file(shard, container).xxh3 != xxh3:
+        container.unlink()
+        raise RecordError(f"{shard.name} does not have the digest that the ledger says; it was left as it is.")
+    return container.stat().st_size

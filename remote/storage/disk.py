@@ -1,0 +1,146 @@
+"""What Roost keeps on a host's disk: runs, payloads, logs, what an interrupted command left; and why each must stay.
+
+Runs on the host, called by `clean`. Read-only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from remote.context import Context
+from remote.extract.ledger import Ledger
+from remote.servers.lifecycle import records
+from remote.servers.probing.handles import holders_of
+from remote.shared.files import ASIDE
+from remote.shared.messages.clean import Kind, Stored
+from remote.shared.messages.extract import ExtractorState
+from remote.shared.paths import RunPaths, ServerPaths
+from remote.shared.processes import find
+
+
+@dataclass(frozen=True)
+class Found:
+    """One thing on the disk; `reason` says why it must stay whatever is asked, `unpulled` how much would be lost."""
+
+    kind: Kind
+    name: str
+    path: Path
+    reason: str = ""
+    unpulled: int = 0
+
+    def stored(self, kept: str) -> Stored:
+        """As it is reported."""
+        size, changed = _weigh(self.path)
+        return Stored(
+            kind=self.kind,
+            name=self.name,
+            path=str(self.path),
+            size_bytes=size,
+            age_seconds=max(0.0, time.time() - changed),
+            kept=kept,
+        )
+
+
+def find_stored(context: Context) -> list[Found]:
+    """Everything below the workdir that a `clean` may be asked about."""
+    return [*_runs(context), *_payloads(context), *_logs(context), *_unfinished(context)]
+
+
+def _runs(context: Context) -> Iterator[Found]:
+    for folder in _folders(context.workdir.runs):
+        paths = RunPaths(folder)
+        reason = "its extractor is at work" if _is_at_work(paths) else ""
+        yield Found("run", folder.name, folder, reason, _unpulled(paths))
+
+
+def _is_at_work(paths: RunPaths) -> bool:
+    try:
+        state = ExtractorState.model_validate_json(paths.state.read_bytes())
+    except FileNotFoundError:
+        return False
+    except ValidationError:
+        return True  # of another version: nobody can tell, so it stays
+    return find(state.process) is not None
+
+
+def _unpulled(paths: RunPaths) -> int:
+    """Finished records whose shards are still here: no pull has freed them."""
+    if not paths.ledger.exists():
+        return 0
+    with Ledger(paths.ledger, to_read=True) as ledger:
+        return ledger.counts().done
+
+
+def _payloads(context: Context) -> Iterator[Found]:
+    used = _used_payloads(context)
+    for folder in _folders(context.workdir.payloads):
+        if not folder.is_symlink():
+            yield Found("payload", folder.name, folder, used.get(folder.name, ""))
+
+
+def _used_payloads(context: Context) -> dict[str, str]:
+    """Payloads that something needs, with what: the newest one, this very code, and whatever runs from one."""
+    root = context.workdir.payloads
+    used = {path.resolve().name: "the newest payload" for path in [root / "current"] if path.exists()}
+    used[context.payload.name] = "this command runs from it"
+    for name in records.names(context.workdir):
+        state = records.load(context.workdir.server(name))
+        if state is not None and state.capture is not None and find(state.server) is not None:
+            used[state.capture.payload] = f"server {name} captures with it"
+    for process, held in holders_of(set(), (str(root.resolve()),)):
+        for path in held:
+            digest = Path(path).relative_to(root.resolve()).parts[:1]
+            used.update(dict.fromkeys(digest, f"pid {process.pid} runs from it"))
+    return used
+
+
+def _logs(context: Context) -> Iterator[Found]:
+    """Every server log but the newest, wherever `log_dir` put it."""
+    for name in records.names(context.workdir):
+        paths = context.workdir.server(name)
+        for log in _server_logs(paths):
+            newest = log == paths.current_log.resolve()
+            yield Found("log", name, log, "the server's newest log" if newest else "")
+
+
+def _server_logs(paths: ServerPaths) -> list[Path]:
+    current = paths.current_log.resolve()
+    folders = {paths.logs.resolve(), current.parent} if paths.current_log.is_symlink() else {paths.logs.resolve()}
+    return sorted(log for folder in folders for log in folder.glob(f"{paths.root.name}_v*.log"))
+
+
+def _unfinished(context: Context) -> Iterator[Found]:
+    for parent in (context.workdir.runs, context.workdir.payloads):
+        for left in parent.glob(f"{ASIDE}*") if parent.is_dir() else ():
+            yield Found("unfinished", left.name, left)
+
+
+def _folders(parent: Path) -> list[Path]:
+    if not parent.is_dir():
+        return []
+    return sorted(path for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _weigh(path: Path) -> tuple[int, float]:
+    """Bytes on disk below `path` and the newest change among its files.
+
+    A ledger does not count as a change: reading one touches it.
+    """
+    status = path.lstat()
+    if not path.is_dir():
+        return status.st_blocks * 512, status.st_mtime
+    size, changed = 0, 0.0
+    for file in path.rglob("*"):
+        try:
+            inner = file.lstat()
+        except FileNotFoundError:
+            continue
+        size += inner.st_blocks * 512
+        if not file.is_dir() and not file.name.startswith("ledger.sqlite"):
+            changed = max(changed, inner.st_mtime)
+    return size, changed or status.st_mtime
