@@ -1,0 +1,93 @@
+"""One thread that takes what others hand in, in batches: what one fsync or one commit is worth."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from remote.shared.supervised import ATTENTION_SECONDS
+from remote.shared.supervised.threads import DeadlineError, Thread
+
+T = TypeVar("T")
+
+STALL_SECONDS = 600.0
+"""A batch that takes longer hangs: a network file system that is gone, a disk that does not answer."""
+
+
+class Consumer(Generic[T]):
+    """Calls `take` with batches of what was handed in, on a thread of its own.
+
+    `take`'s first exception ends the consumer: what is queued is dropped, `error` has the exception, and `put` and
+    `close` raise it. A batch has `most` items at most, and waits `seconds` for others to join its first one.
+    """
+
+    def __init__(
+        self, take: Callable[[list[T]], None], name: str, *, most: int, seconds: float = 0.0, queued: int = 0
+    ) -> None:
+        self._take, self._name, self._most, self._seconds = take, name, most, seconds
+        self._queue: queue.Queue[T | None] = queue.Queue(queued)
+        self._taking_since: float | None = None
+        self._thread = Thread(self._run, name)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the consumer, once something has."""
+        return self._thread.error
+
+    def put(self, item: T) -> None:
+        """Hand an item in, waiting while `queued` items wait; raises what ended the consumer."""
+        self._put(item)
+
+    def close(self) -> None:
+        """Return once all that was handed in was taken; raises what ended the consumer, DeadlineError if it hangs."""
+        self._put(None)
+        while self._thread.alive:
+            with contextlib.suppress(DeadlineError):
+                self._thread.join(ATTENTION_SECONDS)
+            self._refuse_stall()
+        self._thread.join()
+
+    def _put(self, item: T | None) -> None:
+        while True:
+            if self._thread.error is not None:
+                raise self._thread.error
+            try:
+                return self._queue.put(item, timeout=ATTENTION_SECONDS)
+            except queue.Full:
+                self._refuse_stall()
+
+    def _refuse_stall(self) -> None:
+        since = self._taking_since
+        if since is not None and time.monotonic() - since > STALL_SECONDS:
+            raise DeadlineError(f"{self._name} has not finished a batch for {STALL_SECONDS:.0f} s")
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            batch, last = take_batch(self._queue, self._most, self._seconds)
+            if batch:
+                self._taking_since = time.monotonic()
+                self._take(batch)
+                self._taking_since = None
+
+
+def take_batch(waiting: queue.Queue[T | None], most: int, seconds: float = 0.0) -> tuple[list[T], bool]:
+    """Wait for one item, then take what else is there or comes within so many seconds, `most` in all.
+
+    The second value is True once None, the end, has come.
+    """
+    batch: list[T] = []
+    item = waiting.get()
+    ends_at = time.monotonic() + seconds
+    while item is not None:
+        batch.append(item)
+        if len(batch) == most:
+            return batch, False
+        try:
+            item = waiting.get(timeout=max(0.0, ends_at - time.monotonic()))
+        except queue.Empty:
+            return batch, False
+    return batch, True

@@ -1,0 +1,60 @@
+"""A pool of processes with an owner: a worker that is killed is told in a sentence, and a cut ends all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
+
+from remote.shared.errors import HostError
+from remote.shared.supervised import ENDING_SECONDS
+
+
+@contextlib.contextmanager
+def process_pool(count: int, *, preload: Sequence[str] = (), remedy: str = "") -> Iterator[ProcessPoolExecutor]:
+    """A pool of `count` processes for the block. `preload` names modules that a fork server imports once for all.
+
+    Left by an exception (a Ctrl-C, a job's failure that the block does not catch), the block cancels what is queued
+    and kills the workers: what they write must be aside until it is whole. Raises HostError with `remedy` where a
+    worker was killed from outside.
+    """
+    context = multiprocessing.get_context("forkserver" if preload else "spawn")
+    if preload:
+        context.set_forkserver_preload(list(preload))
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, context, initializer=_begin)
+    try:
+        yield pool
+        pool.shutdown(wait=True)
+    except BrokenProcessPool as error:
+        raise HostError("A worker process was killed, most likely for want of memory.", remedy=remedy) from error
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        _kill([child for child in multiprocessing.active_children() if child not in before])
+
+
+def _kill(workers: list[BaseProcess]) -> None:
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.join(ENDING_SECONDS / max(1, len(workers)))
+
+
+def _begin() -> None:
+    """In a worker: Ctrl-C is for its owner, and a worker whose owner was killed ends instead of waiting for ever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()

@@ -1,0 +1,101 @@
+"""Asyncio tasks with an owner: a block that ends with them, or a callback that is told of an unexpected end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, TypeVar
+
+from remote.shared.supervised import ATTENTION_SECONDS, ENDING_SECONDS
+
+T = TypeVar("T")
+
+
+class EndedError(RuntimeError):
+    """Work that was to go on until it is cancelled returned instead."""
+
+
+def start(
+    coroutine: Coroutine[Any, Any, T], name: str, on_end: Callable[[BaseException], None], *, endless: bool = False
+) -> asyncio.Task[T]:
+    """Start a task; `on_end` is told of an exception in it, and of a return where it is `endless`.
+
+    A task that is cancelled ends as its owner wishes, and is not told.
+    """
+    task = asyncio.create_task(coroutine, name=name)
+
+    def ended(_: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None and endless:
+            error = EndedError(f"{name} ended without a word")
+        if error is not None:
+            on_end(error)
+
+    task.add_done_callback(ended)
+    return task
+
+
+class Tasks:
+    """An `async with` block that owns tasks: none of them outlives it.
+
+    The first unexpected end of a task cancels the block's body, and the block raises it. Whatever ends the block
+    cancels the tasks that are left and waits for them, `ENDING_SECONDS` at most.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._owner: asyncio.Task[Any] | None = None
+        self._failure: BaseException | None = None
+        self._cuts = 0
+
+    async def __aenter__(self) -> Tasks:
+        self._owner = asyncio.current_task()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        owner, self._owner = self._owner, None
+        await self._cancel()
+        if self._failure is None:
+            return
+        if error is not None and not (isinstance(error, asyncio.CancelledError) and self._cuts):
+            return  # what the body itself raised comes first
+        if hasattr(owner, "uncancel"):  # from Python 3.11 on; the cancellation was ours, and is over
+            for _ in range(self._cuts):
+                owner.uncancel()
+        raise self._failure
+
+    def start(self, coroutine: Coroutine[Any, Any, T], name: str, *, endless: bool = False) -> asyncio.Task[T]:
+        """Start a task of this block; one that is `endless` fails the block also where it returns."""
+        task = start(coroutine, name, self._failed, endless=endless)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _failed(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._cut()
+
+    def _cut(self) -> None:
+        """Cancel the body, again and again: `asyncio.wait_for` of Python 3.11 and before can lose a cancellation."""
+        if self._owner is not None and not self._owner.done():
+            self._cuts += 1
+            self._owner.cancel()
+            asyncio.get_running_loop().call_later(ATTENTION_SECONDS, self._cut)
+
+    async def _cancel(self) -> None:
+        """Cancel what is left and wait for it; a task that does not end is left behind, and named."""
+        left = {task for task in self._tasks if not task.done()}
+        for task in left:
+            task.cancel()
+        if not left:
+            return
+        _, hanging = await asyncio.wait(left, timeout=ENDING_SECONDS)
+        if hanging:
+            names = ", ".join(sorted(task.get_name() for task in hanging))
+            self._failure = self._failure or EndedError(f"{names} did not end within {ENDING_SECONDS:.0f} s")

@@ -1,0 +1,158 @@
+"""Threads with an owner, and pools of them. All are daemons: one that hangs never keeps its process alive."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from remote.shared.supervised import ATTENTION_SECONDS, ENDING_SECONDS
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+P = ParamSpec("P")
+
+
+class DeadlineError(TimeoutError):
+    """Work did not end within the time that its owner gave it."""
+
+
+class Thread:
+    """One thread; its exception is told to `on_end` at once and raised by `join`."""
+
+    def __init__(
+        self, work: Callable[[], None], name: str, on_end: Callable[[BaseException], None] | None = None
+    ) -> None:
+        self.error: BaseException | None = None
+        self.name = name
+        self._work, self._on_end = work, on_end
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self, seconds: float = ENDING_SECONDS) -> None:
+        """Wait for the thread's end; raises what ended it, and DeadlineError where it goes on."""
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            raise DeadlineError(f"{self.name} did not end within {seconds:g} s")
+        if self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self.error = error
+            if self._on_end is not None:
+                self._on_end(error)
+
+
+class Pool(Executor):
+    """A few threads that do jobs; a job's exception is its future's.
+
+    Left by an exception, the block cancels the jobs that have not begun and raises at once; left otherwise, it waits
+    for all jobs. `asyncio` takes a pool wherever it takes an executor.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._futures: set[Future[Any]] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._threads = [Thread(self._run, f"{name}-{number}") for number in range(count)]
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Queue a job; raises RuntimeError once the pool is closed."""
+        future: Future[T] = Future()
+
+        def job() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("The pool is closed.")
+            self._futures.add(future)
+            self._jobs.put(job)
+        future.add_done_callback(self._forget)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more jobs; with `cancel_futures` those that have not begun never will.
+
+        With `wait`, return once the last job is done, however long it takes; one that was to be cancelled and hangs is
+        left to its daemon thread after `ENDING_SECONDS`.
+        """
+        with self._lock:
+            self._closed = True
+            futures = list(self._futures)
+        if cancel_futures:
+            for future in futures:
+                future.cancel()
+        for _ in self._threads:
+            self._jobs.put(None)
+        ends_at = time.monotonic() + ENDING_SECONDS if cancel_futures else None
+        for thread in self._threads if wait else []:
+            while thread.alive and (ends_at is None or time.monotonic() < ends_at):
+                _join_a_while(thread)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown(wait=error is None, cancel_futures=error is not None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._futures.discard(future)
+
+
+def as_finished(jobs: Iterable[Future[T]]) -> Iterator[Future[T]]:
+    """As `concurrent.futures.as_completed`, and a Ctrl-C is never lost.
+
+    One that comes between Python's last look at its signals and the kernel's wait is only seen once that wait ends.
+    """
+    pending = set(jobs)
+    while pending:
+        done, pending = wait(pending, ATTENTION_SECONDS, FIRST_COMPLETED)
+        yield from done
+
+
+def in_order(pool: Executor, function: Callable[[Item], T], items: Iterable[Item], *, ahead: int) -> Iterator[T]:
+    """Yield `function(item)` for each item in order, with at most `ahead` jobs given to the pool at once."""
+    waiting: deque[Future[T]] = deque()
+    for item in items:
+        waiting.append(pool.submit(function, item))
+        if len(waiting) >= ahead:
+            yield outcome(waiting.popleft())
+    while waiting:
+        yield outcome(waiting.popleft())
+
+
+def outcome(job: Future[T]) -> T:
+    """The job's result or exception, once it is there; looks up twice a second, so that a Ctrl-C is seen."""
+    while not job.done():
+        wait([job], ATTENTION_SECONDS)
+    return job.result()
+
+
+def _join_a_while(thread: Thread) -> None:
+    try:
+        thread.join(ATTENTION_SECONDS)
+    except DeadlineError:
+        return
