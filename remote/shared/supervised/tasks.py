@@ -64,7 +64,7 @@ class Tasks:
             return
         if error is not None and not (isinstance(error, asyncio.CancelledError) and self._cuts):
             return  # what the body itself raised comes first
-        if hasattr(owner, "uncancel"):  # from Python 3.11 on; the cancellation was ours, and is over
+        if owner is not None and hasattr(owner, "uncancel"):  # Python 3.11: our cancellation is over
             for _ in range(self._cuts):
                 owner.uncancel()
         raise self._failure
