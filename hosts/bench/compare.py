@@ -74,17 +74,18 @@ def differences(first: BenchResult, second: BenchResult) -> list[str]:
         "SGLang": (first.sglang, second.sglang),
         "torch": (first.torch, second.torch),
         "driver": (first.driver, second.driver),
+        "NCCL": (first.nccl, second.nccl),
         "model": (first.model, second.model),
         "capture": (first.capture, second.capture),
         "prompt tokens": (first.request.prompt_tokens, second.request.prompt_tokens),
         "output tokens": (first.request.output_tokens, second.request.output_tokens),
     }
     said = [f"{name}: {one or '-'} against {two or '-'}" for name, (one, two) in named.items() if one != two]
-    variables = sorted(first.env.keys() | second.env.keys())
+    one_env, two_env = {**first.inherited, **first.env}, {**second.inherited, **second.env}
     said += [
-        f"${name}: {first.env.get(name, '-')} against {second.env.get(name, '-')}"
-        for name in variables
-        if first.env.get(name) != second.env.get(name)
+        f"${name}: {one_env.get(name, '-')} against {two_env.get(name, '-')}"
+        for name in sorted(one_env.keys() | two_env.keys())
+        if one_env.get(name) != two_env.get(name)
     ]
     one, two = _flags(first.command), _flags(second.command)
     said += [

@@ -27,6 +27,8 @@ class Quantity:
 class Case:
     """One run of the load generator."""
 
+    name: str
+    """As in a sentence: `single stream`, `prompts of 512`, `64 at once`."""
     prompts: int
     prompt_tokens: int
     output_tokens: int
@@ -40,6 +42,9 @@ class Case:
             *("--random-input-len", str(self.prompt_tokens)),
             *("--random-output-len", str(self.output_tokens)),
             *("--random-range-ratio", "1.0"),
+            # Ids, not text: the server would make other tokens of the text, often twice as many.
+            "--tokenize-prompt",
+            *("--warmup-requests", "0"),
             *("--max-concurrency", str(self.concurrency)),
         ]
 
@@ -74,14 +79,16 @@ def _fits(length: int, context_length: int) -> bool:
 def _single(request: BenchRequest) -> Case:
     decode = Quantity("output_throughput", "decode tokens/s, single stream", "tokens/s", "higher")
     first = Quantity("median_ttft_ms", "time to first token, single stream", "ms", "lower")
-    return Case(4, request.prompt_tokens, request.output_tokens, 1, (decode, first))
+    return Case("single stream", 4, request.prompt_tokens, request.output_tokens, 1, (decode, first))
 
 
 def _prefill(length: int) -> Case:
     prefill = Quantity("input_throughput", f"prefill tokens/s, prompts of {length}", "tokens/s", "higher")
-    return Case(8, length, 1, 4, (prefill,))
+    return Case(f"prompts of {length}", 8, length, 1, 4, (prefill,))
 
 
 def _concurrent(request: BenchRequest, concurrency: int) -> Case:
     total = Quantity("output_throughput", f"decode tokens/s, {concurrency} at once", "tokens/s", "higher")
-    return Case(2 * concurrency, request.prompt_tokens, request.output_tokens, concurrency, (total,))
+    return Case(
+        f"{concurrency} at once", 2 * concurrency, request.prompt_tokens, request.output_tokens, concurrency, (total,)
+    )

@@ -1,7 +1,8 @@
 """SGLang's own load generator, run many times in one process, since its imports take longer than a short run.
 
-Host side. `run_all` is what `verb.py` calls; the module itself is the program that it starts, which reads a JSON list
-of argument lists from stdin. The generator appends one JSON line a run to its `--output-file`.
+Runs on the host. `verb.py` calls `run_all`; the module itself is the program that `run_all` starts, which reads a JSON
+list of argument lists from stdin. SGLang's generator appends one JSON line a run to its `--output-file`; this program
+appends what the server answered, one `Answers` a run, to the file that is its only argument.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from remote.bench.answers import Answers, listening
 from remote.shared.errors import HostError
 
 MODULES = ("sglang.benchmark.serving", "sglang.bench_serving")
@@ -28,18 +30,26 @@ POLL_SECONDS = 0.2
 WORDS_KEPT = 600
 
 
-def run_all(runs: list[list[str]], deadline: float, on_run: Callable[[int], None]) -> list[dict[str, Any]]:
-    """Return one result a run, in order; `on_run` is told how many are done.
+class Run(NamedTuple):
+    """One run: the generator's own result, and what the server answered meanwhile."""
 
-    Raises HostError where the generator is missing, fails or takes longer than `deadline` seconds.
+    result: dict[str, Any]
+    answers: Answers
+
+
+def run_all(runs: list[list[str]], deadline: float, on_run: Callable[[int], None]) -> list[Run]:
+    """Return one `Run` for each argument list, in order; `on_run` is told how many are done.
+
+    Raises HostError if the generator is missing, fails or takes longer than `deadline` seconds.
     """
     with tempfile.TemporaryDirectory(prefix="roost-bench-") as folder:
-        results, log = Path(folder) / "results.jsonl", Path(folder) / "log"
+        results, heard, log = (Path(folder) / name for name in ("results.jsonl", "answers.jsonl", "log"))
         results.touch()
+        heard.touch()
         lines = json.dumps([[*run, "--output-file", str(results)] for run in runs])
         with log.open("wb") as words:
             process = subprocess.Popen(
-                [sys.executable, "-m", "remote.bench.generator"],
+                [sys.executable, "-m", "remote.bench.generator", str(heard)],
                 stdin=subprocess.PIPE,
                 stdout=words,
                 stderr=words,
@@ -55,7 +65,9 @@ def run_all(runs: list[list[str]], deadline: float, on_run: Callable[[int], None
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        return [json.loads(line) for line in results.read_text().splitlines()]
+        results_of_runs = [json.loads(line) for line in results.read_text().splitlines()]
+        answers = [Answers.model_validate_json(line) for line in heard.read_text().splitlines()]
+        return [Run(result, said) for result, said in zip(results_of_runs, answers, strict=True)]
 
 
 def _await(
@@ -91,11 +103,14 @@ def module() -> str:
 
 def main() -> None:
     """Run the generator once for each argument list on stdin."""
-    name = module()
+    name, heard = module(), Path(sys.argv[1])
     warnings.simplefilter("ignore")
     for arguments in json.load(sys.stdin):
         sys.argv = [name, *arguments]
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
+        with listening() as answers:
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        with heard.open("a") as file:
+            file.write(answers.model_dump_json() + "\n")
 
 
 if __name__ == "__main__":

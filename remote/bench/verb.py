@@ -6,10 +6,14 @@ import argparse
 import importlib.metadata
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
+
 from remote.attach.verbs import attached
+from remote.bench.answers import Answers, problem
 from remote.bench.cases import Case, cases, left_out
 from remote.bench.condition import conditions, driver, slowed, strangers
 from remote.bench.generator import run_all
@@ -19,7 +23,7 @@ from remote.servers.lifecycle.records import load, report
 from remote.servers.lifecycle.redact import redacted
 from remote.shared.errors import HostError
 from remote.shared.messages.attach import AttachedRequest
-from remote.shared.messages.bench import BenchRequest, BenchResult, Measurement
+from remote.shared.messages.bench import BenchRequest, BenchResult, Measurement, Sent
 from remote.shared.messages.server import ServerState
 
 DEFAULT_CONTEXT = 4096
@@ -31,8 +35,8 @@ def bench(request: BenchRequest, context: Context) -> BenchResult:
 
     Each round has prompts of its own: a radix cache would answer a repeated prompt without computing it.
 
-    Raises HostError where the server is not ready or its context holds nothing that was asked for, where SGLang's load
-    generator fails, and where a request was not answered.
+    Raises HostError if the server is not ready or its context holds nothing that was asked for, if SGLang's load
+    generator fails, and if a request was not answered whole or its prompt had another length.
     """
     state = _ready(request.server, context)
     context_length = _context_length(state)
@@ -52,8 +56,8 @@ def bench(request: BenchRequest, context: Context) -> BenchResult:
         # A GPU that was slowed down under load may be well again at the end.
         disturbed.update(dict.fromkeys([*strangers(state), *slowed(conditions())]))
 
-    results = run_all(runs, request.deadline_seconds, on_run)
-    _check_answers(wanted, results)
+    done = run_all(runs, request.deadline_seconds, on_run)
+    _check_answers(wanted, [run.answers for run in done])
     after = conditions()
     return BenchResult(
         server=state.name,
@@ -63,13 +67,24 @@ def bench(request: BenchRequest, context: Context) -> BenchResult:
         sglang=state.sglang,
         torch=importlib.metadata.version("torch"),
         driver=driver(),
+        nccl=nccl_version(),
         model=state.model,
         command=state.command,
         env=redacted(state.spec.env),
+        inherited=_inherited(state),
         capture=_capture(state, context),
         payload=context.payload.name,
         request=request,
-        measurements=_measurements(wanted, results[len(wanted) :]),
+        measurements=_measurements(wanted, [run.result for run in done[len(wanted) :]]),
+        sent=[
+            Sent(
+                name=case.name,
+                requests=case.prompts * request.repetitions,
+                prompt_tokens=case.prompt_tokens,
+                output_tokens=case.output_tokens,
+            )
+            for case in wanted
+        ],
         gpus_before=before,
         gpus_after=after,
         left_out=unmeasured,
@@ -127,15 +142,37 @@ def _capture(state: ServerState, context: Context) -> Literal["none", "dormant",
     return "dormant" if any(path.stat().st_mtime < state.started_at for path in patched) else "none"
 
 
-def _check_answers(wanted: list[Case], results: list[dict[str, Any]]) -> None:
-    """The load generator leaves a failed request out of its numbers and ends well."""
-    prompts = sum(case.prompts for case in wanted) * (len(results) // len(wanted))
-    answered = sum(int(result["completed"]) for result in results)
-    if answered != prompts:
-        raise HostError(
-            f"The server answered {answered} of {prompts} requests, so its speed was not measured.",
-            remedy="Its log says why (inv logs).",
-        )
+def _check_answers(wanted: list[Case], heard: list[Answers]) -> None:
+    """Refuse a measurement in which one request failed, broke off, or had another prompt than was meant."""
+    for number, answers in enumerate(heard):
+        case = wanted[number % len(wanted)]
+        why = problem(answers, case.prompts, case.prompt_tokens, case.output_tokens)
+        if why:
+            raise HostError(
+                f"The server's speed was not measured ({case.name}): {why}.",
+                remedy="The server's log says more (inv logs).",
+            )
+
+
+def nccl_version() -> str:
+    """The version of the NCCL package beside torch; empty if there is none."""
+    for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return ""
+
+
+def _inherited(state: ServerState) -> dict[str, str]:
+    """NCCL variables that the server has from the host's login and not from Roost; secrets are `***`."""
+    assert state.server is not None
+    try:
+        environment = psutil.Process(state.server.pid).environ()
+    except psutil.Error:
+        return {}
+    own = state.spec.env
+    return redacted(
+        {name: value for name, value in environment.items() if name.startswith("NCCL_") and name not in own}
+    )
 
 
 def _measurements(wanted: list[Case], results: list[dict[str, Any]]) -> list[Measurement]:

@@ -59,6 +59,18 @@ class BenchRequest(Message):
     deadline_seconds: float = 3600.0
 
 
+class Sent(Message):
+    """What one case sent and got back, every request of it, as the server itself counted."""
+
+    name: str
+    requests: int
+    """Over all repetitions, without the warm-up."""
+    prompt_tokens: int
+    """Of each prompt."""
+    output_tokens: int
+    """Of each answer."""
+
+
 class BenchResult(Message):
     """Numbers with all that they depend on."""
 
@@ -71,15 +83,20 @@ class BenchResult(Message):
     sglang: str
     torch: str
     driver: str = ""
+    nccl: str = ""
+    """Version of the NCCL package beside torch; empty if there is none."""
     model: str
     command: list[str]
     env: dict[str, str]
     """What Roost set for the server; secrets are `***`."""
+    inherited: dict[str, str] = Field(default_factory=dict)
+    """The server's other `NCCL_*` variables, which the host's login set; secrets are `***`."""
     capture: Literal["none", "dormant", "active"]
     """`dormant`: capture is attached to this SGLang and the server was started without it."""
     payload: str
     request: BenchRequest
     measurements: list[Measurement]
+    sent: list[Sent] = Field(default_factory=list)
     gpus_before: list[GpuCondition] = Field(default_factory=list)
     gpus_after: list[GpuCondition] = Field(default_factory=list)
     left_out: list[str] = Field(default_factory=list)

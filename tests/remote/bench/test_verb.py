@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from remote.bench.answers import Answer, Answers
 from remote.bench.cases import cases
 from remote.bench.generator import run_all
 from remote.bench.verb import _check_answers, _context_length, bench
@@ -50,9 +51,11 @@ def test_the_context_is_the_command_lines_or_the_models(tmp_path: Path, flags: l
 
 def test_numbers_of_a_server_that_left_requests_unanswered_are_refused() -> None:
     wanted = list(cases(BenchRequest(profiles=["single"]), context_length=4096))
-    _check_answers(wanted, [{"completed": 4}, {"completed": 4}])
-    with pytest.raises(HostError, match="answered 7 of 8 requests"):
-        _check_answers(wanted, [{"completed": 4}, {"completed": 3}])
+    answer = Answer(prompt_tokens=256, completion_tokens=128, finish="length")
+    whole = Answers(by_request={str(number): answer for number in range(4)})
+    _check_answers(wanted, [whole, whole])
+    with pytest.raises(HostError, match=r"was not measured \(single stream\): 3 of 4 requests were answered whole"):
+        _check_answers(wanted, [whole, Answers(by_request={str(number): answer for number in range(3)})])
 
 
 def test_a_server_that_is_not_ready_is_refused_with_what_it_is(context: Context, tmp_path: Path) -> None:

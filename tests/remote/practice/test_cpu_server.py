@@ -16,6 +16,7 @@ from remote.bench import verb
 from remote.context import Context
 from remote.report import Report
 from remote.servers.lifecycle import records
+from remote.shared.errors import HostError
 from remote.shared.messages.bench import BenchRequest, GpuCondition
 from remote.shared.messages.server import ServerState
 from remote.shared.paths import Workdir
@@ -80,7 +81,24 @@ def test_a_ready_server_is_measured_by_sglangs_own_load_generator(
     ]
     assert (result.sglang, result.torch, result.capture) == ("0.5.23", torch.__version__, "none")
     assert result.request == request
+    assert [(each.name, each.requests, each.prompt_tokens, each.output_tokens) for each in result.sent] == [
+        ("single stream", 8, 16, 4),
+        ("prompts of 16", 16, 16, 1),
+    ]
+    assert [(each.name, each.prompt_tokens) for each in result.sent][1:] == [("prompts of 16", 16)]
     assert json.loads(said.getvalue().splitlines()[-1])["text"] == "repetition 2 of 2"
+
+
+def test_requests_that_the_server_refuses_are_no_measurement(
+    cpu_server: Callable[..., CpuServer], tiny_model_path: Path, tmp_path: Path
+) -> None:
+    """SGLang answers them with HTTP 200, and its load generator counts them as completed."""
+    context = Context(Workdir(tmp_path), Report(io.StringIO()))
+    records.save(context.workdir.server("main"), ready(cpu_server(), tiny_model_path))
+    request = BenchRequest(profiles=["single"], repetitions=1, prompt_tokens=CONTEXT_LENGTH + 100, output_tokens=4)
+    said = rf"single stream.*0 of 4 requests were answered whole; the server said: .*{CONTEXT_LENGTH + 100} tokens"
+    with pytest.raises(HostError, match=said):
+        verb.bench(request, context)
 
 
 def test_a_served_models_logprobs_are_those_of_transformers(
