@@ -25,6 +25,7 @@ ATTENTION_SECONDS = 0.5
 T = TypeVar("T")
 R = TypeVar("R", bound=BaseModel)
 Request = BaseModel | Callable[[Host], BaseModel]
+OnProgress = Callable[[Host, Progress], None]
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class Fleet:
         result: type[R],
         *,
         deadline: float | None = DEFAULT_DEADLINE_SECONDS,
-        on_progress: Callable[[Host, Progress], None] | None = None,
+        on_progress: OnProgress | None = None,
         on_item: Callable[[Host, dict[str, Any]], None] | None = None,
         on_outcome: Callable[[Outcome[R]], None] | None = None,
     ) -> list[Outcome[R]]:

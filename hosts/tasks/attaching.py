@@ -7,17 +7,19 @@ from typing import cast, get_args
 
 from invoke.context import Context
 
-from hosts.commands import attach as attaching
 from hosts.console.attach import attach_line, attached_line, detach_line, is_amiss, show_standing
 from hosts.console.live import live_lines
 from hosts.errors import UsageError
-from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
+from hosts.inventory.model import Host
+from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, roost_task, session
+from remote.shared.messages.attach import AttachedRequest, AttachReport, AttachRequest, DetachRequest
 from remote.shared.messages.server import Attach
 
-_WAIT = {"wait": "wait for another operator's command on a host instead of refusing"}
+DEADLINE_SECONDS = 300.0
+"""Importing SGLang on a box with cold file caches takes a minute and more."""
 
 
-@roost_task(TARGET, JSON, DRY_RUN, _WAIT, way="auto, plugin or patch (default: the inventory's `attach`)")
+@roost_task(TARGET, JSON, DRY_RUN, WAIT, way="auto, plugin or patch (default: the inventory's `attach`)")
 def attach(
     context: Context,
     host: str | None = None,
@@ -31,8 +33,12 @@ def attach(
     """Bring capture into the hosts' SGLang and see it imported; `deploy` does this too."""
     with session(host, hosts, inventory, json) as (fleet, output):
         chosen = _way(way)
+
+        def request(host: Host) -> AttachRequest:
+            return AttachRequest(attach=chosen or host.attach, env=host.env, dry_run=dry_run, wait_for_lock=wait)
+
         with live_lines(output, fleet) as lines:
-            outcomes = attaching.attach(fleet, way=chosen, dry_run=dry_run, wait=wait, on_progress=lines)
+            outcomes = fleet.call("attach", request, AttachReport, deadline=DEADLINE_SECONDS, on_progress=lines)
         finish(output.outcomes(outcomes, partial(attach_line, dry_run=dry_run)))
 
 
@@ -49,13 +55,17 @@ def attached(
 ) -> None:
     """Show how capture stands: which SGLang, which files, and which running servers capture."""
     with session(host, hosts, inventory, json) as (fleet, output):
+
+        def request(host: Host) -> AttachedRequest:
+            return AttachedRequest(env=host.env, check_import=imports)
+
         with live_lines(output, fleet) as lines:
-            outcomes = attaching.attached(fleet, imports=imports, on_progress=lines)
+            outcomes = fleet.call("attached", request, AttachReport, deadline=DEADLINE_SECONDS, on_progress=lines)
         details = partial(show_standing, output, outcomes)
         finish(output.outcomes(outcomes, attached_line, is_amiss, amiss="something needs a look", details=details))
 
 
-@roost_task(TARGET, JSON, DRY_RUN, _WAIT)
+@roost_task(TARGET, JSON, DRY_RUN, WAIT)
 def detach(
     context: Context,
     host: str | None = None,
@@ -67,8 +77,12 @@ def detach(
 ) -> None:
     """Put the hosts' SGLang back as it was, byte for byte."""
     with session(host, hosts, inventory, json) as (fleet, output):
+
+        def request(host: Host) -> DetachRequest:
+            return DetachRequest(env=host.env, dry_run=dry_run, wait_for_lock=wait)
+
         with live_lines(output, fleet) as lines:
-            outcomes = attaching.detach(fleet, dry_run=dry_run, wait=wait, on_progress=lines)
+            outcomes = fleet.call("detach", request, AttachReport, deadline=DEADLINE_SECONDS, on_progress=lines)
         finish(output.outcomes(outcomes, partial(detach_line, dry_run=dry_run)))
 
 

@@ -8,7 +8,19 @@ from typing import Any
 
 from invoke.tasks import Task
 
-from hosts.tasks import attaching, data, delivery, extraction, practice, reach, results, servers, tuning, watching
+from hosts.tasks import (
+    attaching,
+    data,
+    delivery,
+    extraction,
+    practice,
+    reach,
+    results,
+    servers,
+    storage,
+    tuning,
+    watching,
+)
 
 GROUPS: tuple[tuple[str, ModuleType], ...] = (
     ("Reach the hosts", reach),
@@ -19,6 +31,7 @@ GROUPS: tuple[tuple[str, ModuleType], ...] = (
     ("Logs", watching),
     ("Delivery", delivery),
     ("Results", results),
+    ("The hosts' disks", storage),
     ("Modes and speed", tuning),
     ("Practice", practice),
 )

@@ -1,30 +1,28 @@
-"""Tasks that bring shards home: `pull`, `compress`, `unpack`."""
+"""The task that brings shards home: `pull`."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from invoke.context import Context
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from hosts.commands import export as exporting
 from hosts.commands import pull as pulling
-from hosts.commands import unpack as unpacking
+from hosts.commands.prepare import local_path
 from hosts.commands.pull import Pulled
 from hosts.console.live import live_lines
 from hosts.console.output import Output
 from hosts.console.pull import show_pulled, watching
-from hosts.console.text import size
-from hosts.console.unpack import show_unpacked
 from hosts.console.verify import show_exported
 from hosts.errors import UsageError
-from hosts.fleet import Fleet
+from hosts.fleet import Fleet, fleet_of
 from hosts.pull.bucket import is_bucket
+from hosts.pull.direct import Place, place_of
 from hosts.pull.pull import Wish
-from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.runs import chosen_run
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
-from remote.shared.messages.codec import CompressResult, UnpackRequest
+from remote.shared.messages.export import ExportRequest, ExportResult
 from remote.shared.messages.transfer import Store
 from remote.shared.transfer.hostpull import Compress, Limits
 
@@ -87,64 +85,25 @@ def pull(
 
 
 def _export(fleet: Fleet, output: Output, pulled: Pulled, to: str, out: str) -> None:
+    """Write what was pulled to `to` (a folder here, or HOST:FOLDER) to `out`, in the inventory's `format`.
+
+    Only SpecForge's layout needs the model, for its last norm: the inventory's `model` of that place.
+    """
     if pulled.missing:
         output.note(f"Not exported yet: {pulled.missing_records:,} records are missing.")
         return
-    with live_lines(output, fleet) as lines:
-        result = exporting.export_pulled(fleet, to, out, lines)
+    place = place_of(fleet, to) or Place(fleet.inventory.local, to)
+    host = place.host
+    request = ExportRequest(
+        folder=local_path(host, place.folder),
+        out=local_path(host, out),
+        format=host.format,
+        model=host.model or "" if host.format == "specforge" else "",
+    )
+    with fleet_of(fleet.inventory, [host]) as there, live_lines(output, there) as lines:
+        told = partial(lines, host)
+        result = there.backend(host).call("export", request, ExportResult, deadline=None, on_progress=told)
     show_exported(output, result)
-
-
-@roost_task(TARGET, JSON, DRY_RUN, run="name of the run (default: the one planned last)")
-def compress(
-    context: Context,
-    run: str = "",
-    host: str | None = None,
-    hosts: str | None = None,
-    dry_run: bool = False,
-    inventory: str | None = None,
-    json: bool = False,
-) -> None:
-    """Compress finished shards where they lie, without loss, to two thirds; pull and verify read them as they are."""
-    with session(host, hosts, inventory, json) as (fleet, output):
-        with live_lines(output, fleet) as lines:
-            outcomes = unpacking.compress(fleet, chosen_run(fleet, output, run), lines, dry_run=dry_run)
-        finish(output.outcomes(outcomes, _compressed_line, lambda result: bool(result.failed)))
-
-
-def _compressed_line(result: CompressResult) -> str:
-    if result.plain:
-        return f"{result.plain:,} shards ({size(result.plain_bytes)}) would be compressed, to about two thirds"
-    gained = result.plain_bytes - result.packed_bytes
-    text = f"{result.compressed:,} shards compressed, {size(gained)} gained"
-    return f"{text}, {len(result.failed):,} are damaged and stay plain" if result.failed else text
-
-
-@roost_task(
-    PLACES,
-    JSON,
-    iterable=["paths"],
-    paths="a *.rz file or a folder of them; may be given several times",
-    out="folder that gets the plain shards (default: beside their containers)",
-    remove="delete each container once its plain shard is verified and durable",
-)
-def unpack(
-    context: Context,
-    paths: list[str] | None = None,
-    out: str = "",
-    remove: bool = False,
-    host: str | None = None,
-    hosts: str | None = None,
-    inventory: str | None = None,
-    json: bool = False,
-) -> None:
-    """Make compressed shards plain again, each verified by its digest."""
-    with places(host, hosts, inventory, json) as (fleet, output):
-        demand("inv unpack --paths /data/kimi-1/hidden_states", paths=paths)
-        request = UnpackRequest(paths=list(paths or []), out=out, remove=remove)
-        with live_lines(output, fleet) as lines:
-            outcomes = fleet.each(lambda backend: unpacking.unpack(backend, request, lines))
-        finish(show_places(output, fleet, outcomes, show_unpacked, lambda result: bool(result.failed)))
 
 
 def _rate(text: str) -> float | None:

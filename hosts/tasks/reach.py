@@ -6,14 +6,44 @@ import sys
 from functools import partial
 
 from invoke.context import Context
+from pydantic import BaseModel
 
-from hosts.commands import deploy as deploying
-from hosts.commands import doctor as diagnosing
-from hosts.commands import trust as trusting
-from hosts.console.deploy import deployed_line
 from hosts.console.doctor import diagnosis_line, show_findings
 from hosts.console.live import live_lines
+from hosts.console.text import size
+from hosts.doctor.examine import examine
+from hosts.fleet import OnProgress
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
+from hosts.transport.backend import Backend
+from hosts.transport.payload import current_payload
+from hosts.transport.trust import presented_key, remember
+from remote.shared.messages.attach import AttachReport, AttachRequest
+from remote.shared.messages.hello import HelloRequest, HelloResult
+
+ATTACH_DEADLINE_SECONDS = 300.0
+"""Importing SGLang on a box with cold file caches takes a minute and more."""
+
+
+class Trusted(BaseModel):
+    """A host's key, and whether known_hosts holds it."""
+
+    name: str
+    kind: str
+    fingerprint: str
+    known_before: bool
+    added_to: str = ""
+    """The known_hosts file that the key was added to just now."""
+
+
+class Deployed(BaseModel):
+    """What a deploy did on one host, or would do."""
+
+    payload: str
+    had_payload: bool
+    sent_bytes: int
+    dry_run: bool
+    attach: AttachReport | None = None
+    """None in a dry run on a host without the payload: only the payload can look at its SGLang."""
 
 
 @roost_task(TARGET, JSON, yes="accept without asking (after comparing the fingerprint another way)")
@@ -29,13 +59,13 @@ def trust(
     with session(host, hosts, inventory, json) as (fleet, output):
         accept = yes
         if not yes and sys.stdin.isatty() and not json:
-            seen = trusting.trust(fleet, accept=False)
-            output.outcomes(seen, _key)
+            seen = fleet.each(partial(_trust, accept=False))
+            output.outcomes(seen, _trusted_line)
             unknown = any(outcome.ok and not outcome.result.known_before for outcome in seen)
             accept = unknown and input("Trust the unknown ones? [y/N] ").strip().lower() in {"y", "yes"}
             if not accept:
                 return
-        finish(output.outcomes(trusting.trust(fleet, accept=accept), _key))
+        finish(output.outcomes(fleet.each(partial(_trust, accept=accept)), _trusted_line))
 
 
 @roost_task(TARGET, JSON)
@@ -46,10 +76,10 @@ def doctor(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Say what each host has and lacks, and what to do about it; exit 1 where something must be mended."""
+    """Say what each host has and lacks, and what to do about it; exit 1 if something must be mended."""
     with session(host, hosts, inventory, json) as (fleet, output):
         with live_lines(output, fleet) as lines:
-            outcomes = diagnosing.doctor(fleet, lines)
+            outcomes = fleet.each(lambda backend: examine(backend, lines))
         details = partial(show_findings, output, outcomes)
         red = "something must be mended"
         finish(output.outcomes(outcomes, diagnosis_line, lambda result: result.is_red, amiss=red, details=details))
@@ -64,13 +94,62 @@ def deploy(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Push the payload (nothing, where the host has it) and attach capture to the host's SGLang."""
+    """Push the payload (nothing, if the host has it) and attach capture to the host's SGLang."""
     with session(host, hosts, inventory, json) as (fleet, output):
         with live_lines(output, fleet) as lines:
-            outcomes = deploying.deploy(fleet, dry_run=dry_run, on_progress=lines)
-        finish(output.outcomes(outcomes, deployed_line))
+            outcomes = fleet.each(lambda backend: _deploy(backend, lines, dry_run=dry_run))
+        finish(output.outcomes(outcomes, _deployed_line))
 
 
-def _key(key: trusting.Trusted) -> str:
+def _trust(backend: Backend, *, accept: bool) -> Trusted:
+    """Look at a host's key and, with `accept`, add an unknown one to known_hosts.
+
+    Raises HostKeyError if known_hosts holds another key for the host: a changed key is never replaced here.
+    """
+    host = backend.host
+    if host.connection == "local":
+        return Trusted(name=host.name, kind="local", fingerprint="", known_before=True)
+    key = presented_key(host)
+    added = str(remember(host, key)) if accept and not key.known else ""
+    return Trusted(name=key.name, kind=key.kind, fingerprint=key.fingerprint, known_before=key.known, added_to=added)
+
+
+def _trusted_line(key: Trusted) -> str:
     state = f"added to {key.added_to}" if key.added_to else ("known" if key.known_before else "NOT trusted yet")
     return f"{key.name} {key.kind} {key.fingerprint} ({state})"
+
+
+def _deploy(backend: Backend, on_progress: OnProgress, *, dry_run: bool) -> Deployed:
+    """Place the payload if it is missing and attach capture; with `dry_run` say so and change nothing."""
+    host, payload = backend.host, current_payload()
+    had = backend.has_payload()
+    sent_bytes = 0 if had else len(payload.archive)
+    deployed = Deployed(payload=payload.digest, had_payload=had, sent_bytes=sent_bytes, dry_run=dry_run)
+    if dry_run and not had:
+        return deployed
+    backend.call("hello", HelloRequest(), HelloResult)
+    deployed.attach = backend.call(
+        "attach",
+        AttachRequest(attach=host.attach, env=host.env, dry_run=dry_run),
+        AttachReport,
+        deadline=ATTACH_DEADLINE_SECONDS,
+        on_progress=lambda line: on_progress(host, line),
+    )
+    return deployed
+
+
+def _deployed_line(result: Deployed) -> str:
+    """`payload 1a2b3c4d (212.4 KiB sent); capture attached as plugin to SGLang 0.5.23 (it loads plugins)`."""
+    sent = "there already" if result.had_payload else f"{size(result.sent_bytes)} {_done(result.dry_run, 'sent')}"
+    attached = "" if result.attach is None else f"; {_attached(result.attach, result.dry_run)}"
+    return f"payload {result.payload[:8]} ({sent}){attached}"
+
+
+def _attached(report: AttachReport, dry_run: bool) -> str:
+    how = f"{_done(dry_run, 'attached')} as {report.choice.way}"
+    edited = f", {len(report.changed)} files {_done(dry_run, 'edited')}" if report.changed else ""
+    return f"capture {how} to SGLang {report.installation.version}{edited} ({report.choice.reason})"
+
+
+def _done(dry_run: bool, participle: str) -> str:
+    return f"would be {participle}" if dry_run else participle

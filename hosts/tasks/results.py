@@ -7,7 +7,6 @@ from typing import cast
 
 from invoke.context import Context
 
-from hosts.commands import export as exporting
 from hosts.commands import prepare as preparing
 from hosts.commands import repair as repairing
 from hosts.commands import verify as verifying
@@ -17,13 +16,13 @@ from hosts.console.verify import show_exported, show_faults, show_queued, verdic
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.load import inventory_path, load_inventory
+from hosts.inventory.model import Host
 from hosts.inventory.select import select
 from hosts.plan.plan import load, plan_path
 from hosts.pull.direct import Place, place_of
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.runs import chosen_run
 from hosts.tasks.session import JSON, TARGET, finish, printing, roost_task, session
-from hosts.transport.backend import Backend
 from remote.shared.messages.export import ExportRequest, ExportResult, Format
 from remote.shared.messages.verify import Fault, VerifyRequest
 
@@ -157,9 +156,8 @@ def export(
         if processes < 0:
             raise UsageError(f"--processes is {processes}; it cannot be below 0.")
 
-        def one(backend: Backend) -> ExportResult:
-            there = backend.host
-            request = ExportRequest(
+        def request(there: Host) -> ExportRequest:
+            return ExportRequest(
                 folder=preparing.local_path(there, folder),
                 out=preparing.local_path(there, out),
                 format=cast(Format, format or there.format),
@@ -167,8 +165,7 @@ def export(
                 partial=partial,
                 processes=processes or None,
             )
-            return exporting.export(backend, request, lines)
 
         with live_lines(output, fleet) as lines:
-            outcomes = fleet.each(one)
+            outcomes = fleet.call("export", request, ExportResult, deadline=None, on_progress=lines)
         finish(show_places(output, fleet, outcomes, show_exported))

@@ -1,4 +1,4 @@
-"""Tasks that start and stop servers: `serve`, `restart`, `stop`, `free`, `clean`."""
+"""Tasks that start and stop servers: `serve`, `restart`, `stop`, `free`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from functools import partial
 
 from invoke.context import Context
 
-from hosts.commands import clean as cleaning
 from hosts.commands import serve as serving
-from hosts.commands import stop as stopping
-from hosts.console.disk import clean_line, show_stored
 from hosts.console.live import live_lines
 from hosts.console.output import Output
 from hosts.console.servers import (
@@ -23,10 +20,15 @@ from hosts.console.servers import (
 )
 from hosts.errors import UsageError
 from hosts.fleet import Fleet
+from hosts.inventory.model import Host
+from hosts.inventory.servers import server_needs
 from hosts.tasks.notifying import NOTIFY, Teller
-from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
+from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, roost_task, session
+from remote.shared.messages.server import StopRequest, StopResult
 
-_WAIT = {"wait": "wait for another operator's command on a host instead of refusing"}
+STOP_OVERHEAD_SECONDS = 300.0
+"""Beside the grace period: SIGKILL, memory given back, a lock that another command holds for a moment."""
+
 _MODE = {"mode": "mode of the inventory: extract (captures hidden states), serve, or one of yours"}
 _ENDING = {
     "force": "also end what stands in the way and is not of this workdir: exactly what --dry-run lists",
@@ -34,7 +36,7 @@ _ENDING = {
 }
 
 
-@roost_task(TARGET, JSON, DRY_RUN, _WAIT, _MODE, NOTIFY)
+@roost_task(TARGET, JSON, DRY_RUN, WAIT, _MODE, NOTIFY)
 def serve(
     context: Context,
     host: str | None = None,
@@ -50,7 +52,7 @@ def serve(
     _serve(host, hosts, inventory, json, mode=mode, replace=False, notify=notify, dry_run=dry_run, wait=wait)
 
 
-@roost_task(TARGET, JSON, DRY_RUN, _WAIT, _MODE, NOTIFY)
+@roost_task(TARGET, JSON, DRY_RUN, WAIT, _MODE, NOTIFY)
 def restart(
     context: Context,
     host: str | None = None,
@@ -66,7 +68,7 @@ def restart(
     _serve(host, hosts, inventory, json, mode=mode, replace=True, notify=notify, dry_run=dry_run, wait=wait)
 
 
-@roost_task(TARGET, JSON, DRY_RUN, _WAIT, _ENDING, server="only this server (default: all of Roost's on the host)")
+@roost_task(TARGET, JSON, DRY_RUN, WAIT, _ENDING, server="only this server (default: all of Roost's on the host)")
 def stop(
     context: Context,
     host: str | None = None,
@@ -85,7 +87,7 @@ def stop(
         _stop(fleet, output, names=names, everything=False, force=force, grace=grace, wait=wait, dry_run=dry_run)
 
 
-@roost_task(TARGET, JSON, DRY_RUN, _WAIT, _ENDING)
+@roost_task(TARGET, JSON, DRY_RUN, WAIT, _ENDING)
 def free(
     context: Context,
     host: str | None = None,
@@ -102,45 +104,6 @@ def free(
         _stop(fleet, output, names=[], everything=True, force=force, grace=grace, wait=wait, dry_run=dry_run)
 
 
-@roost_task(
-    TARGET,
-    JSON,
-    DRY_RUN,
-    _WAIT,
-    named="runs, payloads or servers (their old logs), separated by commas, whatever their age",
-    older_than="days since the last change (what is named goes at any age)",
-    force="also remove a named run that holds records which no pull has freed",
-)
-def clean(
-    context: Context,
-    host: str | None = None,
-    hosts: str | None = None,
-    named: str = "",
-    older_than: float = 30.0,
-    force: bool = False,
-    wait: bool = False,
-    dry_run: bool = False,
-    inventory: str | None = None,
-    json: bool = False,
-) -> None:
-    """Free the hosts' disks of old runs, payloads and logs; what is used or not yet pulled stays."""
-    with session(host, hosts, inventory, json) as (fleet, output):
-        if not older_than >= 0:
-            raise UsageError(f"--older-than is {older_than:g}; it is a number of days from 0 on.")
-        with live_lines(output, fleet) as lines:
-            outcomes = cleaning.clean(
-                fleet,
-                names=[part.strip() for part in named.split(",") if part.strip()],
-                older_than_days=older_than,
-                force=force,
-                dry_run=dry_run,
-                wait=wait,
-                on_progress=lines,
-            )
-        details = partial(show_stored, output, outcomes)
-        finish(output.outcomes(outcomes, partial(clean_line, dry_run=dry_run), details=details))
-
-
 def _stop(
     fleet: Fleet,
     output: Output,
@@ -152,19 +115,24 @@ def _stop(
     wait: bool,
     dry_run: bool,
 ) -> None:
+    """Stop the servers called `names`, or all; with `everything`, any SGLang process counts as being in the way."""
     if not grace >= 0:
         raise UsageError(f"--grace is {grace:g}; it is a number of seconds from 0 on.")
-    with live_lines(output, fleet) as lines:
-        outcomes = stopping.stop(
-            fleet,
+
+    def request(host: Host) -> StopRequest:
+        return StopRequest(
             names=names,
+            needs=server_needs(host),
             everything=everything,
             force=force,
             dry_run=dry_run,
             grace_seconds=grace,
-            wait=wait,
-            on_progress=lines,
+            wait_for_lock=wait,
         )
+
+    with live_lines(output, fleet) as lines:
+        deadline = grace + STOP_OVERHEAD_SECONDS
+        outcomes = fleet.call("stop", request, StopResult, deadline=deadline, on_progress=lines)
     code = output.outcomes(
         outcomes,
         partial(stop_line, dry_run=dry_run, force=force),

@@ -26,6 +26,7 @@ TARGET = {
     "inventory": "inventory file (default: $ROOST_INVENTORY, else ./inventory.yaml)",
 }
 JSON = {"json": "print one JSON document instead of text"}
+WAIT = {"wait": "wait for another operator's command on a host instead of refusing"}
 DRY_RUN = {"dry_run": "say what would be done and change nothing"}
 
 

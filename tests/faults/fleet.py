@@ -23,12 +23,10 @@ from pathlib import Path
 import yaml
 
 from hosts.commands import extract as extraction
-from hosts.commands.clean import clean
 from hosts.commands.plan import plan
 from hosts.commands.prepare import prepare
 from hosts.commands.pull import Pulled, pull
-from hosts.commands.stop import stop
-from hosts.fleet import Fleet, fleet_of
+from hosts.fleet import Fleet, Outcome, fleet_of
 from hosts.inventory.load import load_inventory
 from hosts.plan.plan import Plan, load, plan_path, save
 from hosts.practice.models import tiny_model
@@ -36,7 +34,9 @@ from hosts.practice.paths import PracticePaths
 from hosts.pull.pull import Wish
 from remote.extract.lock import is_locked
 from remote.shared.files import write_whole
+from remote.shared.messages.clean import CleanRequest, CleanResult
 from remote.shared.messages.dataset import PrepareRequest, Ranges
+from remote.shared.messages.server import StopRequest, StopResult
 from remote.shared.paths import Workdir
 from tests.faults import checker
 from tests.faults.box import CLONE, Box, is_sshd
@@ -158,7 +158,7 @@ class FaultFleet:
             runs = [run for run in self.uncleaned if self.run_folder(name, run).exists()]
             if runs:
                 with self.connected(name) as fleet:
-                    (cleaned,) = clean(fleet, names=runs, older_than_days=0, force=True)
+                    (cleaned,) = _clean(fleet, runs)
                 left += [] if cleaned.error is None else [f"{name}: {cleaned.error}"]
             for run in runs or self.uncleaned[-1:]:
                 left += checker.leftovers(box.workdir, box.ramdisk / "sglang_hs", run)
@@ -170,8 +170,8 @@ class FaultFleet:
         """`inv stop` and `inv clean` of everything; what is left over on the boxes after that."""
         left = [f"{path}, before inv stop" for path in self.clean()]
         with self.connected() as fleet:
-            stopped = stop(fleet, names=[], grace_seconds=5.0)
-            cleaned = clean(fleet, names=[PATTERN_RUN], older_than_days=0, force=True)
+            stopped = fleet.call("stop", StopRequest(grace_seconds=5.0), StopResult)
+            cleaned = _clean(fleet, [PATTERN_RUN])
         left += [f"{one.host.name}: {one.error}" for one in stopped if one.error is not None]
         left += [f"{one.host.name}: {one.error}" for one in cleaned if one.error is not None]
         for box in self.boxes.values():
@@ -242,6 +242,11 @@ def _build(fleet: FaultFleet) -> None:
             assert plan(connected, dataset, f"only-{name}").fits
     fleet.truth = _undisturbed(fleet)
     fleet.keep_pattern()
+
+
+def _clean(fleet: Fleet, runs: list[str]) -> list[Outcome[CleanResult]]:
+    request = CleanRequest(names=runs, older_than_seconds=0, force=True)
+    return fleet.call("clean", request, CleanResult)
 
 
 def _dataset(fleet: Fleet, model: Path, dataset: Path) -> None:

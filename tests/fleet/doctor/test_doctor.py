@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hosts.commands.doctor import doctor
+from hosts.doctor.examine import examine
 from hosts.doctor.findings import Diagnosis
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host, Inventory
@@ -41,7 +41,7 @@ def printing_host(tmp_path: Path, private_sshd: SshHost) -> Iterator[Host]:
 def _doctor(*hosts: Host) -> list[Outcome[Diagnosis]]:
     fleet = Fleet(Inventory(path=Path("inventory.yaml"), hosts={}, local=hosts[0]), list(hosts))
     try:
-        return doctor(fleet)
+        return fleet.each(examine)
     finally:
         fleet.close()
 

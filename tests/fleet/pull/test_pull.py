@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hosts.commands.unpack import unpack
 from hosts.plan.plan import PlannedShare, load, plan_path, save
 from hosts.pull import pull
 from hosts.pull.sources import Offer, offer
 from hosts.transport.backend import Backend
-from remote.shared.messages.codec import UnpackRequest
+from remote.shared.messages.codec import UnpackRequest, UnpackResult
 from remote.shared.messages.transfer import DestinationManifest
 from remote.shared.transfer import tuning
 from remote.shared.transfer.hostpull import Limits
@@ -239,7 +238,8 @@ def test_records_kept_compressed_here_are_delivered_once_and_unpack_to_their_byt
     folder = site.destination / "hidden_states"
     assert sorted(path.name for path in folder.iterdir()) == ["hs_0.safetensors.rz", "hs_1.safetensors.rz"]
     for fleet in site.fleet():
-        result = unpack(fleet.local, UnpackRequest(paths=[str(folder)], remove=True))
+        request = UnpackRequest(paths=[str(folder)], remove=True)
+        result = fleet.local.call("unpack", request, UnpackResult)
     assert (result.unpacked, result.failed) == (2, {})
     assert site.delivered() == site.records
 

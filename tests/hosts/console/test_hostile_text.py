@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from hosts.commands.status import HostStatus
-from hosts.console import attach, bench, disk, extraction, servers, verify
+from hosts.console import attach, bench, extraction, servers, verify
 from hosts.console.attach import show_standing
 from hosts.console.logs import LogPrinter
 from hosts.console.output import Output, new_console
@@ -22,6 +22,7 @@ from hosts.console.text import duration, moment, printable, size
 from hosts.errors import HostError
 from hosts.fleet import Outcome
 from hosts.inventory.model import Host
+from hosts.tasks import storage
 from remote.shared.messages.attach import AttachReport
 from remote.shared.messages.bench import BenchResult
 from remote.shared.messages.clean import CleanResult
@@ -94,8 +95,8 @@ SHOWN: dict[str, Shown] = {
     "standing": (AttachReport, lambda out, one: show_standing(out, [one])),
     "bench": (BenchResult, lambda out, one: out.outcomes([one], bench.bench_line)),
     "measurements": (BenchResult, lambda out, one: bench.show_measurements(out, [one])),
-    "clean": (CleanResult, lambda out, one: out.outcomes([one], partial(disk.clean_line, dry_run=False))),
-    "stored": (CleanResult, lambda out, one: disk.show_stored(out, [one])),
+    "clean": (CleanResult, lambda out, one: out.outcomes([one], partial(storage.clean_line, dry_run=False))),
+    "stored": (CleanResult, lambda out, one: storage.show_stored(out, [one])),
     "serve": (ServeResult, lambda out, one: out.outcomes([one], servers.server_line)),
     "plan of a start": (ServeResult, lambda out, one: servers.show_plan(out, [one])),
     "stop": (StopResult, lambda out, one: out.outcomes([one], servers.stop_line, servers.is_left)),

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hosts.commands.trust import Trusted
 from hosts.console import live
 from hosts.console.live import live_lines
 from hosts.console.output import Output
 from hosts.errors import HostUnreachableError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host, Inventory
+from hosts.tasks.reach import Trusted
 from hosts.transport.backend import Backend
 from remote.shared.messages.envelope import Progress
 

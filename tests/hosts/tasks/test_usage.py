@@ -9,7 +9,19 @@ import pytest
 from invoke.context import Context
 from invoke.tasks import Task
 
-from hosts.tasks import attaching, data, delivery, extraction, practice, reach, results, servers, tuning, watching
+from hosts.tasks import (
+    attaching,
+    data,
+    delivery,
+    extraction,
+    practice,
+    reach,
+    results,
+    servers,
+    storage,
+    tuning,
+    watching,
+)
 
 INVENTORY = """
 defaults: {layers: [1], address: host.invalid}
@@ -31,7 +43,7 @@ WRONG: list[tuple[Task[Any], dict[str, Any], str]] = [
     (data.plan, {"hosts": "all"}, "--dataset is missing."),
     (servers.serve, {"hosts": "all", "mode": "extrct"}, "Did you mean 'extract'?"),
     (servers.stop, {"hosts": "all", "grace": -3.0}, "--grace is -3"),
-    (servers.clean, {"hosts": "all", "older_than": -1.0}, "--older-than is -1"),
+    (storage.clean, {"hosts": "all", "older_than": -1.0}, "--older-than is -1"),
     (extraction.extract, {"hosts": "all"}, "No run is planned"),
     (extraction.extract, {"hosts": "all", "run": "none"}, "There is no plan at"),
     (extraction.extract, {"hosts": "all", "run": "r", "pause": True, "stop": True}, "Give one of --pause"),
@@ -41,7 +53,7 @@ WRONG: list[tuple[Task[Any], dict[str, Any], str]] = [
     (watching.logs, {"hosts": "all", "grep": "("}, "--grep '(' is no regular expression"),
     (watching.logs, {"hosts": "all", "lines": "few"}, "--lines 'few' is no number."),
     (delivery.pull, {"hosts": "all"}, "--to is missing."),
-    (delivery.unpack, {}, "--paths is missing."),
+    (storage.unpack, {}, "--paths is missing."),
     (results.export, {"folder": "x"}, "--out is missing."),
     (results.export, {"folder": "x", "out": "y", "format": "zip"}, "There is no format 'zip'."),
     (results.verify, {"folder": "x", "hosts": "all"}, "say where --repair queues"),
