@@ -128,7 +128,7 @@ def _row(host: str, value: HostStatus) -> tuple[object, ...]:
         size(counts.bytes_done),
         duration(left) if left else "",
         counts.quarantined,
-        duration(state.backpressure_seconds + value.run.prefill_wait_seconds),
+        duration(max(state.backpressure_seconds, value.run.prefill_wait_seconds)),  # they wait at the same time
     )
 
 

@@ -158,7 +158,7 @@ class Harvest:
     async def _await_room(self, size: int) -> None:
         while True:
             if self.leaving():
-                raise AttemptError("The disk was full when the run was stopped.")
+                raise AttemptError("The disk was full when the run ended.")
             await asyncio.sleep(DISK_POLL_SECONDS)
             if self.has_room(size):
                 return

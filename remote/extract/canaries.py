@@ -15,6 +15,7 @@ from remote.extract.client import AttemptError, RefusedError, ServerGoneError
 from remote.extract.endpoint import Endpoint
 from remote.servers.probing.canary import capture_canary
 from remote.shared.errors import HostError
+from remote.shared.supervised.tasks import Tasks
 
 FIRST_SECONDS = 30.0
 """Into a server's work for this session: by then it has as much in flight as it takes."""
@@ -22,9 +23,10 @@ EVERY_SECONDS = 600.0
 
 
 class Canaries:
-    """One at a time a server; `wrong` is what the first wrong one said."""
+    """One at a time a server; `wrong` is what the first wrong one said. They are tasks of the session's block."""
 
-    def __init__(self) -> None:
+    def __init__(self, tasks: Tasks) -> None:
+        self._owner = tasks
         self.passed = 0
         self.wrong: HostError | None = None
         self._due: dict[str, float] = {}
@@ -38,13 +40,14 @@ class Canaries:
         if now < self._due.setdefault(endpoint.name, now + FIRST_SECONDS):
             return
         self._due[endpoint.name] = now + EVERY_SECONDS
-        task = asyncio.create_task(self._send(endpoint))
+        task = self._owner.start(self._send(endpoint), f"the canary of {endpoint.name!r}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Wait for those on their way."""
-        await asyncio.gather(*self._tasks)
+        """Wait for those on their way; each has the deadline of its request and of its dump."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def _send(self, endpoint: Endpoint) -> None:
         life, client = endpoint.life, endpoint.client

@@ -51,24 +51,32 @@ class Endpoint:
         self._state: ServerState | None = None
         self._stamp: tuple[int, int] = (0, 0)
         self._alive = False
+        self._welcomed: tuple[int, float] | None = None
 
-    def refresh(self) -> bool:
-        """Read the state file where it changed; True when a new life of the server became ready."""
-        before = self.life if self.ready else None
+    def refresh(self) -> None:
+        """Read the state file where it changed, and look whether the server's process lives."""
         try:
             status = self._paths.state.stat()
         except OSError:
             self._state = None
-            return False
+            return
         stamp = (status.st_mtime_ns, status.st_ino)
         if stamp != self._stamp:
             self._state, self._stamp = records.load(self._paths), stamp
         self._alive = self._state is not None and find(self._state.server) is not None
-        return self.ready and self.life != before
+
+    def welcome(self, client: Client) -> None:
+        """This life of the server was checked, and takes requests through `client`."""
+        self.client, self._welcomed = client, self.life
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the server is ready in a life that was not checked yet, whoever read its record first."""
+        return self.ready and self.life != self._welcomed
 
     def admits(self, tokens: int) -> bool:
         """Whether a record of so many tokens may be sent now."""
-        return not self.alone and self.tokens.admits(tokens)
+        return not self.is_new and not self.alone and self.tokens.admits(tokens)
 
     def begin(self, tokens: int, *, alone: bool) -> None:
         """Count a try in; its tokens are given back by themselves, as soon as the prefill is over."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from concurrent.futures import ThreadPoolExecutor
+import traceback
 from pathlib import Path
 
 import aiohttp
@@ -18,7 +18,7 @@ from remote.extract.assignment import Work
 from remote.extract.attempt import Harvest
 from remote.extract.backlog import Backlog, Task
 from remote.extract.canaries import Canaries
-from remote.extract.client import Client
+from remote.extract.client import AttemptError, Client
 from remote.extract.commit import Committer
 from remote.extract.conditions import CAUSE_BYTES, Conditions, room_bytes
 from remote.extract.endpoint import Budget, Endpoint, endpoints
@@ -33,6 +33,8 @@ from remote.report import Report
 from remote.shared.errors import HostError, RoostError
 from remote.shared.messages.extract import ExtractorState, ExtractorStatus
 from remote.shared.paths import RunPaths, Workdir
+from remote.shared.supervised.tasks import Tasks
+from remote.shared.supervised.threads import Pool
 
 TICK_SECONDS = 0.2
 SWEEP_SECONDS = 5.0
@@ -52,17 +54,29 @@ class Extractor:
         self._dumps: dict[Path, Budget] = {}
         self._leftovers = Leftovers(workdir, paths, opened.nonces | {opened.nonce})
         self._flying: dict[asyncio.Task[None], tuple[Task, str]] = {}
-        self._canaries = Canaries()
         self._ending = False
+        self._lacks_room = False
+        """A record could be sent if a RAM disk had room for its dump."""
         self._unready_since: float | None = None
         self._swept_at = 0.0
 
     async def run(self) -> ExtractorState:
-        """Extract until nothing is open, or until told to stop; raises HostError where it cannot go on."""
+        """Extract until nothing is open, or until told to stop; raises RoostError if it cannot go on."""
         self._changed = asyncio.Event()
         committer = Committer(self._paths.ledger)
-        pool = ThreadPoolExecutor(self._assignment.workers, thread_name_prefix="collector")
-        watch, parity = Watch(), Parity(self._assignment.identity.final)
+        pool = Pool(self._assignment.workers, "collector")
+        parity = Parity(self._assignment.identity.final)
+        try:
+            return await self._session(committer, pool, parity)
+        finally:
+            pool.shutdown(cancel_futures=True)
+            parity.close()
+            self._progress.close()
+            committer.close()
+
+    async def _session(self, committer: Committer, pool: Pool, parity: Parity) -> ExtractorState:
+        """Dispatch until it is over. Tries, look-outs and canaries are tasks of the block: an error in one ends it."""
+        watch = Watch()
         self._harvest = Harvest(
             work=self._work,
             paths=self._paths,
@@ -73,34 +87,20 @@ class Extractor:
             parity=parity,
             band=self._opened.band,
             has_room=lambda size: self._conditions.free_bytes() > size,
-            leaving=lambda: self._ending,
+            leaving=lambda: self._ending or self._judgement.fatal is not None,
         )
         self._judgement = Judgement(self._work, self._paths, self._backlog, committer, self._progress, self._report)
-        background = [asyncio.create_task(watch.run()), asyncio.create_task(self._progress.run())]
-        for task in background:
-            task.add_done_callback(self._background_ended)
         try:
-            await self._dispatch()
+            async with Tasks() as self._tasks:
+                self._canaries = Canaries(self._tasks)
+                self._tasks.start(watch.run(), "the watch for dumps", endless=True)
+                self._tasks.start(self._progress.run(), "the progress file", endless=True)
+                await self._dispatch()
             return await self._leave("stopped" if self._ending else "complete")
-        except RoostError as error:
-            await self._leave("failed", str(error))
-            raise
-        finally:
-            for task in background:
-                task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
-            pool.shutdown()
-            parity.close()
-            committer.close()
-
-    def _background_ended(self, task: asyncio.Task[None]) -> None:
-        """Nothing in the background ends before it is cancelled: what it did for the run is missing from now on."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            what = f"{type(error).__name__}: {error}"
-            self._judgement.end(HostError(f"The extractor cannot go on: {what}.", remedy="`inv extract` resumes."))
-            for trial in self._flying:
-                trial.cancel()
-            self._changed.set()
+        except Exception as error:
+            told = error if isinstance(error, RoostError) else _unforeseen(error)
+            await self._leave("failed", str(told))
+            raise told from error
 
     def stop(self) -> None:
         """Take no further record, and end once what is in flight has finished."""
@@ -114,8 +114,10 @@ class Extractor:
             while not self._is_over():
                 self._changed.clear()
                 self._observe(http)
+                self._lacks_room = False
                 if not self._ending and self._judgement.fatal is None and self._may_send():
                     self._send()
+                self._progress.wait_for_room(self._lacks_room)
                 await self._wait()
             await self._canaries.finish()
             self._find_dumps()
@@ -149,7 +151,8 @@ class Extractor:
         if epoch is not None or self._conditions.wish() == "stop":
             self._ending = True
         for endpoint in self._endpoints:
-            if endpoint.refresh():
+            endpoint.refresh()
+            if endpoint.is_new:
                 self._welcome(endpoint, http)
             self._canaries.send_where_due(endpoint)
         self._hear_canaries()
@@ -170,7 +173,7 @@ class Extractor:
         except RoostError as error:
             self._judgement.end(error)
             return
-        endpoint.client = Client(http, endpoint.state.port, self._assignment.request_timeout_seconds)
+        endpoint.welcome(Client(http, endpoint.state.port, self._assignment.request_timeout_seconds))
         budget = self._dumps.setdefault(endpoint.dump_dir, Budget(0))
         budget.limit = endpoint.high_water_bytes
         self._sweep()
@@ -233,8 +236,7 @@ class Extractor:
             for endpoint in ready
             if self._dumps[endpoint.dump_dir].admits(size) and room_bytes(endpoint.dump_dir) >= size + CAUSE_BYTES
         ]
-        if ready and not free:
-            self._progress.state.backpressure_seconds += TICK_SECONDS
+        self._lacks_room = self._lacks_room or bool(ready and not free)
         return min(free, key=lambda endpoint: endpoint.tokens.used, default=None)
 
     def _start(self, task: Task, endpoint: Endpoint) -> None:
@@ -242,8 +244,9 @@ class Extractor:
         endpoint.begin(len(self._work.tokens(task.position)), alone=task.deaths >= DEATHS_ALONE)
         budget = self._dumps[endpoint.dump_dir]
         budget.take(size)
-        trial = asyncio.create_task(self._try(task, endpoint))
-        self._flying[trial] = (task, self._harvest.rid(task))
+        rid = self._harvest.rid(task)
+        trial = self._tasks.start(self._try(task, endpoint), f"the try {rid}")
+        self._flying[trial] = (task, rid)
 
         def landed(_: asyncio.Task[None]) -> None:
             del self._flying[trial]
@@ -261,6 +264,10 @@ class Extractor:
             await self._judgement.failed(task, endpoint, life, error)
         except RoostError as error:
             self._judgement.end(error)
+        except Exception as error:
+            traceback.print_exc()  # to the run's log
+            what = f"The try met a fault of Roost's own ({type(error).__name__}: {error})."
+            await self._judgement.failed(task, endpoint, life, AttemptError(what))
 
     def _find_dumps(self) -> None:
         """Also where this session had nothing to send: one that was killed may have left a record's dump behind."""
@@ -286,6 +293,13 @@ class Extractor:
             f" {counts.quarantined} quarantined"
         )
         return self._progress.state
+
+
+def _unforeseen(error: Exception) -> HostError:
+    return HostError(
+        f"The extractor cannot go on: {type(error).__name__}: {error}.",
+        remedy="`inv logs --run` shows more; `inv extract` resumes.",
+    )
 
 
 def _gigabytes(size: int) -> str:

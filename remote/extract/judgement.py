@@ -92,14 +92,17 @@ class Judgement:
         self._backlog.retry(task, time.monotonic(), died=True)
 
     def _give_up(self, cause: str) -> None:
-        with Ledger(self._paths.ledger) as ledger:
-            self._progress.state.counts.quarantined -= ledger.forget(self._condemned)
-        self._condemned.clear()
+        """End the run; what it quarantined on the way is open again, if the ledger takes that."""
+        what = f"{self._failures} tries in a row failed, the last one with: {cause}"
+        try:
+            with Ledger(self._paths.ledger) as ledger:
+                self._progress.state.counts.quarantined -= ledger.forget(self._condemned)
+            self._condemned.clear()
+        except HostError as error:
+            left = f"{len(self._condemned)} records that failed on the way stay quarantined: {error.message}"
+            what = f"{what} {left}"
         self.end(
-            HostError(
-                f"{self._failures} tries in a row failed, the last one with: {cause}",
-                remedy="Mend the cause (`inv logs` shows the server's side); then `inv extract` resumes.",
-            )
+            HostError(what, remedy="Mend the cause (`inv logs` shows the server's side); then `inv extract` resumes.")
         )
 
     async def _quarantine(self, task: Task, cause: str) -> None:

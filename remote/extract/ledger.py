@@ -177,7 +177,10 @@ class Ledger:
 
     @contextmanager
     def held_freed(self, records: Iterable[tuple[int, str]]) -> Iterator[list[int]]:
-        """Indices of those of the records that are marked so; nobody changes the ledger while the block lasts."""
+        """Indices of those of the records that are marked so; nobody changes the ledger while the block lasts.
+
+        The extractor waits meanwhile, so the block must be short: rename in it, delete after it.
+        """
         query = "SELECT idx FROM records WHERE state = 'freed' AND idx = ? AND xxh3 = ?"
         with self._transaction():
             yield [index for record in records for (index,) in self._db.execute(query, record)]
@@ -216,6 +219,11 @@ class Ledger:
         return {nonce for (nonce,) in self._db.execute("SELECT nonce FROM sessions")}
 
     def _failed(self, error: OSError | sqlite3.DatabaseError) -> HostError:
+        if _is_busy(error):
+            return HostError(
+                f"The ledger {self._path} was in use by another command for {_BUSY_SECONDS:.0f} s.",
+                remedy="Try again. If it stays so, a command hangs: `inv status` and `ps` on the host show which.",
+            )
         if _is_of_the_disk(error):
             reason = error.strerror if isinstance(error, OSError) else error
             return HostError(
@@ -298,8 +306,13 @@ def _opened_to_read(path: Path) -> sqlite3.Connection | None:
 
 
 def _is_of_the_disk(error: Exception) -> bool:
-    """Whether the disk is at fault, and not what the file holds."""
-    return isinstance(error, OSError | sqlite3.OperationalError)
+    """Whether the disk is at fault, and neither what the file holds nor another command that has it open."""
+    return isinstance(error, OSError | sqlite3.OperationalError) and not _is_busy(error)
+
+
+def _is_busy(error: Exception) -> bool:
+    """Whether another connection kept the file for longer than `_BUSY_SECONDS` (SQLITE_BUSY, SQLITE_LOCKED)."""
+    return isinstance(error, sqlite3.OperationalError) and "is locked" in str(error)
 
 
 def _values(row: Row, now: float) -> tuple[object, ...]:

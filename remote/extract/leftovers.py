@@ -50,5 +50,13 @@ class Leftovers:
 
     def _prefixes(self) -> set[str]:
         """Of this very run, and of those that have no extractor."""
-        runs = [RunPaths(path) for path in self._workdir.runs.iterdir()]
-        return {nonce_prefix(run) for run in [self._paths, *(run for run in runs if not is_locked(run))]}
+        runs = [self._workdir.run(name) for name in self._workdir.run_names()]
+        return {nonce_prefix(run) for run in [self._paths, *(run for run in runs if _lies_still(run))]}
+
+
+def _lies_still(run: RunPaths) -> bool:
+    """Whether no extractor is at work on the run; where this cannot be told, its dumps are left alone."""
+    try:
+        return not is_locked(run)
+    except OSError:
+        return False

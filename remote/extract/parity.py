@@ -7,7 +7,6 @@ own and torch is imported there. What is measured, and what it cannot see, is in
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from remote.shared.errors import RecordError
 from remote.shared.messages.server import FinalNorm
+from remote.shared.supervised.threads import Pool
 
 if TYPE_CHECKING:
     from remote.parity.head import Head
@@ -33,7 +33,7 @@ class Parity:
     def __init__(self, final: FinalNorm) -> None:
         self._final = final
         self._heads: dict[Path, Head] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="parity")
+        self._thread = Pool(1, "parity")
 
     async def check(self, shard: Path, tokens: NDArray[np.int32], meta: dict[str, Any], model: Path) -> dict[str, Any]:
         """Compare a shard's final slot with `meta`, the server's answer; returns the measured numbers for the ledger.
@@ -44,8 +44,8 @@ class Parity:
         return await loop.run_in_executor(self._thread, self._check, shard, tokens, meta, model)
 
     def close(self) -> None:
-        """End the thread after what it is at."""
-        self._thread.shutdown()
+        """End the thread; a comparison that nobody waits for any more is not begun."""
+        self._thread.shutdown(cancel_futures=True)
 
     def _check(self, shard: Path, tokens: NDArray[np.int32], meta: dict[str, Any], model: Path) -> dict[str, Any]:
         from safetensors import safe_open

@@ -20,6 +20,7 @@ from remote.shared.files import write_whole
 from remote.shared.messages.extract import Counts, ExtractorState, ExtractorStatus
 from remote.shared.paths import RunPaths
 from remote.shared.processes import reference
+from remote.shared.supervised.threads import Pool
 
 WRITE_SECONDS = 1.0
 RATE_SECONDS = 60.0
@@ -48,7 +49,9 @@ class Progress:
         self._path = path
         self._recent: deque[tuple[float, int]] = deque()
         self._since = time.monotonic()
+        self._waits_since: float | None = None
         self._writing = asyncio.Lock()
+        self._thread = Pool(1, "state")
 
     def finished(self, row: Row) -> None:
         """Count a record whose row is durable."""
@@ -67,14 +70,21 @@ class Progress:
             self.state.parity_excess = max(self.state.parity_excess, float(row.parity["excess"]))
         self._recent.append((time.monotonic(), row.rows))
 
+    def wait_for_room(self, waits: bool) -> None:
+        """Count, by the clock, the time for which records wait for room in the RAM disk."""
+        now = time.monotonic()
+        if self._waits_since is not None:
+            self.state.backpressure_seconds += now - self._waits_since
+        self._waits_since = now if waits else None
+
     def say(self, status: ExtractorStatus, cause: str = "") -> bool:
-        """Set the status; True where it is news."""
+        """Set the status; returns whether it is news."""
         news = (status, cause) != (self.state.status, self.state.cause)
         self.state.status, self.state.cause = status, cause
         return news
 
     async def run(self) -> None:
-        """Write the file until cancelled; where the disk takes nothing now, it may the next time."""
+        """Write the file until cancelled; a write that fails (a full disk) is tried again with the next one."""
         while True:
             with contextlib.suppress(OSError):
                 await self.write()
@@ -86,7 +96,11 @@ class Progress:
             self.state.tokens_per_second = self._rate(time.monotonic())
             self.state.updated_at = time.time()
             content = self.state.model_dump_json(indent=1).encode()
-            await asyncio.get_running_loop().run_in_executor(None, write_whole, self._path, content)
+            await asyncio.get_running_loop().run_in_executor(self._thread, write_whole, self._path, content)
+
+    def close(self) -> None:
+        """End the writing thread."""
+        self._thread.shutdown(cancel_futures=True)
 
     def _rate(self, now: float) -> float:
         while self._recent and self._recent[0][0] < now - RATE_SECONDS:

@@ -29,9 +29,10 @@ def held_bytes(directories: Iterable[Path]) -> int:
 
 
 def wait_seconds(directories: Iterable[Path]) -> float:
-    """Seconds that forward passes waited for capture, over all its processes that left a status."""
+    """Seconds that forward passes waited for capture, of the rank that waited longest: ranks wait at the same time."""
     statuses = (_status(path) for directory in directories for path in directory.glob(".capture-*.json"))
-    return sum(found.directory_wait_seconds + found.ring_wait_seconds for found in statuses if found is not None)
+    waits = (found.directory_wait_seconds + found.ring_wait_seconds for found in statuses if found is not None)
+    return max(waits, default=0.0)
 
 
 def _status(path: Path) -> CaptureStatus | None:

@@ -6,9 +6,11 @@ Runs on the host, called by the laptop at any time, whether or not an extractor 
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from remote.context import Context
 from remote.extract import epochs
@@ -17,7 +19,7 @@ from remote.extract.lock import is_locked
 from remote.extract.progress import read_state
 from remote.extract.ramdisk import dump_dirs, held_bytes, wait_seconds
 from remote.shared.errors import UsageError
-from remote.shared.files import write_whole
+from remote.shared.files import ASIDE, write_whole
 from remote.shared.messages.extract import (
     Control,
     ControlRequest,
@@ -123,14 +125,16 @@ def reopen(request: ReopenRequest, context: Context) -> ReopenResult:
 def freed(request: FreedRequest, context: Context) -> IndicesResult:
     """The verb `freed`: these records were delivered; marked so, and their shards deleted.
 
-    The mark goes before the shard: ended in between, the next session deletes a shard without a `done` row.
+    The mark goes before the shard: ended in between, the next session deletes a shard without a `done` row. The
+    ledger is held while shards are renamed, and no longer while they are deleted: that takes seconds for a large one.
     """
     paths = _known(context, request.run)
     records = [(record.index, record.xxh3) for record in request.records]
     with Ledger(paths.ledger) as ledger:
         marked = ledger.free(records)
         with ledger.held_freed(records) as delivered:
-            return IndicesResult(records=marked, freed_bytes=_delete_shards(paths, delivered))
+            aside = [gone for index in delivered for gone in _set_aside(paths, index)]
+    return IndicesResult(records=marked, freed_bytes=sum(map(_delete, aside)))
 
 
 def control(request: ControlRequest, context: Context) -> RunStatus:
@@ -153,8 +157,7 @@ def _known(context: Context, run: str) -> RunPaths:
 
 
 def _runs(context: Context) -> Iterator[str]:
-    if context.workdir.runs.is_dir():
-        yield from (path.name for path in context.workdir.runs.iterdir() if path.is_dir())
+    yield from context.workdir.run_names()
 
 
 def _newest_run(context: Context) -> str | None:
@@ -207,14 +210,31 @@ def _batches(paths: RunPaths, request: ShardsRequest) -> Iterator[ShardBatch]:
 
 
 def _delete_shards(paths: RunPaths, indices: Iterable[int]) -> int:
-    freed = 0
-    for index in indices:
-        plain = paths.shard(index)
-        for shard in (plain, plain.with_name(plain.name + COMPRESSED_SUFFIX)):
-            try:
-                size = shard.stat().st_size
-                shard.unlink()
-            except FileNotFoundError:
-                continue
-            freed += size
-    return freed
+    return sum(_delete(shard) for index in indices for shard in _forms(paths, index))
+
+
+def _forms(paths: RunPaths, index: int) -> tuple[Path, Path]:
+    """Where a record's shard may lie: plain, and compressed."""
+    plain = paths.shard(index)
+    return plain, plain.with_name(plain.name + COMPRESSED_SUFFIX)
+
+
+def _set_aside(paths: RunPaths, index: int) -> Iterator[Path]:
+    """Give the record's shards names that the next session deletes; yields what is there."""
+    for shard in _forms(paths, index):
+        aside = shard.with_name(f"{ASIDE}freed-{secrets.token_hex(4)}-{shard.name}")
+        try:
+            shard.rename(aside)
+        except FileNotFoundError:
+            continue
+        yield aside
+
+
+def _delete(path: Path) -> int:
+    """Delete a file; returns the bytes that it held, 0 where it is gone already."""
+    try:
+        size = path.stat().st_size
+        path.unlink()
+    except FileNotFoundError:
+        return 0
+    return size

@@ -26,9 +26,14 @@ COMPRESSED_SUFFIX = ".rz"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+def is_safe_name(name: str) -> bool:
+    """Whether `name` can be one path component everywhere."""
+    return _NAME.fullmatch(name) is not None
+
+
 def safe_name(name: str, what: str) -> str:
     """Return `name` if it can be one path component everywhere; raise UsageError naming `what` if not."""
-    if not _NAME.fullmatch(name):
+    if not is_safe_name(name):
         raise UsageError(
             f"{what} {name!r} cannot be used as a folder name.",
             remedy="Use letters, digits, '.', '_' and '-', starting with a letter or a digit.",
@@ -63,6 +68,12 @@ class Workdir:
 
     def run(self, name: str) -> RunPaths:
         return RunPaths(self.runs / safe_name(name, "run name"))
+
+    def run_names(self) -> list[str]:
+        """Names of the runs that have a folder here, sorted; what else lies in `runs/` is nobody's run."""
+        if not self.runs.is_dir():
+            return []
+        return sorted(path.name for path in self.runs.iterdir() if path.is_dir() and is_safe_name(path.name))
 
 
 @dataclass(frozen=True)

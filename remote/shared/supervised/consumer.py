@@ -21,12 +21,21 @@ class Consumer(Generic[T]):
     """Calls `take` with batches of what was handed in, on a thread of its own.
 
     `take`'s first exception ends the consumer: what is queued is dropped, `error` has the exception, and `put` and
-    `close` raise it. A batch has `most` items at most, and waits `seconds` for others to join its first one.
+    `close` raise it. A batch has `most` items at most, and waits `seconds` for others to join its first one. `at_end`
+    is called on the same thread, however it ends.
     """
 
     def __init__(
-        self, take: Callable[[list[T]], None], name: str, *, most: int, seconds: float = 0.0, queued: int = 0
+        self,
+        take: Callable[[list[T]], None],
+        name: str,
+        *,
+        most: int,
+        seconds: float = 0.0,
+        queued: int = 0,
+        at_end: Callable[[], None] | None = None,
     ) -> None:
+        self._at_end = at_end
         self._take, self._name, self._most, self._seconds = take, name, most, seconds
         self._queue: queue.Queue[T | None] = queue.Queue(queued)
         self._taking_since: float | None = None
@@ -62,9 +71,19 @@ class Consumer(Generic[T]):
     def _refuse_stall(self) -> None:
         since = self._taking_since
         if since is not None and time.monotonic() - since > STALL_SECONDS:
-            raise DeadlineError(f"{self._name} has not finished a batch for {STALL_SECONDS:.0f} s")
+            raise DeadlineError(
+                f"{self._name} has not finished a batch for {STALL_SECONDS:.0f} s.",
+                remedy="A disk or a network file system hangs: `dmesg` says more.",
+            )
 
     def _run(self) -> None:
+        try:
+            self._take_all()
+        finally:
+            if self._at_end is not None:
+                self._at_end()
+
+    def _take_all(self) -> None:
         last = False
         while not last:
             batch, last = take_batch(self._queue, self._most, self._seconds)

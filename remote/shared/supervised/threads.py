@@ -11,6 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from remote.shared.errors import HostError
 from remote.shared.supervised import ATTENTION_SECONDS, ENDING_SECONDS
 
 T = TypeVar("T")
@@ -18,8 +19,10 @@ Item = TypeVar("Item")
 P = ParamSpec("P")
 
 
-class DeadlineError(TimeoutError):
+class DeadlineError(HostError, TimeoutError):
     """Work did not end within the time that its owner gave it."""
+
+    kind = "deadline"
 
 
 class Thread:
@@ -42,7 +45,7 @@ class Thread:
         """Wait for the thread's end; raises what ended it, and DeadlineError where it goes on."""
         self._thread.join(seconds)
         if self._thread.is_alive():
-            raise DeadlineError(f"{self.name} did not end within {seconds:g} s")
+            raise DeadlineError(f"{self.name} did not end within {seconds:g} s.")
         if self.error is not None:
             raise self.error
 
