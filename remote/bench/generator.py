@@ -37,8 +37,10 @@ class Run(NamedTuple):
     answers: Answers
 
 
-def run_all(runs: list[list[str]], deadline: float, on_run: Callable[[int], None]) -> list[Run]:
+def run_all(runs: list[list[str]], key: str, deadline: float, on_run: Callable[[int], None]) -> list[Run]:
     """Return one `Run` for each argument list, in order; `on_run` is told how many are done.
+
+    `key` is the server's API key: it travels in the generator's environment, never in an argument.
 
     Raises HostError if the generator is missing, fails or takes longer than `deadline` seconds.
     """
@@ -53,7 +55,7 @@ def run_all(runs: list[list[str]], deadline: float, on_run: Callable[[int], None
                 stdin=subprocess.PIPE,
                 stdout=words,
                 stderr=words,
-                env={**os.environ, "HF_HUB_OFFLINE": "1"},
+                env={**os.environ, "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": key},
                 start_new_session=True,
             )
         try:

@@ -19,6 +19,7 @@ from remote.bench.condition import conditions, driver, slowed, strangers
 from remote.bench.generator import run_all
 from remote.context import Context
 from remote.model_config import find_number
+from remote.servers.lifecycle import key
 from remote.servers.lifecycle.records import load, report
 from remote.servers.lifecycle.redact import redacted
 from remote.shared.errors import HostError
@@ -56,7 +57,8 @@ def bench(request: BenchRequest, context: Context) -> BenchResult:
         # A GPU that was slowed down under load may be well again at the end.
         disturbed.update(dict.fromkeys([*strangers(state), *slowed(conditions())]))
 
-    done = run_all(runs, request.deadline_seconds, on_run)
+    secret = key.bare(context.workdir.server(state.name))
+    done = run_all(runs, secret, request.deadline_seconds, on_run)
     _check_answers(wanted, [run.answers for run in done])
     after = conditions()
     return BenchResult(

@@ -6,6 +6,7 @@ Runs on the host inside the extractor's event loop; talks to this host's servers
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +48,12 @@ class Answer:
 class Client:
     """Sends prefills to one server."""
 
-    def __init__(self, session: aiohttp.ClientSession, port: int, timeout_seconds: float) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, port: int, headers: Mapping[str, str], timeout_seconds: float
+    ) -> None:
         self._session = session
         self._url = f"http://127.0.0.1:{port}"
+        self._headers = {"Content-Type": "application/json", **headers}
         self._timeout = timeout_seconds
 
     async def prefill(self, rid: str, tokens: NDArray[np.int32], *, logprobs: bool) -> Answer:
@@ -83,8 +87,7 @@ class Client:
             return
 
     async def _post(self, path: str, body: dict[str, Any], most: int) -> tuple[int, bytes]:
-        headers = {"Content-Type": "application/json"}
-        async with self._session.post(self._url + path, data=orjson.dumps(body), headers=headers) as response:
+        async with self._session.post(self._url + path, data=orjson.dumps(body), headers=self._headers) as response:
             answer = bytearray()
             async for chunk in response.content.iter_any():
                 answer += chunk
@@ -96,6 +99,8 @@ class Client:
 def _understand(status: int, body: bytes, rows: int) -> Answer:
     if status == 503:
         raise ServerGoneError(f"The server is not ready: {_excerpt(body)}")
+    if status in (401, 403):
+        raise ServerGoneError("The server refused the key of its last known start: it may just have been restarted.")
     if status != 200:
         _raise(status, _excerpt(body))
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote.extract.client import Client
-from remote.servers.lifecycle import records
+from remote.servers.lifecycle import key, records
 from remote.shared.errors import HostError
 from remote.shared.messages.extract import Assignment
 from remote.shared.messages.server import CaptureState, ServerState
@@ -116,6 +116,11 @@ class Endpoint:
                 remedy="Start it in a mode that extracts: `inv serve --mode extract`.",
             )
         return self.state.capture
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request to this life of the server carries; raises HostError if its key cannot be read."""
+        return key.headers(self._paths)
 
     @property
     def dump_dir(self) -> Path:

@@ -167,13 +167,14 @@ class Extractor:
     def _welcome(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> None:
         """A server became ready: is its capture the run's?"""
         try:
-            _ = endpoint.capture
+            _, headers = endpoint.capture, endpoint.headers
             with Ledger(self._paths.ledger) as ledger:
                 check_server(ledger, self._assignment.run, self._assignment.identity, endpoint.state)
         except RoostError as error:
             self._judgement.end(error)
             return
-        endpoint.welcome(Client(http, endpoint.state.port, self._assignment.request_timeout_seconds))
+        client = Client(http, endpoint.state.port, headers, self._assignment.request_timeout_seconds)
+        endpoint.welcome(client)
         budget = self._dumps.setdefault(endpoint.dump_dir, Budget(0))
         budget.limit = endpoint.high_water_bytes
         self._sweep()

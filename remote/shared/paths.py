@@ -95,6 +95,16 @@ class ServerPaths:
         return self.logs / "current"
 
     @property
+    def config(self) -> Path:
+        """The `--config` file of the running start: what SGLang is told and no process list may show."""
+        return self.root / "sglang.yaml"
+
+    @property
+    def authorization(self) -> Path:
+        """The HTTP header line that the running start wants of every request; `curl -H @FILE` reads it."""
+        return self.root / "authorization"
+
+    @property
     def supervisor_log(self) -> Path:
         """What the supervisor itself had to say, start after start."""
         return self.root / "supervisor.log"

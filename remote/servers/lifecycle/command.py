@@ -30,6 +30,8 @@ _OWNED = {
     "--model": "model",
     "--host": "nothing: servers listen on 127.0.0.1 alone",
     "--port": "port",
+    "--api-key": "nothing: every start has a key of its own",
+    "--admin-api-key": "nothing: every start has a key of its own",
     "--tp-size": "tp",
     "--tp": "tp",
     "--tensor-parallel-size": "tp",
@@ -48,6 +50,9 @@ class Launch:
     added_env: dict[str, str]
     """On top of the verb's own environment."""
     removed_env: list[str] = field(default_factory=list)
+    config: dict[str, object] = field(default_factory=dict)
+    """What the operator's own `--config` file holds; it joins the key in the start's file."""
+    closes_admin: bool = False
     sglang: str = ""
     capture: CaptureState | None = None
 
@@ -78,9 +83,12 @@ def plan_launch(spec: ServerSpec, context: Context, cwd: Path) -> Launch:
         env=env,
         cwd=cwd,
     )
-    argv = [sys.executable, "-m", LAUNCH_MODULE, *checked.flags]
+    _refuse_keyless(checked)
+    given, flags = _split_config(checked.flags)
+    own = context.workdir.server(spec.name).config
+    argv = [sys.executable, "-m", LAUNCH_MODULE, "--config", str(own), *flags]
     if spec.capture is None or way is None:
-        return Launch(spec, argv, env, list(CAPTURE_VARIABLES), installation.version)
+        return Launch(spec, argv, env, list(CAPTURE_VARIABLES), config=given, sglang=installation.version)
     _refuse_wrong_capture(checked, config, env)
     state = CaptureState(
         attach=way,
@@ -90,7 +98,15 @@ def plan_launch(spec: ServerSpec, context: Context, cwd: Path) -> Launch:
         final=spec.capture.final,
         dump_dir=spec.capture.dump_dir,
     )
-    return Launch(spec, argv, env | capture_environment(spec.capture), [], installation.version, state)
+    return Launch(
+        spec,
+        argv,
+        env | capture_environment(spec.capture),
+        config=given,
+        closes_admin="admin_api_key" in checked.values,
+        sglang=installation.version,
+        capture=state,
+    )
 
 
 def _arguments(spec: ServerSpec) -> list[str]:
@@ -109,6 +125,29 @@ def _refuse_owned_flags(spec: ServerSpec) -> None:
         name = flag.partition("=")[0].replace("_", "-")
         if name in _OWNED:
             raise UsageError(f"`flags` holds {name}, which Roost sets itself.", remedy=f"Use: {_OWNED[name]}.")
+
+
+def _refuse_keyless(checked: CheckedFlags) -> None:
+    """SGLang's several tokenizer workers take no API key."""
+    if checked.values.get("tokenizer_worker_num", 1) not in (None, 1):
+        raise UsageError(
+            "SGLang takes no API key with --tokenizer-worker-num above 1, so any user of the host could change it.",
+            remedy="Remove that flag.",
+        )
+
+
+def _split_config(flags: list[str]) -> tuple[dict[str, object], list[str]]:
+    """What the operator's `--config` file holds, and the flags without it: SGLang reads one file, the start's own."""
+    if "--config" not in flags:
+        return {}, flags
+    import yaml
+
+    at = flags.index("--config")
+    content = yaml.safe_load(Path(flags[at + 1]).read_text()) or {}
+    for name in content:
+        if f"--{name}".replace("_", "-") in ("--api-key", "--admin-api-key"):
+            raise UsageError(f"{flags[at + 1]} holds {name}, which Roost sets itself.", remedy="Remove it there.")
+    return content, [*flags[:at], *flags[at + 2 :]]
 
 
 def _refuse_wrong_capture(checked: CheckedFlags, config: Mapping[str, object], env: Mapping[str, str]) -> None:

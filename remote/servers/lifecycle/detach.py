@@ -24,10 +24,10 @@ from remote.shared.paths import ServerPaths
 TAKEOVER_SECONDS = 60.0
 
 
-def start_supervisor(state: ServerState, environ: dict[str, str], context: Context) -> None:
+def start_supervisor(state: ServerState, order: SuperviseRequest, context: Context) -> None:
     """Start the supervisor and return once it has taken over `state.json`; raises HostError where it cannot.
 
-    The request, with the server's environment, goes through a pipe: secrets touch no file and no command line.
+    `order` holds the server's environment and goes through a pipe: secrets touch no file and no command line.
     """
     paths = context.workdir.server(state.name)
     make_directory(paths.root)
@@ -35,7 +35,7 @@ def start_supervisor(state: ServerState, environ: dict[str, str], context: Conte
         verb="supervise",
         workdir=str(context.workdir.root),
         operator=context.operator,
-        request=SuperviseRequest(name=state.name, env=environ).model_dump(),
+        request=order.model_dump(),
     )
     log = os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from remote.servers.housekeeping import dump
-from remote.servers.lifecycle import ending, logfile
+from remote.servers.lifecycle import ending, key, logfile
 from remote.servers.lifecycle.causes import End, explain, oom_kills
 from remote.servers.lifecycle.peers import TOKEN, Link
 from remote.servers.lifecycle.records import Record
@@ -23,8 +23,11 @@ from remote.servers.probing.holders import port_holders
 from remote.servers.probing.ranks import RankWatch
 from remote.servers.probing.ready import Readiness
 from remote.shared.errors import HostError, RoostError
-from remote.shared.messages.server import ProcessRef
+from remote.shared.messages.server import ProcessRef, SuperviseRequest
 from remote.shared.processes import members, session_leader
+
+MASK_SECONDS = 0.25
+"""How long a key that SGLang printed may stand in the log, which only its owner can read."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +44,30 @@ class Verdict:
 class Life:
     """The server of `record`, once; `stop` is set when a person wants it to end."""
 
-    def __init__(self, record: Record, environ: dict[str, str], stop: asyncio.Event) -> None:
+    def __init__(self, record: Record, order: SuperviseRequest, stop: asyncio.Event) -> None:
         self._record = record
-        self._environ = environ
+        self._order = order
         self._stop = stop
         self._spec = record.state.spec
         self._link: Link | None = None
 
     async def run(self) -> None:
         """Start, await ready, await the end; the record then says `stopped` or `failed`, with the cause."""
+        try:
+            secrets = key.issue(self._record.paths, self._order.config, closes_admin=self._order.closes_admin)
+        except OSError as error:
+            self._record.change(status="failed", ended_at=time.time(), cause=f"Its key could not be written: {error}")
+            return
+        mask = key.Mask(Path(self._record.state.log), secrets)
+        masking = asyncio.create_task(_keep_masked(mask))
+        try:
+            await self._live(mask)
+        finally:
+            masking.cancel()
+            mask.apply()
+            key.withdraw(self._record.paths)
+
+    async def _live(self, mask: key.Mask) -> None:
         killed_before = oom_kills()
         try:
             await self._open_link()
@@ -60,6 +78,7 @@ class Life:
             return
         self._record.change(server=session_leader(process.pid), started_at=time.time())
         verdict = await self._until_end(process)
+        mask.apply()  # the cause quotes the log
         if verdict.crashed:
             kills = oom_kills() - killed_before
             end = End(process.returncode, self._record.state.command, kills, verdict.cause, self._spec.gpus)
@@ -79,7 +98,7 @@ class Life:
                 stdout=log,
                 stderr=log,
                 cwd=self._record.paths.root,
-                env=self._environ,
+                env=self._order.env,
                 start_new_session=True,
             )
         finally:
@@ -87,7 +106,8 @@ class Life:
 
     async def _until_end(self, process: asyncio.subprocess.Process) -> Verdict:
         """Await ready and then the end: the first thing that says so, in this order where several do."""
-        readiness = Readiness(self._spec.port, self._record.state.capture)
+        headers = key.headers(self._record.paths)
+        readiness = Readiness(self._spec.port, headers, self._record.state.capture)
         ready = asyncio.create_task(self._ready(readiness))
         ends = [
             asyncio.create_task(end)
@@ -171,7 +191,7 @@ class Life:
 
     async def _open_link(self) -> None:
         if self._spec.nodes:
-            self._link = Link(self._spec, self._environ.get(TOKEN, ""))
+            self._link = Link(self._spec, self._order.env.get(TOKEN, ""))
             await self._link.open()
 
     async def _close_link(self, cause: str, *, stopped: bool = False) -> None:
@@ -182,6 +202,12 @@ class Life:
 async def _exited(process: asyncio.subprocess.Process) -> Verdict:
     await process.wait()
     return Verdict(crashed=True)
+
+
+async def _keep_masked(mask: key.Mask) -> None:
+    while True:
+        await asyncio.sleep(MASK_SECONDS)
+        mask.apply()
 
 
 async def _rank_died(leader: int) -> Verdict:

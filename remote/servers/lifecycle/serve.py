@@ -24,7 +24,7 @@ from remote.servers.lifecycle.redact import redacted, redacted_spec
 from remote.servers.lifecycle.stopping import stop_server
 from remote.servers.probing.preflight import check_host, check_neighbours, check_together
 from remote.shared.errors import HostError
-from remote.shared.messages.server import PlannedStart, ServeRequest, ServeResult, ServerState
+from remote.shared.messages.server import PlannedStart, ServeRequest, ServeResult, ServerState, SuperviseRequest
 from remote.shared.processes import MARK, find
 
 ENDING_SECONDS = 2 * KILL_SECONDS
@@ -142,13 +142,20 @@ def _start(order: Order, context: Context) -> None:
         log=str(logfile.log_path(paths, spec, start)),
         start=start,
         mark=mark,
+        authorization=str(paths.authorization),
         capture=launch.capture,
         sglang=launch.sglang,
         spec=redacted_spec(spec),
         started_at=time.time(),
     )
     records.save(paths, state)
-    start_supervisor(state, {**launch.environ(), MARK: mark}, context)
+    order_of_start = SuperviseRequest(
+        name=spec.name,
+        env={**launch.environ(), MARK: mark},
+        config=launch.config,
+        closes_admin=launch.closes_admin,
+    )
+    start_supervisor(state, order_of_start, context)
 
 
 def _planned(order: Order, context: Context) -> PlannedStart:

@@ -41,7 +41,7 @@ def supervise(request: SuperviseRequest, context: Context) -> ServerState:
     state = records.load(paths)
     if state is None or state.status != "starting":
         raise HostError(f"There is no server {request.name!r} to start; `serve` writes its record first.")
-    supervisor = Supervisor(paths, state, request.env)
+    supervisor = Supervisor(paths, state, request)
     try:
         asyncio.run(supervisor.run())
     except BaseException as error:
@@ -54,10 +54,10 @@ def supervise(request: SuperviseRequest, context: Context) -> ServerState:
 class Supervisor:
     """One server's lives, start after start."""
 
-    def __init__(self, paths: ServerPaths, state: ServerState, environ: dict[str, str]) -> None:
+    def __init__(self, paths: ServerPaths, state: ServerState, order: SuperviseRequest) -> None:
         self.record = Record(paths, state)
         self.stop = asyncio.Event()
-        self._environ = environ
+        self._order = order
         self._failures = 0
 
     async def run(self) -> None:
@@ -69,9 +69,9 @@ class Supervisor:
         reaper = asyncio.create_task(_reap_orphans(self.record))
         try:
             self.record.change(supervisor=reference(os.getpid()))
-            await Life(self.record, self._environ, self.stop).run()
+            await Life(self.record, self._order, self.stop).run()
             while self.record.state.status == "failed" and await self._waits_for_restart():
-                await Life(self.record, self._environ, self.stop).run()
+                await Life(self.record, self._order, self.stop).run()
         finally:
             reaper.cancel()
 

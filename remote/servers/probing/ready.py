@@ -26,25 +26,46 @@ RETRY_SECONDS = 0.5
 class Readiness:
     """Awaits one server; `seen` is a sentence on how far it has come, for the deadline's error."""
 
-    def __init__(self, port: int, capture: CaptureState | None) -> None:
+    def __init__(self, port: int, headers: dict[str, str], capture: CaptureState | None) -> None:
         self._port = port
         self._url = f"http://127.0.0.1:{port}"
+        self._headers = headers
         self._capture = capture
         self._silent = self.seen = f"port {port} does not answer yet"
 
     async def wait(self) -> str:
         """Return once the server is ready, with a sentence on its canary ("" without capture).
 
-        Raises HostError where its capture is wrong, and does not end otherwise.
+        Raises HostError if it answers without its key or its capture is wrong, and does not end otherwise.
         """
         timeout = aiohttp.ClientTimeout(total=GENERATION_SECONDS)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
-            while not (await self._connects() and await self._generates(session)):
+        async with aiohttp.ClientSession(timeout=timeout, headers=self._headers, trust_env=False) as session:
+            while not (await self._connects() and await self._is_closed(timeout) and await self._generates(session)):
                 await asyncio.sleep(RETRY_SECONDS)
             if self._capture is None:
                 return ""
             self.seen = "it generates, and its capture is not proven yet"
             return await capture_canary(lambda tokens, rid: self._canary(session, tokens, rid), self._capture)
+
+    async def _is_closed(self, timeout: aiohttp.ClientTimeout) -> bool:
+        """Whether a generation without the key is refused: other users of the host can reach this port.
+
+        Raises HostError if it is answered.
+        """
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout, trust_env=False) as stranger,
+                stranger.post(f"{self._url}/generate", json=_body(PROBE_TOKENS)) as response,
+            ):
+                status = response.status
+        except (aiohttp.ClientError, asyncio.TimeoutError):
+            return False
+        if status == 200:
+            raise HostError(
+                "The server answers requests that carry no key, so any user of this host could change it.",
+                remedy="Its log says why it took no key (inv logs).",
+            )
+        return status in (401, 403)
 
     async def _connects(self) -> bool:
         try:
@@ -73,12 +94,7 @@ class Readiness:
         return True
 
     async def _generate(self, session: aiohttp.ClientSession, tokens: list[int], rid: str | None) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "input_ids": tokens,
-            "sampling_params": {"max_new_tokens": 1, "temperature": 0, "ignore_eos": True},
-        }
-        if rid is not None:
-            body["rid"] = rid
+        body = _body(tokens) | ({} if rid is None else {"rid": rid})
         async with session.post(f"{self._url}/generate", json=body) as response:
             text = await response.text()
             if response.status != 200:
@@ -91,3 +107,10 @@ class Readiness:
             await self._generate(session, tokens, rid)
         except (aiohttp.ClientError, asyncio.TimeoutError, ValueError) as error:
             raise HostError(f"The canary's generation failed: {error or 'no answer'}.") from error
+
+
+def _body(tokens: list[int]) -> dict[str, Any]:
+    return {
+        "input_ids": tokens,
+        "sampling_params": {"max_new_tokens": 1, "temperature": 0, "ignore_eos": True},
+    }

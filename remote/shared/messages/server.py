@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -100,6 +100,8 @@ class ServerState(Message):
     """What every process of this start carries as `ROOST_SERVER` in its environment."""
     supervisor: ProcessRef | None = None
     server: ProcessRef | None = None
+    authorization: str = ""
+    """The file with the HTTP header that every request must carry; readable by the server's user alone."""
     capture: CaptureState | None = None
     sglang: str = ""
     canary: str = ""
@@ -266,3 +268,7 @@ class SuperviseRequest(Message):
     name: str
     env: dict[str, str]
     """The server's whole environment, secrets included: it travels through a pipe and is written nowhere."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """What the operator's own `--config` file holds."""
+    closes_admin: bool = False
+    """Nobody may use the endpoints that change a running server."""

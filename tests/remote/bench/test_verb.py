@@ -77,5 +77,5 @@ def test_a_context_that_holds_no_length_leaves_nothing_to_measure(context: Conte
 def test_a_load_generator_that_takes_too_long_is_ended() -> None:
     begun = time.monotonic()
     with pytest.raises(HostError, match=r"did not end within 0 s \(0 runs were done\)"):
-        run_all([["--num-prompts", "1"]], 0.1, lambda done: None)
+        run_all([["--num-prompts", "1"]], "", 0.1, lambda done: None)
     assert time.monotonic() - begun < 10

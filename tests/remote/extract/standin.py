@@ -22,7 +22,7 @@ from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from remote.servers.lifecycle import records
+from remote.servers.lifecycle import key, records
 from remote.shared.messages.extract import longest_record
 from remote.shared.messages.server import CaptureSpec, CaptureState, ServerSpec, ServerState
 from remote.shared.paths import Workdir
@@ -139,9 +139,12 @@ class StandIn:
         self.config = config
         self.seen: dict[str, int] = {}
         self.aborted: list[str] = []
+        self.key = ""
 
     async def generate(self, request: web.Request) -> web.Response:
         """`POST /generate`."""
+        if dict(request.headers).get(key.HEADER) != self.key:
+            return web.json_response({"error": "Unauthorized"}, status=401)
         body = json.loads(await request.read())
         tokens, rid = body["input_ids"], body["rid"]
         if len(tokens) > longest_record(self.config.context):
@@ -230,7 +233,7 @@ class StandIn:
         folder = Path(self.config.dump_dir)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".roost").touch()
-        save_state(self.config)
+        self.key = save_state(self.config)
         return web.Response()
 
     def application(self) -> web.Application:
@@ -273,8 +276,8 @@ def _normed(rows: np.ndarray, config: Config) -> np.ndarray:
     return np.asarray(rows * scale * _head(config)["model.norm.weight"], np.float32)
 
 
-def save_state(config: Config, status: str = "ready") -> None:
-    """Write `servers/<name>/state.json` as the supervisor does, for this process."""
+def save_state(config: Config, status: str = "ready") -> str:
+    """Write `servers/<name>/` as the supervisor does, for this process; returns the header that requests must have."""
     ref = reference(os.getpid())
     spec = CaptureSpec(layers=config.boundaries[:-1], dump_dir=config.dump_dir, high_water_bytes=config.high_water)
     state = ServerState(
@@ -300,7 +303,10 @@ def save_state(config: Config, status: str = "ready") -> None:
         spec=ServerSpec(model="standin", capture=spec),
         started_at=time.time(),
     )
-    records.save(Workdir(Path(config.workdir)).server(config.name), state)
+    paths = Workdir(Path(config.workdir)).server(config.name)
+    key.issue(paths, {}, closes_admin=True)
+    records.save(paths, state)
+    return key.headers(paths)[key.HEADER]
 
 
 def _write(path: Path, content: bytes) -> None:

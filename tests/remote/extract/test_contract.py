@@ -34,7 +34,7 @@ from remote.extract.store import Stored, store
 from remote.extract.watch import Found, Watch
 from remote.parity.logprobs import ServerLogprobs
 from remote.report import Report
-from remote.servers.lifecycle import records
+from remote.servers.lifecycle import key, records
 from remote.servers.lifecycle.ending import wait_until
 from remote.servers.lifecycle.serve import serve
 from remote.servers.lifecycle.stop import stop
@@ -120,7 +120,7 @@ def ask(served: Served, rid: str, tokens: np.ndarray, *, logprobs: bool = False)
         watch = Watch()
         looking = asyncio.create_task(watch.run())
         async with aiohttp.ClientSession() as http:
-            client = Client(http, served.state.port, 60.0)
+            client = Client(http, served.state.port, headers_of(served), 60.0)
             dump = watch.expect(served.dump_dir, rid)
             answer = await client.prefill(rid, tokens, logprobs=logprobs)
             found = await asyncio.wait_for(dump, 60.0)
@@ -136,6 +136,10 @@ def kept(served: Served, found: Found, rid: str, tokens: np.ndarray, shard: Path
     (dump,) = found.parts
     version = served.state.capture.version
     return store(dump, shard, Expected(rid, 5, tokens, served.identity, served.state.sglang, version))
+
+
+def headers_of(served: Served) -> dict[str, str]:
+    return key.headers(served.workdir.server(served.state.name))
 
 
 def rid_of(rows: int, attempt: int = 1) -> str:
@@ -184,7 +188,9 @@ def test_a_request_that_is_not_roost_s_leaves_nothing(served: Served) -> None:
 
     async def run() -> Answer:
         async with aiohttp.ClientSession() as http:
-            return await Client(http, served.state.port, 60.0).prefill("somebody", served.tokens(9), logprobs=False)
+            return await Client(http, served.state.port, headers_of(served), 60.0).prefill(
+                "somebody", served.tokens(9), logprobs=False
+            )
 
     asyncio.run(run())
     new = {path for path in served.dump_dir.iterdir() if not path.name.startswith(".")} - before
@@ -194,7 +200,7 @@ def test_a_request_that_is_not_roost_s_leaves_nothing(served: Served) -> None:
 def test_taking_back_what_is_not_there_is_harmless(served: Served) -> None:
     async def run() -> None:
         async with aiohttp.ClientSession() as http:
-            await Client(http, served.state.port, 5.0).abort(rid_of(9))
+            await Client(http, served.state.port, headers_of(served), 5.0).abort(rid_of(9))
 
     asyncio.run(run())
 
@@ -206,7 +212,7 @@ def test_a_port_where_nobody_listens_is_a_server_that_is_gone() -> None:
 
     async def run() -> None:
         async with aiohttp.ClientSession() as http:
-            await Client(http, port, 5.0).prefill(rid_of(2), np.array([1, 2], np.int32), logprobs=False)
+            await Client(http, port, {}, 5.0).prefill(rid_of(2), np.array([1, 2], np.int32), logprobs=False)
 
     with pytest.raises(ServerGoneError):
         asyncio.run(run())

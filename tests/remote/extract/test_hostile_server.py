@@ -151,7 +151,7 @@ def test_an_endless_answer_is_cut_off(status: int) -> None:
         port = runner.addresses[0][1]
         async with aiohttp.ClientSession() as session:
             with pytest.raises(AttemptError, match="over"):
-                await Client(session, port, 60.0).prefill("rid", TOKENS, logprobs=False)
+                await Client(session, port, {}, 60.0).prefill("rid", TOKENS, logprobs=False)
         await runner.cleanup()
 
     asyncio.run(ask())

@@ -18,7 +18,7 @@ from remote.report import Report
 from remote.servers.lifecycle import ending, logfile, records
 from remote.servers.lifecycle.detach import start_supervisor
 from remote.servers.lifecycle.stopping import stop_server
-from remote.shared.messages.server import ServerSpec, ServerState
+from remote.shared.messages.server import ServerSpec, ServerState, SuperviseRequest
 from remote.shared.paths import Workdir
 from remote.shared.processes import MARK, find
 
@@ -60,7 +60,7 @@ def prepare(context: Context, free_port: int) -> Callable[..., ServerState]:
             status="starting",
             port=free_port,
             model=order.model,
-            command=[sys.executable, str(STANDIN), "--port", str(free_port), *options],
+            command=[sys.executable, str(STANDIN), f"--config={paths.config}", f"--port={free_port}", *options],
             log=str(logfile.log_path(paths, order, start)),
             start=start,
             mark=f"{paths.root}#{secrets.token_hex(8)}",
@@ -79,7 +79,7 @@ def start(context: Context, prepare: Callable[..., ServerState]) -> Callable[...
 
     def begin(*options: str, name: str = "main", **spec: object) -> ServerState:
         state = prepare(*options, name=name, **spec)
-        start_supervisor(state, {**os.environ, MARK: state.mark}, context)
+        start_supervisor(state, SuperviseRequest(name=name, env={**os.environ, MARK: state.mark}), context)
         return state
 
     return begin

@@ -1,7 +1,7 @@
 """A small real process that stands where SGLang would, for the traps of process control: binds, answers, misbehaves.
 
-Run as a program: `python standin.py --port P [--hang] [--die-once FILE] [--deaf] [--orphan FILE] [--die CODE]
-[--rank FILE]`.
+Run as a program: `python standin.py --config FILE --port P [--hang] [--open] [--die-once FILE] [--deaf]
+[--orphan FILE] [--die CODE] [--rank FILE]`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from pathlib import Path
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--open", action="store_true", help="answer without a key, too")
     parser.add_argument("--hang", action="store_true", help="answer /health and never a generation")
     parser.add_argument("--die", type=int, help="print a last word and exit with this code")
     parser.add_argument("--die-once", type=Path, help="after the first generation, unless this file is there")
@@ -52,11 +54,17 @@ def spawn_orphan(file: Path) -> None:
 
 
 def serve(options: argparse.Namespace) -> None:
+    key = json.loads(options.config.read_text())["api-key"]
+    print(f"server_args=ServerArgs(port={options.port}, api_key='{key}', tp_size=1)", flush=True)
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self._answer({})
 
         def do_POST(self) -> None:
+            if not options.open and self.headers["Authorization"] != f"Bearer {key}":
+                self.send_error(401)
+                return
             if options.hang:
                 threading.Event().wait()
             self._answer({"output_ids": [1]})

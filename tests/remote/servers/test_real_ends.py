@@ -14,7 +14,7 @@ import pytest
 from remote.context import Context
 from remote.servers.lifecycle import records
 from remote.servers.lifecycle.detach import start_supervisor
-from remote.shared.messages.server import ServerState
+from remote.shared.messages.server import ServerState, SuperviseRequest
 from remote.shared.processes import MARK
 
 pytestmark = pytest.mark.namespaces
@@ -72,7 +72,7 @@ def run_code(prepare: Start, context: Context) -> Callable[[str], None]:
     def run(code: str) -> None:
         state = prepare().model_copy(update={"command": [sys.executable, "-c", code]})
         records.save(context.workdir.server(state.name), state)
-        start_supervisor(state, {**os.environ, MARK: state.mark}, context)
+        start_supervisor(state, SuperviseRequest(name=state.name, env={**os.environ, MARK: state.mark}), context)
 
     return run
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +31,11 @@ from tests.remote.servers.states import server_of
 pytestmark = pytest.mark.engine
 
 DEAD_SECONDS = 30.0
+CHANGING = (
+    *("/update_weights_from_disk", "/update_weights_from_tensor", "/init_weights_update_group", "/configure_logging"),
+    *("/pause_generation", "/continue_generation", "/release_memory_occupation", "/set_internal_state"),
+)
+"""What another user of the host could change a running server by."""
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +105,44 @@ def test_it_is_ready_when_a_generation_and_the_capture_of_one_came_back(running:
     assert running.capture.boundaries == [1, 3, 5, 6]
     assert "--disable-radix-cache" in running.command
     assert said(here).count("weights loaded") == 1
+    assert "'api_key': '****" in Path(running.log).read_text()
     secret = [file for file in here.workdir.root.rglob("*") if file.is_file() and b"hf_unspeak" in file.read_bytes()]
     assert secret == []
+
+
+def _ask(port: int, path: str, *options: str) -> int:
+    """The HTTP status that curl sees; an empty JSON object is posted."""
+    curl = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Content-Type: application/json", "-d", "{}"]
+    url = f"http://127.0.0.1:{port}{path}"
+    return int(subprocess.run([*curl, *options, url], stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
+def test_nothing_but_health_answers_whoever_has_no_key(running: ServerState, here: Context) -> None:
+    said = {path: _ask(running.port, path) for path in (*CHANGING, "/generate", "/abort_request", "/flush_cache")}
+    assert said == dict.fromkeys(said, 401)
+    assert _ask(running.port, "/health_generate", "-G") == 200
+    assert running.capture is not None
+    assert [path.name for path in Path(running.capture.dump_dir).iterdir() if path.name[0] != "."] == []
+
+
+def test_the_key_s_file_opens_generation_to_curl_and_the_weights_to_nobody(running: ServerState) -> None:
+    key = ("-H", f"@{running.authorization}")
+    assert _ask(running.port, "/v1/models", "-G", *key) == 200
+    assert _ask(running.port, "/update_weights_from_disk", *key) == 401
+    assert Path(running.authorization).stat().st_mode & 0o777 == 0o600
+
+
+def test_the_key_is_in_no_process_list_environment_log_or_record(running: ServerState, here: Context) -> None:
+    paths = here.workdir.server("main")
+    secrets = [v.encode() for k, v in json.loads(paths.config.read_bytes()).items() if k.endswith("api-key")]
+    assert len(secrets) == 2
+    seen = b"".join(
+        Path(f"/proc/{process.pid}/{what}").read_bytes()
+        for process in members(server_of(running), running.mark)
+        for what in ("cmdline", "environ")
+    )
+    files = {f for f in here.workdir.root.rglob("*") if f.is_file()} - {paths.config, paths.authorization}
+    assert not [secret for secret in secrets if secret in seen + b"".join(f.read_bytes() for f in files)]
 
 
 def test_the_canary_leaves_nothing_in_the_dump_directory(running: ServerState) -> None:

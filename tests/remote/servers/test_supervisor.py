@@ -15,7 +15,7 @@ from remote.context import Context
 from remote.servers.lifecycle import ending, records, supervisor
 from remote.servers.lifecycle.awaiting import await_ready
 from remote.shared.errors import HostError
-from remote.shared.messages.server import ServerState
+from remote.shared.messages.server import ServerState, SuperviseRequest
 from remote.shared.processes import MARK, find
 from tests.remote.servers.states import server_of, supervisor_of
 
@@ -70,7 +70,7 @@ def test_a_crash_after_ready_starts_it_again_where_that_was_asked_for(
     paths = context.workdir.server("main")
 
     async def live() -> ServerState:
-        life = supervisor.Supervisor(paths, state, {**os.environ, MARK: state.mark})
+        life = supervisor.Supervisor(paths, state, SuperviseRequest(name="main", env={**os.environ, MARK: state.mark}))
         running = asyncio.create_task(life.run())
         while not (life.record.state.status == "ready" and life.record.state.restarts):
             assert not running.done()
@@ -102,7 +102,8 @@ def test_secrets_reach_the_server_and_no_file(prepare: Start, context: Context, 
     from remote.servers.lifecycle.detach import start_supervisor
 
     state = prepare()
-    start_supervisor(state, {**os.environ, MARK: state.mark, "HF_TOKEN": "hf_unspeakable"}, context)
+    order = SuperviseRequest(name="main", env={**os.environ, MARK: state.mark, "HF_TOKEN": "hf_unspeakable"})
+    start_supervisor(state, order, context)
     ready = until("ready")
     assert psutil.Process(server_of(ready).pid).environ()["HF_TOKEN"] == "hf_unspeakable"
     files = [file for file in context.workdir.root.rglob("*") if file.is_file()]

@@ -1,0 +1,93 @@
+"""The API key of one start of a server: only a user who can read the server's folder can talk to the server.
+
+Runs on the host. The supervisor issues a new key for every start and removes it after the end. SGLang reads the key
+from a `--config` file; Roost's clients and people's (`curl -H @FILE`) read it from a file that holds the HTTP header.
+Both files are readable by their owner alone, and the key is in no argument list and in no environment of a server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from remote.shared.errors import HostError
+from remote.shared.files import write_whole
+from remote.shared.paths import ServerPaths
+
+HEADER = "Authorization"
+_SCHEME = "Bearer "
+_BYTES = 32
+
+
+def issue(paths: ServerPaths, config: Mapping[str, object], *, closes_admin: bool) -> list[str]:
+    """Write both files for a new start and return the secrets in them.
+
+    `config` is what else the configuration file holds. With `closes_admin` the endpoints that change a running server
+    (weights, caches, profiling) get a second key, which is kept nowhere else: nobody can use them.
+    """
+    key = secrets.token_hex(_BYTES)
+    admin = {"admin-api-key": secrets.token_hex(_BYTES)} if closes_admin else {}
+    write_whole(paths.config, json.dumps({**config, "api-key": key, **admin}, default=str).encode())
+    write_whole(paths.authorization, f"{HEADER}: {_SCHEME}{key}\n".encode())
+    return [key, *admin.values()]
+
+
+def withdraw(paths: ServerPaths) -> None:
+    """Remove both files: the server that knew the key has ended."""
+    paths.config.unlink(missing_ok=True)
+    paths.authorization.unlink(missing_ok=True)
+
+
+def headers(paths: ServerPaths) -> dict[str, str]:
+    """The HTTP headers of every request to the server; raises HostError if its key is not there."""
+    try:
+        name, _, value = paths.authorization.read_text().strip().partition(": ")
+    except OSError as error:
+        raise HostError(
+            f"The key of server {paths.root.name!r} cannot be read from {paths.authorization} ({error.strerror}).",
+            remedy="Start the server again: inv restart.",
+        ) from error
+    return {name: value}
+
+
+def bare(paths: ServerPaths) -> str:
+    """The key without the header around it, for clients that build the header themselves."""
+    return headers(paths)[HEADER].removeprefix(_SCHEME)
+
+
+class Mask:
+    """Overwrites secrets that a server printed into its own log, in place and with as many characters.
+
+    SGLang's first line holds every argument. Positions in the log stay what they were for whoever follows it.
+    """
+
+    def __init__(self, log: Path, hidden: list[str]) -> None:
+        self._log = log
+        self._hidden = [secret.encode() for secret in hidden]
+        self._longest = max(map(len, self._hidden), default=1)
+        self._looked_to = 0
+
+    def apply(self) -> None:
+        """Look at what was appended since the last call; a log that is not there is left for the next call."""
+        try:
+            descriptor = os.open(self._log, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return
+        try:
+            while chunk := os.pread(descriptor, 1 << 20, start := max(0, self._looked_to - self._longest + 1)):
+                if start + len(chunk) <= self._looked_to:
+                    return
+                self._cover(descriptor, chunk, start)
+                self._looked_to = start + len(chunk)
+        finally:
+            os.close(descriptor)
+
+    def _cover(self, descriptor: int, chunk: bytes, start: int) -> None:
+        for secret in self._hidden:
+            found = chunk.find(secret)
+            while found >= 0:
+                os.pwrite(descriptor, b"*" * len(secret), start + found)
+                found = chunk.find(secret, found + len(secret))
