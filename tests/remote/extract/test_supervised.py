@@ -172,7 +172,7 @@ def test_a_restarted_server_is_checked_whoever_read_its_record_first(host: Host)
     endpoint = Endpoint(host.workdir.server("main"), 100)
     endpoint.refresh()
     assert endpoint.is_new
-    endpoint.welcome(Client(None, server.port, 1.0))  # type: ignore[arg-type]
+    endpoint.welcome(Client(None, server.port, {}, 1.0))  # type: ignore[arg-type]
     assert endpoint.admits(10)
     server.kill()
     endpoint.refresh()
