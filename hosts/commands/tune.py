@@ -18,13 +18,26 @@ from hosts.tune.outcome import Tuned, conclude
 from hosts.tune.plan import Plan
 from hosts.tune.record import Basis, load
 from hosts.tune.screening import Screening
+from hosts.tune.search import Search, search_of
+from remote.shared.messages.facts import Facts, FactsRequest
+from remote.shared.messages.tune import check_gpus
 
 Say = Callable[[Host, str], None]
 
 
-def planned(fleet: Fleet, plan: Plan) -> dict[str, list[str]]:
-    """What a search would try on each host, the current setting first; changes nothing."""
-    return {host.name: [setting.key for setting in collectives(host, plan.mode)] for host in fleet.hosts}
+def planned(fleet: Fleet, plan: Plan) -> list[Outcome[Search]]:
+    """What a search would do on each host; changes nothing. A host that lacks the GPUs fails with that sentence."""
+
+    def on_host(backend: Backend) -> Search:
+        host = backend.host
+        _check(host, plan)
+        spec = server_specs(host, plan.mode)[0]
+        if spec.gpus:
+            found = backend.call("facts", FactsRequest(), Facts).gpu
+            check_gpus(spec.gpus, [gpu.index for gpu in found.gpus])
+        return search_of(host, plan)
+
+    return fleet.each(on_host)
 
 
 def tune(fleet: Fleet, plan: Plan, say: Say, note: Callable[[str], None]) -> list[Outcome[Tuned]]:
@@ -47,6 +60,11 @@ def apply(fleet: Fleet, tuned: list[Tuned]) -> list[str]:
 
 def _check(host: Host, plan: Plan) -> None:
     spec = server_specs(host, plan.mode)[0]
+    if not spec.gpus and any(name.startswith("NCCL_") for name in grid_of(host)):
+        raise UsageError(
+            f"{host.name} has no GPUs in the inventory, so no NCCL variable changes anything there.",
+            remedy="Give `gpus`, or name other variables and flags under `tune`.",
+        )
     if spec.tp < 2:
         raise UsageError(
             f"{host.name} runs {spec.name!r} with tp {spec.tp}, so its ranks have nothing to say to each other.",

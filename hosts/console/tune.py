@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from hosts.bench.compare import Comparison
+from hosts.bench.compare import SMALLEST_DIFFERENCE, Comparison
 from hosts.console.output import Output
 from hosts.tune.fragment import as_yaml
 from hosts.tune.outcome import Row, Tuned
+from hosts.tune.search import Search
 
 MOST_ROWS = 20
+
+
+def search_line(search: Search) -> str:
+    """What would be searched."""
+    grid = ", ".join(f"{name} ({values})" for name, values in search.variables.items())
+    return f"would search {search.settings} settings: {grid}"
+
+
+def show_search(output: Output, host: str, search: Search) -> None:
+    """The stages of a search with their sizes."""
+    rows = [
+        (
+            "1: collectives",
+            f"{search.screenings} measurements",
+            f"{search.screening_minutes:.0f}",
+            f"{search.screening_minutes_at_most:.0f}",
+        ),
+        ("2: real servers", f"{search.servers} starts and measurements", "-", f"{search.servers_minutes_at_most:.0f}"),
+    ]
+    output.table(("stage", "at most", "minutes, about", "minutes until deadlines"), rows, title=host)
 
 
 def tuned_line(result: Tuned) -> str:
@@ -24,6 +45,11 @@ def show_tuned(output: Output, result: Tuned) -> None:
     output.table(("setting", "collectives", "server: B / A (95 % interval)", "note"), rows, title=result.host)
     if len(result.rows) > MOST_ROWS:
         output.note(f"{len(result.rows) - MOST_ROWS} slower settings are in the record only.")
+    if result.drift >= SMALLEST_DIFFERENCE:
+        output.note(
+            f"{result.host}: the current setting's own speed moved by {result.drift:.0%} during the screening; each "
+            "setting was compared with a measurement of its own minute."
+        )
     for warning in result.warnings:
         output.note(f"{result.host}: NCCL says: {warning}")
     if result.chosen:

@@ -9,7 +9,7 @@ from hosts.commands import bench as benching
 from hosts.commands import tune as tuning
 from hosts.console.bench import bench_line, show_comparison, show_measurements
 from hosts.console.live import live_lines
-from hosts.console.tune import show_tuned, tuned_line
+from hosts.console.tune import search_line, show_search, show_tuned, tuned_line
 from hosts.errors import UsageError
 from hosts.inventory.load import inventory_path
 from hosts.inventory.modes import diff_modes as differences_of
@@ -126,9 +126,11 @@ def tune(
         plan = Plan(mode, "decode" if goal == "decode" else "prefill", confirm, repetitions, deadline, fresh)
         if dry_run:
             would = tuning.planned(fleet, plan)
-            output.document(would)
-            for name, settings in would.items():
-                output.line("\n".join([f"{name}: {len(settings)} settings would be tried:", *settings]))
+            code = output.outcomes(would, search_line)
+            for outcome in would:
+                if outcome.ok:
+                    show_search(output, outcome.host.name, outcome.result)
+            finish(code)
             return
         with live_lines(output, fleet) as lines:
             outcomes = tuning.tune(fleet, plan, lambda each, text: lines(each, Progress(text=text)), output.note)

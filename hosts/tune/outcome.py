@@ -16,6 +16,7 @@ from hosts.tune.plan import Plan
 from hosts.tune.record import Entry, Trial, TuneRecord
 from hosts.tune.score import Goal, speedup
 from remote.shared.messages.bench import BenchResult
+from remote.shared.messages.tune import ScreenResult
 
 
 class Row(BaseModel):
@@ -48,15 +49,17 @@ class Tuned(BaseModel):
     """What NCCL said of values that it ignored or refused."""
     chosen: list[str]
     """What NCCL did under the winner: transports, channels, algorithms."""
+    drift: float = 0.0
+    """Spread of the current setting's own measurements: 0.04 means that its fastest was 4 % above its slowest."""
 
 
 def conclude(host: Host, plan: Plan, now: Setting, record: TuneRecord) -> Tuned:
     """The table and the winner, from what is on record."""
     base = record.entry(now)
-    rows = [_row(entry, base) for entry in record.entries.values()]
+    rows = [_row(entry, base, record.baselines) for entry in record.entries.values()]
     best = max((row for row in rows if _is_faster(row)), key=lambda row: _gain(row.confirmed), default=None)
     winner = now if best is None else best.setting
-    screened = [result for entry in record.entries.values() for result in entry.screened]
+    screened = [*record.baselines, *(each.result for entry in record.entries.values() for each in entry.screened)]
     return Tuned(
         host=host.name,
         mode=plan.mode,
@@ -67,17 +70,24 @@ def conclude(host: Host, plan: Plan, now: Setting, record: TuneRecord) -> Tuned:
         gain=[] if best is None else best.confirmed,
         fragment={} if best is None else fragment(host, plan.mode, winner),
         warnings=list({text: None for result in screened for text in result.chosen.warnings}),
-        chosen=_chosen(record, winner),
+        chosen=_chosen(record, now, winner),
+        drift=drift(record.baselines),
     )
 
 
-def _row(entry: Entry, base: Entry) -> Row:
-    last = len(entry.screened) - 1
-    score = speedup(entry.screened[last], base.screened[last]) if 0 <= last < len(base.screened) else 0.0
-    failed = [result for result in entry.screened if result.status != "ok"]
-    notes = [f"{result.status}: {result.cause}" for result in failed]
+def drift(baselines: list[ScreenResult]) -> float:
+    """The spread of the current setting's own speed over the screening; 0 if it was measured once or never."""
+    speeds = [speedup(each, baselines[0]) for each in baselines]
+    return max(speeds) / min(speeds) - 1 if len(speeds) > 1 and min(speeds) > 0 else 0.0
+
+
+def _row(entry: Entry, base: Entry, baselines: list[ScreenResult]) -> Row:
+    results = [each.result for each in entry.screened]
+    newest = entry.screened[-1] if entry.screened else None
+    score = speedup(newest.result, baselines[newest.baseline]) if newest else float(entry is base and bool(baselines))
+    notes = [f"{result.status}: {result.cause}" for result in results if result.status != "ok"]
     notes += [trial.status for trial in entry.trials if trial.result is None]
-    notes += [f"NCCL says: {text}" for result in entry.screened for text in result.chosen.warnings]
+    notes += [f"NCCL says: {text}" for result in results for text in result.chosen.warnings]
     mine, theirs = pooled(entry.trials), pooled(base.trials)
     confirmed = compare(theirs, mine) if mine is not None and theirs is not None else []
     return Row(setting=entry.setting, screened=score or None, confirmed=confirmed, note=notes[0] if notes else "")
@@ -107,8 +117,9 @@ def _gain(rows: list[Comparison]) -> float:
     return math.exp(statistics.fmean(math.log(row.ratio if row.unit == "tokens/s" else 1 / row.ratio) for row in rows))
 
 
-def _chosen(record: TuneRecord, winner: Setting) -> list[str]:
-    results = record.entry(winner).screened
+def _chosen(record: TuneRecord, now: Setting, winner: Setting) -> list[str]:
+    screened = [each.result for each in record.entry(winner).screened]
+    results = record.baselines if winner == now else screened
     if not results:
         return []
     chosen = results[-1].chosen

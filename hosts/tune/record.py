@@ -24,12 +24,20 @@ class Trial(BaseModel):
     result: BenchResult | None = None
 
 
+class Screened(BaseModel):
+    """One setting in one round of the screening."""
+
+    result: ScreenResult
+    baseline: int
+    """Index in `TuneRecord.baselines`: the current setting as it was measured shortly before."""
+
+
 class Entry(BaseModel):
     """All that is known of one setting."""
 
     setting: Setting
-    screened: list[ScreenResult] = Field(default_factory=list)
-    """One result a round."""
+    screened: list[Screened] = Field(default_factory=list)
+    """One a round; empty for the current setting, whose results are the baselines."""
     trials: list[Trial] = Field(default_factory=list)
 
 
@@ -60,6 +68,8 @@ class TuneRecord(BaseModel):
     basis: Basis
     found: Found | None = None
     """Set while the host's server is not as it was found; a resumed search puts that back."""
+    baselines: list[ScreenResult] = Field(default_factory=list)
+    """The current setting, measured again and again between the others, so that a drift of the machine shows."""
     entries: dict[str, Entry] = Field(default_factory=dict)
     """By the setting's key."""
 

@@ -10,7 +10,7 @@ from hosts.inventory.servers import find_mode
 from hosts.transport.backend import Backend
 from hosts.tune.grid import Setting, applied
 from hosts.tune.plan import Plan
-from hosts.tune.record import TuneRecord
+from hosts.tune.record import Screened, TuneRecord
 from hosts.tune.score import speedup, tokens
 from remote.shared.messages.server import ServerSpec
 from remote.shared.messages.tune import ScreenRequest, ScreenResult
@@ -19,7 +19,21 @@ KEPT_SHARE = 0.5
 """Successive halving: the better half of a round goes on to the next, with twice the repetitions."""
 FIRST_REPETITIONS = 3
 MOST_ROUNDS = 4
+BASELINE_EVERY = 8
+"""Settings between two measurements of the current one: about a minute on an 8-GPU box."""
 OVERHEAD_SECONDS = 120.0
+
+
+def measurements(settings: int, confirm: int) -> int:
+    """How many measurements a whole screening of `settings` makes at most, those of the current setting included."""
+    total, left = 0, settings - 1
+    for _ in range(MOST_ROUNDS):
+        total += left + -(-left // BASELINE_EVERY)
+        if left <= confirm:
+            break
+        left = max(confirm, int(left * KEPT_SHARE))
+    return total
+
 
 Say = Callable[[str], None]
 
@@ -32,40 +46,56 @@ class Screening:
     ) -> None:
         self._backend, self._root, self._plan, self._spec = backend, root, plan, spec
         self._record, self._say = record, say
+        self._since_baseline = BASELINE_EVERY
+        """A search that goes on after a cut begins with a baseline of its own."""
 
     def best(self, settings: list[Setting]) -> list[Setting]:
-        """Return the current setting (`settings[0]`, in every round) and the `plan.confirm` fastest others.
+        """Return the current setting (`settings[0]`) and the `plan.confirm` fastest others.
 
-        Raises HostError where the current setting's collectives do not run.
+        Raises HostError if the current setting's collectives do not run.
         """
-        now, left = settings[0], settings
+        now, left = settings[0], settings[1:]
         for round_number in range(MOST_ROUNDS):
             scores = {setting.key: self._score(setting, now, round_number) for setting in left}
-            ranked = sorted(left[1:], key=lambda setting: -scores[setting.key])
+            ranked = sorted(left, key=lambda setting: -scores[setting.key])
             alive = [setting for setting in ranked if scores[setting.key] > 0]
             if len(alive) <= self._plan.confirm or round_number == MOST_ROUNDS - 1:
                 return [now, *alive[: self._plan.confirm]]
-            left = [now, *alive[: max(self._plan.confirm, int(len(alive) * KEPT_SHARE))]]
+            left = alive[: max(self._plan.confirm, int(len(alive) * KEPT_SHARE))]
+            self._since_baseline = BASELINE_EVERY
         raise AssertionError("the last round returns")
 
     def _score(self, setting: Setting, now: Setting, round_number: int) -> float:
-        """This round's speed against the current setting's in the same round, measured if it is not on record."""
+        """This round's speed against the current setting's, each measured unless it is on record."""
         entry = self._record.entry(setting)
         if len(entry.screened) <= round_number:
-            result = self._measure(setting, FIRST_REPETITIONS << round_number)
-            if setting == now and result.status != "ok":
+            repetitions = FIRST_REPETITIONS << round_number
+            baseline = self._baseline(now, repetitions)
+            result = self._measure(setting, repetitions)
+            entry.screened.append(Screened(result=result, baseline=baseline))
+            self._record.save(self._root)
+            self._since_baseline += 1
+        screened = entry.screened[round_number]
+        score = speedup(screened.result, self._record.baselines[screened.baseline])
+        result = screened.result
+        outcome = f"{score:.2f} x the current speed" if score else f"{result.status}: {result.cause}"
+        self._say(f"round {round_number + 1}: {setting.key}: {outcome}")
+        return score
+
+    def _baseline(self, now: Setting, repetitions: int) -> int:
+        """Index of a recent measurement of the current setting; made after every `BASELINE_EVERY` others."""
+        if self._since_baseline >= BASELINE_EVERY:
+            result = self._measure(now, repetitions)
+            if result.status != "ok":
                 raise HostError(
                     f"The collectives do not run under the current setting ({now.key}), so nothing can be compared "
                     f"with it: {result.cause}",
                     remedy="Correct `nccl`, `gpus` or `tp` in the inventory first.",
                 )
-            entry.screened.append(result)
+            self._record.baselines.append(result)
             self._record.save(self._root)
-        result = entry.screened[round_number]
-        score = speedup(result, self._record.entry(now).screened[round_number])
-        outcome = f"{score:.2f} x the current speed" if score else f"{result.status}: {result.cause}"
-        self._say(f"round {round_number + 1}: {setting.key}: {outcome}")
-        return score
+            self._since_baseline = 0
+        return len(self._record.baselines) - 1
 
     def _measure(self, setting: Setting, repetitions: int) -> ScreenResult:
         changed = applied(self._backend.host, self._plan.mode, setting)

@@ -21,7 +21,7 @@ from remote.context import Context
 from remote.servers.probing.gpu import gpus
 from remote.servers.probing.model import check_model, hidden_size
 from remote.shared.errors import HostError
-from remote.shared.messages.tune import Sample, ScreenRequest, ScreenResult, Status
+from remote.shared.messages.tune import Sample, ScreenRequest, ScreenResult, Status, check_gpus
 from remote.tune.nccl_log import read_choice
 
 LOG_SUBSYSTEMS = "INIT,ENV,GRAPH,TUNING"
@@ -41,7 +41,8 @@ def screen(request: ScreenRequest, context: Context, keep_logs: Path | None = No
             "A collective between fewer than two ranks measures nothing.",
             remedy="Give the server at least two GPUs (tp 2 or more).",
         )
-    _check_gpus(request.gpus)
+    if request.gpus:
+        check_gpus(request.gpus, [gpu.index for gpu in gpus()])
     with tempfile.TemporaryDirectory(prefix="roost-screen-") as folder:
         begun = time.monotonic()
         ranks = _start(request, context, world, Path(folder))
@@ -61,16 +62,6 @@ def screen(request: ScreenRequest, context: Context, keep_logs: Path | None = No
             samples=_samples(Path(folder)) if status == "ok" else [],
             chosen=chosen,
             seconds=time.monotonic() - begun,
-        )
-
-
-def _check_gpus(wanted: list[int]) -> None:
-    here = [gpu.index for gpu in gpus()] if wanted else []
-    if missing := [gpu for gpu in wanted if gpu not in here]:
-        raise HostError(
-            f"The server's GPU {missing[0]} is not there: this host shows {len(here)} of the {len(wanted)} GPUs that "
-            "its ranks need.",
-            remedy="Correct `gpus` and `tp` in the inventory, or look at nvidia-smi.",
         )
 
 

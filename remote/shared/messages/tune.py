@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from remote.shared.errors import HostError
 from remote.shared.messages.bench import measured
 from remote.shared.messages.envelope import Message
 
@@ -40,6 +41,16 @@ class CollectiveChoice(Message):
     set_by_environment: dict[str, str] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
     """Values that NCCL rejected or ignored, in its own words."""
+
+
+def check_gpus(wanted: list[int], here: list[int]) -> None:
+    """Raise HostError if a host does not show a GPU that a server's ranks need."""
+    if missing := [gpu for gpu in wanted if gpu not in here]:
+        raise HostError(
+            f"The server's GPU {missing[0]} is not there: this host shows {len(here)} of the {len(wanted)} GPUs that "
+            "its ranks need.",
+            remedy="Correct `gpus` and `tp` in the inventory, or look at nvidia-smi.",
+        )
 
 
 class ScreenRequest(Message):

@@ -13,7 +13,7 @@ from hosts.inventory.model import Host, Mode
 from hosts.tune.grid import Setting, current, grid_of
 from hosts.tune.outcome import conclude
 from hosts.tune.plan import Plan
-from hosts.tune.record import Basis, Trial, TuneRecord
+from hosts.tune.record import Basis, Screened, Trial, TuneRecord
 from remote.shared.messages.tune import CollectiveChoice, Sample, ScreenResult
 from tests.measurements import measured
 
@@ -62,10 +62,13 @@ def test_a_search_ends_with_a_table_the_winner_and_the_piece_of_inventory(capsys
         transports=["P2P/CUMEM"], link="NVLink", channels=16, algorithms=["AllReduce 8 B: RING LL"]
     )
     timed = [Sample(operation="all_reduce", size_bytes=8, microseconds=[40.0])]
+    screened = ScreenResult(status="ok", backend="nccl", samples=timed, chosen=chosen)
+    record.baselines = [screened]
     for setting, values in ((now, SLOW), (winner, FAST)):
-        record.entry(setting).screened = [ScreenResult(status="ok", backend="nccl", samples=timed, chosen=chosen)]
         record.entry(setting).trials = [Trial(status="ok", result=measured(values))]
-    record.entry(refused).screened = [ScreenResult(status="refused", cause="NCCL refused it.", backend="nccl")]
+    record.entry(winner).screened = [Screened(result=screened, baseline=0)]
+    refusal = ScreenResult(status="refused", cause="NCCL refused it.", backend="nccl")
+    record.entry(refused).screened = [Screened(result=refusal, baseline=0)]
     tuned = conclude(host, Plan("serve", "decode"), now, record)
     assert tuned_line(tuned).startswith(
         "NCCL_PROTO=Simple is faster for decode: decode: 1.416 (1.413 to 1.419), faster"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from hosts.commands.tune import planned
 from hosts.errors import HostError, UsageError
+from hosts.fleet import Fleet
 from hosts.inventory.load import load_inventory
 from hosts.inventory.model import Host
 from hosts.inventory.servers import server_specs
@@ -18,8 +21,9 @@ from hosts.tune import fragment
 from hosts.tune.grid import Setting, applied, collectives, current, grid_of, with_flags
 from hosts.tune.outcome import conclude
 from hosts.tune.plan import Plan
-from hosts.tune.record import Basis, Found, Trial, TuneRecord, load
-from hosts.tune.screening import Screening
+from hosts.tune.record import Basis, Found, Screened, Trial, TuneRecord, load
+from hosts.tune.screening import Screening, measurements
+from remote.shared.messages.facts import GpuFact, GpuFacts
 from remote.shared.messages.tune import CollectiveChoice, Sample, ScreenRequest, ScreenResult
 from tests.measurements import measured
 
@@ -77,6 +81,19 @@ class Table(Backend):
         return ScreenResult(status="ok", backend="nccl", samples=[sample(answer, request.repetitions)])
 
 
+class GpuCount(Table):
+    """Answers `facts` with so many GPUs and nothing else."""
+
+    def __init__(self, host: Host, gpus: int) -> None:
+        super().__init__(host, lambda env: 1.0)
+        self.gpus = gpus
+
+    def call(self, verb: str, request: Any, result: Any, **_: Any) -> Any:
+        assert verb == "facts"
+        found = [GpuFact(index=index, name="H200", total_bytes=1, used_bytes=0) for index in range(self.gpus)]
+        return SimpleNamespace(gpu=GpuFacts(gpus=found))
+
+
 def screening(backend: Backend, root: Path, record: TuneRecord) -> Screening:
     return Screening(backend, root, PLAN, server_specs(backend.host, "serve")[0], record, lambda text: None)
 
@@ -120,26 +137,44 @@ def test_screening_keeps_the_fastest_and_skips_what_hangs(host: Host, tmp_path: 
         {"NCCL_PROTO": "Simple", "NCCL_NTHREADS": "512"},
         {"NCCL_PROTO": "Simple", "NCCL_NTHREADS": "256"},
     ]
-    hung = [entry for entry in record.entries.values() if entry.screened[0].status == "hung"]
+    hung = [entry for entry in record.entries.values() if entry.screened[0].result.status == "hung"]
     assert len(hung) == 2
 
 
 def test_the_better_half_goes_on_with_twice_the_repetitions(host: Host, tmp_path: Path) -> None:
     many = host.model_copy(update={"tune": {"NCCL_BUFFSIZE": list(range(1, 17))}, "nccl": {"NCCL_BUFFSIZE": "16"}})
     backend = Table(many, lambda env: float(env["NCCL_BUFFSIZE"]))
-    record = load(tmp_path, many.name, "serve", "decode", basis(many), fresh=False)
+    record = record_of_many(tmp_path, many)
     best = screening(backend, tmp_path, record).best(collectives(many, "serve"))
     assert [setting.env["NCCL_BUFFSIZE"] for setting in best] == ["16", "1", "2"]
     repetitions = {
-        entry.setting.env["NCCL_BUFFSIZE"]: [len(result.samples[0].microseconds) for result in entry.screened]
+        entry.setting.env["NCCL_BUFFSIZE"]: [len(each.result.samples[0].microseconds) for each in entry.screened]
         for entry in record.entries.values()
     }
     assert repetitions == {
         **{str(number): [3] for number in range(8, 16)},
         **{str(number): [3, 6] for number in range(4, 8)},
         "3": [3, 6, 12],
-        **{number: [3, 6, 12, 24] for number in ("1", "2", "16")},
+        **{number: [3, 6, 12, 24] for number in ("1", "2")},
     }
+    assert [len(result.samples[0].microseconds) for result in record.baselines] == [3, 3, 6, 12, 24]
+    assert backend.calls == measurements(len(collectives(many, "serve")), PLAN.confirm)
+    assert record_of_many(tmp_path, many) == record
+
+
+def test_a_machine_that_slows_down_does_not_change_the_ranking(host: Host, tmp_path: Path) -> None:
+    """Each call is slower than the one before; the last of the grid is really the best."""
+    many = host.model_copy(update={"tune": {"NCCL_BUFFSIZE": list(range(1, 41))}, "nccl": {"NCCL_BUFFSIZE": "40"}})
+    backend = Table(many, lambda env: (90.0 if env["NCCL_BUFFSIZE"] == "39" else 100.0) * 1.01**backend.calls)
+    record = record_of_many(tmp_path, many)
+    best = screening(backend, tmp_path, record).best(collectives(many, "serve"))
+    assert best[1].env["NCCL_BUFFSIZE"] == "39"
+    tuned = conclude(many, PLAN, current(many, "serve"), record)
+    assert tuned.drift > 0.3
+
+
+def record_of_many(root: Path, host: Host) -> TuneRecord:
+    return load(root, host.name, "serve", "decode", basis(host), fresh=False)
 
 
 def test_an_interrupted_search_measures_nothing_twice(host: Host, tmp_path: Path) -> None:
@@ -247,10 +282,23 @@ def test_what_nccl_ignores_is_said_of_its_setting(host: Host) -> None:
     record = TuneRecord(host="gpu1", mode="serve", goal="decode", basis=basis(host))
     ignored = CollectiveChoice(warnings=["Invalid NCCL_NTHREADS 7 (must be a multiple of 32)"])
     timed = ScreenResult(status="ok", backend="nccl", samples=[sample(40.0)])
-    record.entry(now).screened = [timed]
-    record.entry(other).screened = [timed.model_copy(update={"chosen": ignored})]
+    record.baselines = [timed]
+    record.entry(other).screened = [Screened(result=timed.model_copy(update={"chosen": ignored}), baseline=0)]
     notes = {row.setting.key: row.note for row in conclude(host, PLAN, now, record).rows}
     assert notes == {now.key: "", other.key: "NCCL says: Invalid NCCL_NTHREADS 7 (must be a multiple of 32)"}
+
+
+def test_a_dry_run_says_stages_and_minutes_and_refuses_a_host_without_its_gpus(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_inventory(inventory)
+    monkeypatch.setattr("hosts.fleet.new_backend", lambda host: GpuCount(host, 8))
+    search = planned(Fleet(loaded, [loaded.hosts["gpu1"]]), PLAN)[0].result
+    assert (search.settings, search.screenings, search.servers) == (7, 6 + 1 + 3 + 1 + 2 + 1, 3 * 2 + 1)
+    monkeypatch.setattr("hosts.fleet.new_backend", lambda host: GpuCount(host, 2))
+    error = planned(Fleet(loaded, [loaded.hosts["gpu1"]]), PLAN)[0].error
+    assert error is not None
+    assert "GPU 2 is not there: this host shows 2 of the 8 GPUs" in error.message
 
 
 def test_nvls_is_never_tuned(inventory: Path) -> None:
