@@ -6,6 +6,8 @@ from hosts.tasks import interrupts
 
 interrupts.leave_at_once()
 
-from hosts.tasks.overview import collection  # noqa: E402  a second of imports, in which Ctrl-C must work already
+from hosts.tasks.commandline import explain_mistakes  # noqa: E402  a second of imports, in which Ctrl-C must work already
+from hosts.tasks.overview import collection  # noqa: E402
 
+explain_mistakes()
 namespace = collection()

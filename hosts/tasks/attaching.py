@@ -19,7 +19,14 @@ DEADLINE_SECONDS = 300.0
 """Importing SGLang on a box with cold file caches takes a minute and more."""
 
 
-@roost_task(TARGET, JSON, DRY_RUN, WAIT, way="auto, plugin or patch (default: the inventory's `attach`)")
+@roost_task(
+    TARGET,
+    JSON,
+    DRY_RUN,
+    WAIT,
+    way="auto, plugin or patch (default: the inventory's `attach`)",
+    example="inv attach --hosts all --dry-run",
+)
 def attach(
     context: Context,
     host: str | None = None,
@@ -43,7 +50,10 @@ def attach(
 
 
 @roost_task(
-    TARGET, JSON, imports="import a model module with the host's Python (some seconds; --no-imports leaves it out)"
+    TARGET,
+    JSON,
+    imports="import a model module with the host's Python (some seconds; --no-imports leaves it out)",
+    example="inv attached --hosts all",
 )
 def attached(
     context: Context,
@@ -65,7 +75,7 @@ def attached(
         finish(output.outcomes(outcomes, attached_line, is_amiss, amiss="something needs a look", details=details))
 
 
-@roost_task(TARGET, JSON, DRY_RUN, WAIT)
+@roost_task(TARGET, JSON, DRY_RUN, WAIT, example="inv detach --host gpu1")
 def detach(
     context: Context,
     host: str | None = None,

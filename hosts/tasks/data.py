@@ -42,6 +42,7 @@ _TOKENIZER = {
     template_options="further variables of the chat template, as JSON",
     date="day for templates that write today's date, as in 2026-01-31 (default: today)",
     processes="worker processes (default: one a core)",
+    example="inv prepare --input chats.jsonl --out data/kimi --tokenizer ~/kimi-tokenizer --max-len 16k",
 )
 def prepare(
     context: Context,
@@ -104,7 +105,12 @@ def prepare(
 
 
 @roost_task(
-    PLACES, _TOKENIZER, JSON, dataset="the dataset's folder", records="indices separated by commas, as in 0,17,203"
+    PLACES,
+    _TOKENIZER,
+    JSON,
+    dataset="the dataset's folder",
+    records="indices separated by commas, as in 0,17,203",
+    example="inv inspect --dataset data/kimi --records 0,17",
 )
 def inspect(
     context: Context,
@@ -142,6 +148,7 @@ def inspect(
     rate="tokens a second a host, for the time and where nothing was measured",
     freeing="shards are pulled and freed while others are made, so disks need not hold them all",
     anew="plan a run again that has a plan",
+    example="inv plan --hosts all --dataset data/kimi --run kimi-1",
 )
 def plan(
     context: Context,

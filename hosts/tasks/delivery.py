@@ -41,6 +41,7 @@ from remote.shared.transfer.hostpull import Compress, Limits
     free="let each host delete what is verified and durable here",
     check="read again what was pulled earlier; what is damaged is pulled anew",
     export="once nothing is missing: a folder beside it that gets the run in the inventory's `format`",
+    example="inv pull --hosts all --run kimi-1 --to /data/kimi-1 --follow --free",
 )
 def pull(
     context: Context,

@@ -43,6 +43,7 @@ _RUN = {"run": "name of the run (default: the one planned last)"}
     records="of these, the ones with such indices alone, as in 0,17,203",
     to="folder that the run is pulled to: what it has of a lost host's share is not done again",
     then="'stop': end the servers when a host's share is complete",
+    example="inv extract --hosts all --run kimi-1",
 )
 def extract(
     context: Context,
@@ -97,7 +98,9 @@ def extract(
             finish(_follow(fleet, output, run, started, teller))
 
 
-@roost_task(TARGET, JSON, run="name of the run (default: each host's newest)")
+@roost_task(
+    TARGET, JSON, run="name of the run (default: each host's newest)", example="inv status --hosts all --run kimi-1"
+)
 def status(
     context: Context,
     host: str | None = None,

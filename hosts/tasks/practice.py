@@ -22,6 +22,7 @@ HELP = ("--help", "-h")
     JSON,
     action="up (start it; what runs stays), down (end it and all that runs on it) or status",
     count="how many hosts `up` starts",
+    example="inv practice up --count 2",
 )
 def practice(context: Context, action: str, count: int = 2, json: bool = False) -> None:
     """Start, end or show this machine's practice fleet: sshd on loopback, SGLang on CPU (`inv practice up`).

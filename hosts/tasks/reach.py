@@ -46,7 +46,12 @@ class Deployed(BaseModel):
     """None in a dry run on a host without the payload: only the payload can look at its SGLang."""
 
 
-@roost_task(TARGET, JSON, yes="accept without asking (after comparing the fingerprint another way)")
+@roost_task(
+    TARGET,
+    JSON,
+    yes="accept without asking (after comparing the fingerprint another way)",
+    example="inv trust --hosts all",
+)
 def trust(
     context: Context,
     host: str | None = None,
@@ -68,7 +73,7 @@ def trust(
         finish(output.outcomes(fleet.each(partial(_trust, accept=accept)), _trusted_line))
 
 
-@roost_task(TARGET, JSON)
+@roost_task(TARGET, JSON, example="inv doctor --hosts all")
 def doctor(
     context: Context,
     host: str | None = None,
@@ -85,7 +90,7 @@ def doctor(
         finish(output.outcomes(outcomes, diagnosis_line, lambda result: result.is_red, amiss=red, details=details))
 
 
-@roost_task(TARGET, JSON, DRY_RUN)
+@roost_task(TARGET, JSON, DRY_RUN, example="inv deploy --host gpu1")
 def deploy(
     context: Context,
     host: str | None = None,

@@ -38,6 +38,7 @@ FORMATS = ("speculators", "speculators-v1", "specforge", "model-optimizer")
     model="a model folder: also compare a sample with what transformers computes",
     quick="names, sizes and headers only: seconds instead of reading every byte",
     repair="queue exactly the wrong records again; a folder's on --hosts (default: all)",
+    example="inv verify --folder /data/kimi-1",
 )
 def verify(
     context: Context,
@@ -134,6 +135,7 @@ def _verify_folder(
     model="the model's folder, where the format wants the state after the last norm",
     partial="export what is there although records are missing",
     processes="worker processes (default: one a core)",
+    example="inv export --folder /data/kimi-1 --out /data/kimi-1-specforge --format specforge",
 )
 def export(
     context: Context,

@@ -36,7 +36,7 @@ _ENDING = {
 }
 
 
-@roost_task(TARGET, JSON, DRY_RUN, WAIT, _MODE, NOTIFY)
+@roost_task(TARGET, JSON, DRY_RUN, WAIT, _MODE, NOTIFY, example="inv serve --hosts all --mode extract")
 def serve(
     context: Context,
     host: str | None = None,
@@ -52,7 +52,7 @@ def serve(
     _serve(host, hosts, inventory, json, mode=mode, replace=False, notify=notify, dry_run=dry_run, wait=wait)
 
 
-@roost_task(TARGET, JSON, DRY_RUN, WAIT, _MODE, NOTIFY)
+@roost_task(TARGET, JSON, DRY_RUN, WAIT, _MODE, NOTIFY, example="inv restart --host gpu1 --mode extract")
 def restart(
     context: Context,
     host: str | None = None,
@@ -68,7 +68,15 @@ def restart(
     _serve(host, hosts, inventory, json, mode=mode, replace=True, notify=notify, dry_run=dry_run, wait=wait)
 
 
-@roost_task(TARGET, JSON, DRY_RUN, WAIT, _ENDING, server="only this server (default: all of Roost's on the host)")
+@roost_task(
+    TARGET,
+    JSON,
+    DRY_RUN,
+    WAIT,
+    _ENDING,
+    server="only this server (default: all of Roost's on the host)",
+    example="inv stop --hosts all --dry-run",
+)
 def stop(
     context: Context,
     host: str | None = None,
@@ -87,7 +95,7 @@ def stop(
         _stop(fleet, output, names=names, everything=False, force=force, grace=grace, wait=wait, dry_run=dry_run)
 
 
-@roost_task(TARGET, JSON, DRY_RUN, WAIT, _ENDING)
+@roost_task(TARGET, JSON, DRY_RUN, WAIT, _ENDING, example="inv free --host gpu1 --dry-run")
 def free(
     context: Context,
     host: str | None = None,

@@ -8,8 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
+from inspect import cleandoc
 from typing import Any
 
+from invoke.context import Context
 from invoke.tasks import task
 
 from hosts.console.live import DeadHosts
@@ -19,10 +22,11 @@ from hosts.fleet import Fleet
 from hosts.inventory.load import inventory_path, load_inventory
 from hosts.inventory.select import select
 from hosts.tasks import interrupts
+from hosts.tasks.commandline import RoostTask, as_typed
 
 TARGET = {
-    "host": "a host of the inventory (or several, or a group)",
-    "hosts": "hosts: names and groups separated by commas, or 'all'",
+    "host": "NAME of a host in the inventory, or of a group; may be given several times",
+    "hosts": "NAMES of hosts and groups, separated by commas, or 'all'",
     "inventory": "inventory file (default: $ROOST_INVENTORY, else ./inventory.yaml)",
 }
 JSON = {"json": "print one JSON document instead of text"}
@@ -31,9 +35,9 @@ DRY_RUN = {"dry_run": "say what would be done and change nothing"}
 
 
 def roost_task(
-    *helps: dict[str, str], name: str | None = None, iterable: Sequence[str] = (), **more: str
+    *helps: dict[str, str], example: str, name: str | None = None, iterable: Sequence[str] = (), **more: str
 ) -> Callable[[Callable[..., Any]], Any]:
-    """An Invoke task with help for every argument and no surprising one-letter flags.
+    """An Invoke task with help for every argument, an example, and no surprising one-letter flags.
 
     Arguments named in `iterable` may be given several times and arrive as a list.
     """
@@ -41,8 +45,21 @@ def roost_task(
     for part in helps:
         texts.update(part)
     texts.update(more)
-    options: dict[str, Any] = {"help": texts, "auto_shortflags": False, "iterable": list(iterable)}
-    return task(name=name, **options) if name else task(**options)
+    options: dict[str, Any] = {"help": texts, "auto_shortflags": False, "iterable": list(iterable), "klass": RoostTask}
+    if name:
+        options["name"] = name
+
+    def made(body: Callable[..., Any]) -> Any:
+        @wraps(body)
+        def typed(context: Context, **given: Any) -> Any:
+            with printing(bool(given.get("json"))):
+                values = as_typed(body, given)
+            return body(context, **values)
+
+        typed.__doc__ = f"{cleandoc(body.__doc__ or '')}\n\nExample: {example}"
+        return task(**options)(typed)
+
+    return made
 
 
 @contextmanager

@@ -33,6 +33,7 @@ CLEAN_DEADLINE_SECONDS = 3600.0
     named="runs, payloads or servers (their old logs), separated by commas, whatever their age",
     older_than="days since the last change (what is named goes at any age)",
     force="also remove a named run that holds records which no pull has freed",
+    example="inv clean --hosts all --older-than 14 --dry-run",
 )
 def clean(
     context: Context,
@@ -63,7 +64,13 @@ def clean(
         finish(output.outcomes(outcomes, partial(clean_line, dry_run=dry_run), details=details))
 
 
-@roost_task(TARGET, JSON, DRY_RUN, run="name of the run (default: the one planned last)")
+@roost_task(
+    TARGET,
+    JSON,
+    DRY_RUN,
+    run="name of the run (default: the one planned last)",
+    example="inv compress --hosts all --run kimi-1",
+)
 def compress(
     context: Context,
     run: str = "",
@@ -88,6 +95,7 @@ def compress(
     paths="a *.rz file or a folder of them; may be given several times",
     out="folder that gets the plain shards (default: beside their containers)",
     remove="delete each container once its plain shard is verified and durable",
+    example="inv unpack --paths /data/kimi-1/hidden_states",
 )
 def unpack(
     context: Context,

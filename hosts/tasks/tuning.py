@@ -19,7 +19,14 @@ from remote.shared.messages.bench import BenchRequest
 from remote.shared.messages.envelope import Progress
 
 
-@roost_task(TARGET, JSON, name="diff-modes", first="a mode of the inventory", second="another one")
+@roost_task(
+    TARGET,
+    JSON,
+    name="diff-modes",
+    first="a mode of the inventory",
+    second="another one",
+    example="inv diff-modes --host gpu1 --first serve --second extract",
+)
 def diff_modes(
     context: Context,
     host: str | None = None,
@@ -53,6 +60,7 @@ def diff_modes(
     output_tokens="tokens generated for each of them",
     concurrency="requests at once for concurrent, as 1,8,64",
     compare="compare two kept results instead of measuring: A,B; with a * each stands for several measurements",
+    example="inv bench --host gpu1 --mode serve --label before",
 )
 def bench(
     context: Context,
@@ -102,6 +110,7 @@ def bench(
     deadline="seconds that the collectives' benchmark may take under one setting",
     fresh="forget an unfinished search instead of resuming it",
     apply="write the winner into the inventory (comments and order are kept)",
+    example="inv tune --host gpu1 --goal decode --dry-run",
 )
 def tune(
     context: Context,

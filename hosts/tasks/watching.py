@@ -26,6 +26,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     follow="go on with what is written from now on, over restarts and cut connections",
     grep="only lines that match this regular expression",
     since="only lines of the last while, as 30s, 10m, 2h, 1d",
+    example="inv logs --hosts all -f --grep error",
 )
 def logs(
     context: Context,
