@@ -46,6 +46,12 @@ class Output:
         self.out = new_console()
         self.err = new_console(stderr=True)
         self._told: set[str] = set()
+        self.detached = ""
+        """What goes on without this command, for the words after Ctrl-C: `the extraction of run 'a' on gpu1, gpu2`."""
+
+    def flush(self) -> None:
+        """Hand everything printed to whoever reads it; raises BrokenPipeError if nobody does any more."""
+        self.out.file.flush()
 
     def note(self, text: str) -> None:
         """Say something on the side (stderr); silent with `--json`."""

@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+import codecs
 import datetime
+import io
 import math
+import sys
+
+_ASCII = {"✓": "ok", "✗": "FAILED", "→": "->", "│": "|", "…": "...", "█": "#", "▏": "|", "\u00d7": "x", "\u2013": "-"}
+"""Roost's own marks for terminals that know ASCII alone."""
+
+
+def write_to_any_terminal() -> None:
+    """Make stdout and stderr take every character: one that their encoding lacks is written in ASCII."""
+    codecs.register_error("roost", _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="roost")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_ASCII.get(char) or ascii(char)[1:-1] for char in lacking), error.end
 
 
 def printable(text: str) -> str:

@@ -19,8 +19,21 @@ TOP_KEYS = ("defaults", "groups", "hosts", "local", "modes", "nccl")
 
 
 def inventory_path(given: str | None) -> Path:
-    """`--inventory`, else $ROOST_INVENTORY, else ./inventory.yaml."""
-    return Path(given or os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_NAME).expanduser()
+    """`--inventory`, else $ROOST_INVENTORY, else the nearest `inventory.yaml` from the current folder upward.
+
+    The current folder's own name for it is returned if there is none, so that the message names what was looked for.
+    """
+    named = given or os.environ.get(ENVIRONMENT_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    here = Path.cwd()
+    found = next((folder for folder in (here, *here.parents) if (folder / DEFAULT_NAME).is_file()), here)
+    return Path(DEFAULT_NAME) if found == here else found / DEFAULT_NAME
+
+
+def is_from_above(path: Path, given: str | None) -> bool:
+    """Whether `inventory_path` found this file in a folder above, where nobody named it."""
+    return not given and ENVIRONMENT_VARIABLE not in os.environ and path != Path(DEFAULT_NAME)
 
 
 def load_inventory(path: Path) -> Inventory:

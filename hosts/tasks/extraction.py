@@ -92,6 +92,8 @@ def extract(
                 fleet, run, then_stop=then_stop, delivered=delivered, reopen=reopen, on_progress=lines
             )
         show_start(output, started)
+        working = [outcome.host.name for outcome in started.outcomes if outcome.ok]
+        output.detached = f"the extraction of run {run!r} on {', '.join(working)}" if working else ""
         if detach or not any(outcome.ok for outcome in started.outcomes):
             finish(output.outcomes(started.outcomes, start_line))
         else:

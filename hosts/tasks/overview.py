@@ -9,6 +9,7 @@ from rich.table import Table
 
 from hosts.console.output import new_console
 from hosts.tasks.catalog import GROUPS, summary, tasks_of
+from hosts.tasks.session import printing
 
 
 @task(name="help")
@@ -19,7 +20,8 @@ def overview(context: Context) -> None:
         table.add_row(f"[bold]{title}[/bold]", "")
         for member in tasks_of(module):
             table.add_row(f"  inv {member.name}", summary(member))
-    new_console().print(table)
+    with printing(json=False):
+        new_console().print(table)
 
 
 def collection() -> Collection:

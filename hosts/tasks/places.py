@@ -12,9 +12,8 @@ from hosts.console.live import DeadHosts
 from hosts.console.output import EXIT_FAILED, EXIT_OK, Output
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome
-from hosts.inventory.load import inventory_path, load_inventory
 from hosts.inventory.select import select
-from hosts.tasks.session import TARGET, printing
+from hosts.tasks.session import TARGET, printing, the_inventory
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -29,7 +28,7 @@ PLACES = {
 def places(host: str | None, hosts: str | None, inventory: str | None, json: bool) -> Iterator[tuple[Fleet, Output]]:
     """The fleet of the hosts that were named, or of the laptop alone; connections end with the block."""
     with printing(json) as output:
-        loaded = load_inventory(inventory_path(inventory))
+        loaded = the_inventory(output, inventory)
         named = host is not None or hosts is not None
         fleet = Fleet(loaded, select(loaded, host, hosts) if named else [loaded.local])
         fleet.watcher = DeadHosts(output)

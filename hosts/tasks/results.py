@@ -15,14 +15,13 @@ from hosts.console.output import EXIT_FAILED
 from hosts.console.verify import show_exported, show_faults, show_queued, verdict
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, fleet_of
-from hosts.inventory.load import inventory_path, load_inventory
 from hosts.inventory.model import Host
 from hosts.inventory.select import select
 from hosts.plan.plan import load, plan_path
 from hosts.pull.direct import Place, place_of
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.runs import chosen_run
-from hosts.tasks.session import JSON, TARGET, finish, printing, roost_task, session
+from hosts.tasks.session import JSON, TARGET, finish, printing, roost_task, session, the_inventory
 from remote.shared.messages.export import ExportRequest, ExportResult, Format
 from remote.shared.messages.verify import Fault, VerifyRequest
 
@@ -99,7 +98,7 @@ def _verify_folder(
                 "With --folder, --run and --hosts say where --repair queues the wrong records again.",
                 remedy="Leave --folder away to check a run on its hosts, or say --folder HOST:FOLDER.",
             )
-        loaded = load_inventory(inventory_path(inventory))
+        loaded = the_inventory(output, inventory)
         place = place_of(Fleet(loaded, []), folder) or Place(loaded.local, folder)
         with (
             fleet_of(loaded, [place.host]) as there,

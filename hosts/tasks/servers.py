@@ -165,6 +165,7 @@ def _serve(
 ) -> None:
     with session(host, hosts, inventory, json) as (fleet, output):
         teller = Teller(fleet, output, f"servers ({mode})", "ready", server_line) if notify and not dry_run else None
+        output.detached = "" if dry_run else f"any server that was started on {', '.join(h.name for h in fleet.hosts)}"
         with live_lines(output, fleet) as lines:
             outcomes = serving.serve(
                 fleet,

@@ -5,6 +5,7 @@ Exit codes: 0 all well, 1 a host or a record failed, 2 wrong usage, 130 interrup
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ from hosts.console.live import DeadHosts
 from hosts.console.output import EXIT_FAILED, EXIT_USAGE, Output, error_document
 from hosts.errors import RoostError, UsageError
 from hosts.fleet import Fleet
-from hosts.inventory.load import inventory_path, load_inventory
+from hosts.inventory.load import inventory_path, is_from_above, load_inventory
+from hosts.inventory.model import Inventory
 from hosts.inventory.select import select
 from hosts.tasks import interrupts
 from hosts.tasks.commandline import RoostTask, as_typed
@@ -27,7 +29,7 @@ from hosts.tasks.commandline import RoostTask, as_typed
 TARGET = {
     "host": "NAME of a host in the inventory, or of a group; may be given several times",
     "hosts": "NAMES of hosts and groups, separated by commas, or 'all'",
-    "inventory": "inventory file (default: $ROOST_INVENTORY, else ./inventory.yaml)",
+    "inventory": "inventory file (default: $ROOST_INVENTORY, else the nearest inventory.yaml from here upward)",
 }
 JSON = {"json": "print one JSON document instead of text"}
 WAIT = {"wait": "wait for another operator's command on a host instead of refusing"}
@@ -69,23 +71,32 @@ def printing(json: bool) -> Iterator[Output]:
     try:
         with interrupts.raised():
             yield output
+            output.flush()
     except RoostError as error:
         output.error(error)
         output.document({"error": error_document(error)})
         sys.exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
     except KeyboardInterrupt:
-        output.note("Interrupted; what runs detached on the hosts goes on.")
+        output.note(f"Interrupted; {output.detached or 'nothing'} goes on.")
         interrupts.leave()
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # whoever read the output has gone, as in `inv logs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
+
+
+def the_inventory(output: Output, given: str | None) -> Inventory:
+    """Load the inventory that was named or that is nearest; one from a folder above is named on the side."""
+    path = inventory_path(given)
+    if is_from_above(path, given):
+        output.note(f"Inventory: {path}")
+    return load_inventory(path)
 
 
 @contextmanager
 def session(host: str | None, hosts: str | None, inventory: str | None, json: bool) -> Iterator[tuple[Fleet, Output]]:
     """The fleet that a task is for and where it prints; connections end with the block."""
     with printing(json) as output:
-        loaded = load_inventory(inventory_path(inventory))
+        loaded = the_inventory(output, inventory)
         fleet = Fleet(loaded, select(loaded, host, hosts))
         fleet.watcher = DeadHosts(output)
         try:
