@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -16,11 +15,10 @@ from hosts.transport.backend import DEFAULT_DEADLINE_SECONDS, Backend
 from hosts.transport.local import LocalBackend
 from hosts.transport.ssh import SshBackend
 from remote.shared.messages.envelope import Progress
+from remote.shared.supervised.threads import Pool, as_finished
 
 POOL_SIZE = 64
 """Hosts worked on at once; 64 connections open in about a second from one laptop."""
-
-ATTENTION_SECONDS = 0.5
 
 T = TypeVar("T")
 R = TypeVar("R", bound=BaseModel)
@@ -106,22 +104,19 @@ class Fleet:
         if watcher is not None:
             for host in self.hosts:
                 watcher.begun(host)
-        pool = ThreadPoolExecutor(min(POOL_SIZE, len(self.hosts)), thread_name_prefix="host")
         outcomes: dict[str, Outcome[T]] = {}
         try:
-            pending = {pool.submit(self._outcome, host, action) for host in self.hosts}
-            for future in _as_completed(pending):
-                outcome = future.result()
-                outcomes[outcome.host.name] = outcome
-                if watcher is not None:
-                    watcher.ended(outcome)
-                if on_outcome is not None:
-                    on_outcome(outcome)
+            with Pool(min(POOL_SIZE, len(self.hosts)), "host") as pool:
+                for future in as_finished([pool.submit(self._outcome, host, action) for host in self.hosts]):
+                    outcome = future.result()
+                    outcomes[outcome.host.name] = outcome
+                    if watcher is not None:
+                        watcher.ended(outcome)
+                    if on_outcome is not None:
+                        on_outcome(outcome)
         except BaseException:
             self.close()
             raise
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
         return [outcomes[host.name] for host in self.hosts]
 
     def call(
@@ -161,16 +156,6 @@ class Fleet:
         """End every connection; what runs detached on the hosts goes on."""
         for backend in self._backends.values():
             backend.close()
-
-
-def _as_completed(pending: set[Future[Outcome[T]]]) -> Iterator[Future[Outcome[T]]]:
-    """As `concurrent.futures.as_completed`, and a Ctrl-C is never lost.
-
-    One that comes between Python's last look at its signals and the kernel's wait is only seen once that wait ends.
-    """
-    while pending:
-        done, pending = wait(pending, ATTENTION_SECONDS, FIRST_COMPLETED)
-        yield from done
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from remote.report import Report
 from remote.shared.errors import HostError, RoostError, UsageError, of_the_disk
 from remote.shared.messages.envelope import BEAT_SECONDS, Beat, Call, Failure, Result
 from remote.shared.paths import Workdir
+from remote.shared.supervised.threads import Thread
 from remote.verbs import VERBS
 
 Verb = Callable[[Any, Context], BaseModel]
@@ -125,26 +126,35 @@ def _first_problem(error: ValidationError) -> str:
 def _end_with_stdin() -> None:
     """End this process when the laptop's end of stdin closes, so that a cut connection leaves nothing running."""
 
-    main_thread = threading.main_thread().ident
-    assert main_thread is not None
-
     def watch() -> None:
         while os.read(0, 4096):
             pass
-        signal.pthread_kill(main_thread, signal.SIGINT)
+        _interrupt()
 
-    threading.Thread(target=watch, name="stdin-watch", daemon=True).start()
+    Thread(watch, "stdin-watch", on_end=_interrupt)
 
 
 def _send_beats(report: Report) -> None:
-    """Show the laptop that this end lives; a host that freezes falls silent instead of blocking it for ever."""
+    """Show the laptop that this end lives; a host that freezes falls silent instead of blocking it for ever.
+
+    Once no beat can be written nobody listens any more, and the verb ends.
+    """
     never = threading.Event()
 
     def beat() -> None:
         while not never.wait(BEAT_SECONDS):
             report.line(Beat())
 
-    threading.Thread(target=beat, name="beats", daemon=True).start()
+    Thread(beat, "beats", on_end=_interrupt)
+
+
+def _interrupt(cause: BaseException | None = None) -> None:
+    """End the verb as a Ctrl-C would."""
+    if cause is not None:
+        print(f"The verb is ended: {type(cause).__name__}: {cause}", file=sys.stderr)
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    signal.pthread_kill(main_thread, signal.SIGINT)
 
 
 if __name__ == "__main__":

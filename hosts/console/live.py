@@ -20,6 +20,7 @@ from hosts.errors import AuthenticationError, HostKeyError, HostUnreachableError
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from remote.shared.messages import envelope
+from remote.shared.supervised.threads import Thread
 
 QUIET_SECONDS = 10.0
 """Where lines do not redraw themselves: after so long without a word it is said who is still waited for, then after
@@ -145,8 +146,7 @@ def _reminded(lines: LiveLines) -> Iterator[None]:
         while not over.wait(QUIET_SECONDS / 10):
             lines.remind()
 
-    reminder = threading.Thread(target=remind, name="reminder", daemon=True)
-    reminder.start()
+    reminder = Thread(remind, "the live lines' reminder")
     try:
         yield
     finally:

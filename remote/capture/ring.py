@@ -7,11 +7,16 @@ while the model loads.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import dataclass, field
 
 import torch
+
+from remote.shared.supervised.threads import Thread
+
+logger = logging.getLogger(__name__)
 
 SLAB_BYTES = 16 << 20
 """A power of two: the pinned allocator rounds up to one."""
@@ -43,7 +48,7 @@ class Ring:
         self._made = 0
         self._free: list[torch.Tensor] = []
         self._change = threading.Condition()
-        threading.Thread(target=self._fill, name="roost-capture-pin", daemon=True).start()
+        Thread(self._fill, "roost-capture-pin", self._stay_small)
 
     def take(self) -> torch.Tensor:
         """A free slab, uint8 [slab_bytes], once there is one; a wait is counted.
@@ -69,11 +74,15 @@ class Ring:
         while self._made < self._limit:
             try:
                 slab = torch.empty(self.slab_bytes, dtype=torch.uint8, pin_memory=self.pinned)
-            except RuntimeError:
-                # The host admits no more pinned memory (a memlock limit): the ring stays as small as it is.
-                with self._change:
-                    self._limit = self._made
-                    self._change.notify_all()
+            except RuntimeError as error:
+                self._stay_small(error)
                 return
             self._made += 1
             self.give(slab)
+
+    def _stay_small(self, cause: BaseException) -> None:
+        """The host admits no more pinned memory (a memlock limit, most often): the ring stays as small as it is."""
+        logger.info("Roost's capture stages in %d slabs: %s", self._made, cause)
+        with self._change:
+            self._limit = self._made
+            self._change.notify_all()

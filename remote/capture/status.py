@@ -14,6 +14,7 @@ from remote.capture.engine import Capture
 from remote.capture.environment import Settings
 from remote.shared.files import write_whole
 from remote.shared.messages.capture import CaptureStatus
+from remote.shared.supervised.threads import Thread, log_end
 
 logger = logging.getLogger(__name__)
 _BEAT_SECONDS = 1.0
@@ -32,7 +33,7 @@ def keep_status(capture: Capture, admission: Admission, settings: Settings, *, s
                 last = status
             never.wait(_BEAT_SECONDS)
 
-    threading.Thread(target=run, name="roost-capture-status", daemon=True).start()
+    Thread(run, "roost-capture-status", log_end)
 
 
 def _status(capture: Capture, admission: Admission, settings: Settings, sglang: str) -> CaptureStatus:

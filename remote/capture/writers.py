@@ -15,6 +15,7 @@ import torch
 
 from remote.capture.record import Record
 from remote.capture.ring import Ring
+from remote.shared.supervised.threads import Thread, log_end
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class Writers:
         self._queue: queue.SimpleQueue[Piece] = queue.SimpleQueue()
         self._lock = threading.Lock()
         for number in range(threads):
-            threading.Thread(target=self._run, name=f"roost-capture-{number}", daemon=True).start()
+            Thread(self._run, f"roost-capture-{number}", log_end)
 
     def put(self, piece: Piece) -> None:
         """Have a piece written as soon as its bytes are there."""

@@ -6,9 +6,8 @@ Read-only. Streams faults as items while it finds them; the result counts them a
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import ShardRow
 from remote.shared.messages.verify import Fault, FaultKind, ParityResult, VerifyRequest, VerifyResult
+from remote.shared.supervised.threads import Pool, in_order
 
 if TYPE_CHECKING:
     from remote.data.reference import Reference
@@ -129,15 +129,8 @@ def _in_threads(
     check: Callable[[ShardRow], list[Fault]], rows: list[ShardRow], threads: int
 ) -> Iterator[tuple[ShardRow, list[Fault]]]:
     """Check rows on `threads` threads, in order, a bounded number ahead of the reader."""
-    waiting: deque[tuple[ShardRow, Future[list[Fault]]]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="verify") as pool:
-        for row in rows:
-            waiting.append((row, pool.submit(check, row)))
-            if len(waiting) >= threads * _AHEAD:
-                checked, future = waiting.popleft()
-                yield checked, future.result()
-        for checked, future in waiting:
-            yield checked, future.result()
+    with Pool(threads, "verify") as pool:
+        yield from zip(rows, in_order(pool, check, rows, ahead=threads * _AHEAD), strict=True)
 
 
 def _ranges(indices: list[int]) -> Ranges:

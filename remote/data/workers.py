@@ -5,17 +5,12 @@ Called by the data verbs. Results come in the order of the tasks, so that what i
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.connection
 import os
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from remote.shared.errors import HostError
+from remote.shared.supervised import threads
+from remote.shared.supervised.processes import process_pool
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -37,39 +32,6 @@ def in_order(
     if processes <= 1:
         yield from map(function, tasks)
         return
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(preload)
-    pool = ProcessPoolExecutor(processes, context, initializer=_end_with_parent)
-    try:
-        yield from _windowed(pool, function, tasks, ahead=2 * processes)
-    except BrokenProcessPool as error:
-        raise HostError(
-            "A worker process was killed, most likely for want of memory.",
-            remedy="Run again with fewer --processes; what was done is kept.",
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _windowed(
-    pool: ProcessPoolExecutor, function: Callable[[Task], Answer], tasks: Iterable[Task], ahead: int
-) -> Iterator[Answer]:
-    waiting: deque[Future[Answer]] = deque()
-    for task in tasks:
-        waiting.append(pool.submit(function, task))
-        if len(waiting) >= ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
-
-
-def _end_with_parent() -> None:
-    """A worker whose starter was killed would wait for tasks for ever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+    remedy = "Run again with fewer --processes; what was done is kept."
+    with process_pool(processes, preload=preload, remedy=remedy) as pool:
+        yield from threads.in_order(pool, function, tasks, ahead=2 * processes)

@@ -8,8 +8,7 @@ Ended in between, both are there and the ledger tells which counts.
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import Future
 from pathlib import Path
 
 from remote.context import Context
@@ -19,6 +18,10 @@ from remote.shared.errors import RecordError, UsageError
 from remote.shared.messages.codec import CompressRequest, CompressResult
 from remote.shared.messages.extract import ShardRow
 from remote.shared.paths import RunPaths
+from remote.shared.supervised.processes import process_pool
+from remote.shared.supervised.threads import as_finished
+
+_FEWER = "Run again with fewer --processes; shards that are compressed stay so."
 
 
 def compress(request: CompressRequest, context: Context) -> CompressResult:
@@ -32,9 +35,9 @@ def compress(request: CompressRequest, context: Context) -> CompressResult:
             return CompressResult(compressed=0, plain=len(rows), plain_bytes=sum(row.size_bytes for row in rows))
         result = CompressResult(compressed=0)
         workers = max(1, min(request.processes or (os.cpu_count() or 2) // 2, len(rows)))
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        with process_pool(workers, remedy=_FEWER) as pool:
             jobs = {pool.submit(pack_shard, paths.shard(row.index), row.xxh3): row for row in rows}
-            for number, job in enumerate(as_completed(jobs), 1):
+            for number, job in enumerate(as_finished(jobs), 1):
                 _settle(paths, ledger, jobs[job], job, result)
                 context.report.progress("compressing", number, len(rows), "shards")
     return result

@@ -6,9 +6,7 @@ Runs on the laptop or a host. Writes the plain shards, whole; deletes containers
 from __future__ import annotations
 
 import os
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import xxhash
@@ -19,6 +17,10 @@ from remote.shared.codec.piece import DamagedError
 from remote.shared.errors import RecordError, UsageError
 from remote.shared.files import make_directory
 from remote.shared.messages.codec import UnpackRequest, UnpackResult
+from remote.shared.supervised.processes import process_pool
+from remote.shared.supervised.threads import as_finished
+
+_FEWER = "Run again with fewer --processes; shards that are unpacked are kept."
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,9 @@ def unpack(request: UnpackRequest, context: Context) -> UnpackResult:
     out = make_directory(Path(request.out).expanduser()) if request.out else None
     result = UnpackResult(unpacked=0, packed_bytes=0, plain_bytes=0)
     workers = min(request.processes or os.cpu_count() or 1, len(containers))
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with process_pool(workers, remedy=_FEWER) as pool:
         jobs = {pool.submit(_unpack_one, path, _target(path, out), request.remove): path for path in containers}
-        for number, job in enumerate(as_completed(jobs), 1):
+        for number, job in enumerate(as_finished(jobs), 1):
             try:
                 done = job.result()
             except (RecordError, OSError) as error:

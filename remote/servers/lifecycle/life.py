@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from remote.servers.probing.ready import Readiness
 from remote.shared.errors import HostError, RoostError
 from remote.shared.messages.server import ProcessRef, SuperviseRequest
 from remote.shared.processes import members, session_leader
+from remote.shared.supervised.tasks import Tasks, start
+from remote.shared.supervised.threads import in_thread
 
 MASK_SECONDS = 0.25
 """How long a key that SGLang printed may stand in the log, which only its owner can read."""
@@ -42,9 +45,15 @@ class Verdict:
 
 
 class Life:
-    """The server of `record`, once; `stop` is set when a person wants it to end."""
+    """The server of `record`, once.
 
-    def __init__(self, record: Record, order: SuperviseRequest, stop: asyncio.Event) -> None:
+    `stop` is set when a person wants it to end; `fault` has an exception once a part of the supervisor has failed.
+    """
+
+    def __init__(
+        self, record: Record, order: SuperviseRequest, stop: asyncio.Event, fault: asyncio.Future[BaseException]
+    ) -> None:
+        self._fault = fault
         self._record = record
         self._order = order
         self._stop = stop
@@ -59,7 +68,7 @@ class Life:
             self._record.change(status="failed", ended_at=time.time(), cause=f"Its key could not be written: {error}")
             return
         mask = key.Mask(Path(self._record.state.log), secrets)
-        masking = asyncio.create_task(_keep_masked(mask))
+        masking = start(_keep_masked(mask), "the masking of keys", self._broke, endless=True)
         try:
             await self._live(mask)
         finally:
@@ -105,33 +114,47 @@ class Life:
             os.close(log)
 
     async def _until_end(self, process: asyncio.subprocess.Process) -> Verdict:
-        """Await ready and then the end: the first thing that says so, in this order where several do."""
-        headers = key.headers(self._record.paths)
-        readiness = Readiness(self._spec.port, headers, self._record.state.capture)
-        ready = asyncio.create_task(self._ready(readiness))
-        ends = [
-            asyncio.create_task(end)
-            for end in (self._asked(), _exited(process), self._peer_ended(), _rank_died(process.pid))
-        ]
+        """Await ready and then the end: the first thing that says so, in this order if several do.
+
+        A watch that fails is an end as well: of a server that nobody watches, nobody would learn what became of it.
+        """
         try:
-            done, _ = await asyncio.wait(
-                {ready, *ends}, timeout=self._spec.ready_timeout_seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-            if not done:
-                return Verdict(f"Not ready within {self._spec.ready_timeout_seconds:.0f} s: {readiness.seen}.")
-            if ready in done:
-                self._record.change(status="ready", ready_at=time.time(), canary=ready.result())
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            return next(end.result() for end in ends if end.done())
+            headers = key.headers(self._record.paths)
+            readiness = Readiness(self._spec.port, headers, self._record.state.capture)
+            async with Tasks() as tasks:
+                ready = tasks.start(self._ready(readiness), "the probe")
+                ends = [
+                    tasks.start(self._asked(), "the wait for a stop"),
+                    tasks.start(_exited(process), "the wait for the process"),
+                    tasks.start(self._peer_ended(), "the watch over the other nodes"),
+                    tasks.start(_rank_died(process.pid), "the watch over the ranks"),
+                    tasks.start(self._faulted(), "the watch over the supervisor"),
+                ]
+                done, _ = await asyncio.wait(
+                    {ready, *ends}, timeout=self._spec.ready_timeout_seconds, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    return Verdict(f"Not ready within {self._spec.ready_timeout_seconds:.0f} s: {readiness.seen}.")
+                if ready in done:
+                    self._record.change(status="ready", ready_at=time.time(), canary=ready.result())
+                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                return next(end.result() for end in ends if end.done())
         except RoostError as error:
             return Verdict(str(error))
-        finally:
-            for task in (ready, *ends):
-                task.cancel()
+        except Exception as error:
+            traceback.print_exc()  # to the supervisor's log
+            return _unwatched(error)
 
     async def _asked(self) -> Verdict:
         await self._stop.wait()
         return Verdict(asked=True)
+
+    def _broke(self, error: BaseException) -> None:
+        if not self._fault.done():
+            self._fault.set_result(error)
+
+    async def _faulted(self) -> Verdict:
+        return _unwatched(await asyncio.shield(self._fault))
 
     async def _peer_ended(self) -> Verdict:
         if self._link is None:
@@ -164,13 +187,13 @@ class Life:
         """Say so first, within moments of the death; then end what it left behind."""
         self._record.change(status="failed", exit_code=process.returncode, ended_at=time.time(), cause=cause)
         await self._close_link(cause)
-        left = await asyncio.to_thread(ending.kill, *self._handle())
+        left = await in_thread(ending.kill, *self._handle())
         self._record.change(exit_code=None if left else await process.wait())
         self._note_left(left)
 
     async def _ended(self, process: asyncio.subprocess.Process, verdict: Verdict) -> None:
         await self._close_link(verdict.cause, stopped=verdict.asked)
-        left = await asyncio.to_thread(ending.end, *self._handle())
+        left = await in_thread(ending.end, *self._handle())
         self._record.change(
             status="stopped" if verdict.asked else "failed",
             exit_code=None if left else await process.wait(),
@@ -197,6 +220,10 @@ class Life:
     async def _close_link(self, cause: str, *, stopped: bool = False) -> None:
         if self._link is not None:
             await self._link.close(cause, stopped=stopped)
+
+
+def _unwatched(error: BaseException) -> Verdict:
+    return Verdict(f"Its supervisor could not watch it any more: {type(error).__name__}: {error}.")
 
 
 async def _exited(process: asyncio.subprocess.Process) -> Verdict:

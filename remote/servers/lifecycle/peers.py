@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 from remote.shared.errors import HostError
 from remote.shared.messages.envelope import Message
 from remote.shared.messages.server import ServerSpec
+from remote.shared.supervised import tasks
 
 TOKEN = "ROOST_NODES_TOKEN"  # noqa: S105
 """In the spec's environment; its name has it redacted wherever the spec is written."""
@@ -76,8 +77,8 @@ class Link:
                     remedy="Check `private_interface`, and that nothing else uses the port.",
                 ) from error
         else:
-            self._tasks.append(asyncio.create_task(self._connect()))
-        self._tasks.append(asyncio.create_task(self._beat()))
+            self._tasks.append(tasks.start(self._connect(), "the link to rank 0", self._broke))
+        self._tasks.append(tasks.start(self._beat(), "the beats", self._broke, endless=True))
 
     async def wait_linked(self) -> None:
         """Return once every other node's supervisor is heard; raises HostError naming the one that never was."""
@@ -126,6 +127,12 @@ class Link:
         await self._listen(0, reader)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._greet(reader, writer)
+        except Exception as error:
+            self._broke(error)
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hello = await _heard(reader)
         if hello is None or hello.kind != "hello" or not hmac.compare_digest(hello.token, self._token):
             writer.close()
@@ -148,6 +155,10 @@ class Link:
                 self._end(f"{self._name(rank)} {what}", stopped=said.stopped)
                 return
 
+    def _broke(self, error: BaseException) -> None:
+        """A part of this link failed: this node does not hear of the others' ends any more, and so has to end."""
+        self._end(f"this node's link to the others failed ({type(error).__name__}: {error})", stopped=False)
+
     def _end(self, cause: str, *, stopped: bool) -> None:
         if not self._lost.done():
             self._lost.set_result(PeerEnd(cause=cause, stopped=stopped))
@@ -161,8 +172,8 @@ class Link:
             await self._say(Say(kind="beat"))
 
     async def _say(self, say: Say) -> None:
-        """To every node that is linked; one that is gone shows in `_listen`."""
-        for writer in self._writers.values():
+        """To every node that is linked; one that is gone shows in `_listen`. Others may link while this waits."""
+        for writer in list(self._writers.values()):
             writer.write(say.model_dump_json(exclude_defaults=True).encode() + b"\n")
             with contextlib.suppress(OSError, asyncio.TimeoutError):
                 await asyncio.wait_for(writer.drain(), BEAT_SECONDS)

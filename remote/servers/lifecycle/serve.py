@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from remote.servers.probing.preflight import check_host, check_neighbours, check
 from remote.shared.errors import HostError
 from remote.shared.messages.server import PlannedStart, ServeRequest, ServeResult, ServerState, SuperviseRequest
 from remote.shared.processes import MARK, find
+from remote.shared.supervised.threads import Pool, in_order
 
 ENDING_SECONDS = 2 * KILL_SECONDS
 
@@ -75,8 +75,10 @@ def serve(request: ServeRequest, context: Context) -> ServeResult:
 def _settle(request: ServeRequest, context: Context) -> list[Order]:
     check_together(request.servers)
     context.report.progress("checking model and flags with the installed SGLang")
-    with ThreadPoolExecutor(max_workers=8) as pool:  # each asks SGLang in a process of its own, for some seconds
-        launches = list(pool.map(lambda spec: plan_launch(spec, context, cwd=Path("/")), request.servers))
+    with Pool(8, "plan") as pool:  # each asks SGLang in a process of its own, for some seconds
+        launches = list(
+            in_order(pool, lambda spec: plan_launch(spec, context, cwd=Path("/")), request.servers, ahead=1 << 10)
+        )
     orders = [Order(launch, _running(context, launch.spec.name)) for launch in launches]
     going = [order for order in orders if not order.is_running]
     for order in going:
@@ -116,8 +118,11 @@ def _stop_earlier(orders: list[Order], context: Context) -> None:
     if not earlier:
         return
     context.report.progress(f"stopping {', '.join(state.name for state in earlier)}")
-    with ThreadPoolExecutor(max_workers=len(earlier)) as pool:
-        left = list(pool.map(lambda state: stop_server(context.workdir.server(state.name), state), earlier))
+    with Pool(len(earlier), "stop") as pool:
+        stopping = in_order(
+            pool, lambda state: stop_server(context.workdir.server(state.name), state), earlier, ahead=len(earlier)
+        )
+        left = list(stopping)
     remaining = [sentence for sentences in left for sentence in sentences]
     if remaining:
         raise HostError(

@@ -24,6 +24,7 @@ from remote.shared.errors import HostError
 from remote.shared.messages.server import ServerState, SuperviseRequest
 from remote.shared.paths import ServerPaths
 from remote.shared.processes import is_zombie, reference
+from remote.shared.supervised import tasks
 
 PR_SET_CHILD_SUBREAPER = 36
 BACKOFF_FIRST_SECONDS = 5.0
@@ -66,12 +67,13 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self.stop.set)
-        reaper = asyncio.create_task(_reap_orphans(self.record))
+        fault: asyncio.Future[BaseException] = loop.create_future()
+        reaper = tasks.start(_reap_orphans(self.record), "the reaping of orphans", fault.set_result, endless=True)
         try:
             self.record.change(supervisor=reference(os.getpid()))
-            await Life(self.record, self._order, self.stop).run()
+            await Life(self.record, self._order, self.stop, fault).run()
             while self.record.state.status == "failed" and await self._waits_for_restart():
-                await Life(self.record, self._order, self.stop).run()
+                await Life(self.record, self._order, self.stop, fault).run()
         finally:
             reaper.cancel()
 
@@ -132,6 +134,6 @@ async def _reap_orphans(record: Record) -> None:
         if server is None:
             continue
         for child in psutil.Process().children():
-            if child.pid != server.pid and is_zombie(child):
-                with contextlib.suppress(ChildProcessError):
+            with contextlib.suppress(ChildProcessError, psutil.Error):
+                if child.pid != server.pid and is_zombie(child):
                     os.waitpid(child.pid, os.WNOHANG)

@@ -32,12 +32,14 @@ def process_pool(count: int, *, preload: Sequence[str] = (), remedy: str = "") -
     pool = ProcessPoolExecutor(count, context, initializer=_begin)
     try:
         yield pool
-        pool.shutdown(wait=True)
-    except BrokenProcessPool as error:
-        raise HostError("A worker process was killed, most likely for want of memory.", remedy=remedy) from error
-    finally:
+    except BaseException as error:
         pool.shutdown(wait=False, cancel_futures=True)
         _kill([child for child in multiprocessing.active_children() if child not in before])
+        if isinstance(error, BrokenProcessPool):
+            why = "A worker process was killed, most likely for want of memory."
+            raise HostError(why, remedy=remedy) from error
+        raise
+    pool.shutdown(wait=True)
 
 
 def _kill(workers: list[BaseProcess]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import queue
 import threading
 import time
@@ -23,6 +25,11 @@ class DeadlineError(HostError, TimeoutError):
     """Work did not end within the time that its owner gave it."""
 
     kind = "deadline"
+
+
+def log_end(error: BaseException) -> None:
+    """An `on_end` for an owner that can only write to a log: capture, inside SGLang."""
+    logging.getLogger(__name__).error("%s ended unexpectedly", threading.current_thread().name, exc_info=error)
 
 
 class Thread:
@@ -123,6 +130,15 @@ class Pool(Executor):
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:
             self._futures.discard(future)
+
+
+async def in_thread(function: Callable[..., T], *arguments: object) -> T:
+    """Await `function(*arguments)` on a thread of its own, which the end of the event loop does not wait for."""
+    pool = Pool(1, getattr(function, "__name__", "call"))
+    try:
+        return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def as_finished(jobs: Iterable[Future[T]]) -> Iterator[Future[T]]:
