@@ -41,7 +41,8 @@ from fabric import Config, Connection
 
 from benchmarks.delay import delayed
 from hosts.inventory.model import Host
-from hosts.practice.sshd import ADDRESS, PrivateSshd
+from hosts.practice.ports import ADDRESS
+from hosts.practice.sshd import PrivateSshd
 from hosts.transport.openssh import ssh_command
 from remote.shared.messages.extract import ShardRow
 from remote.shared.transfer.delivery import Delivery

@@ -11,7 +11,8 @@ from remote.shared.messages.server import AddressRequest, AddressResult, ServerS
 
 TOKEN = "ROOST_NODES_TOKEN"  # noqa: S105
 """The variable that the nodes' supervisors know each other by."""
-FIRST_RENDEZVOUS_PORT = 20_000
+FIRST_RENDEZVOUS_PORT = 10_000
+"""Rendezvous ports end below 30,000: Linux chooses the ports of outgoing connections from 32,768 on."""
 
 
 def span_hosts(fleet: Fleet, specs: dict[str, list[ServerSpec]]) -> dict[str, list[ServerSpec]]:

@@ -23,7 +23,7 @@ from hosts.practice.inventory import HostFacts, write_inventory
 from hosts.practice.leftovers import Running, end_running, running_on
 from hosts.practice.models import tiny_model
 from hosts.practice.paths import PracticePaths
-from hosts.practice.sshd import PrivateSshd, free_port
+from hosts.practice.sshd import PrivateSshd
 from remote.shared.files import make_directory, write_whole
 from remote.shared.messages.server import ProcessRef
 
@@ -137,7 +137,9 @@ def _bring_up(paths: PracticePaths, name: str, before: HostState | None) -> Host
         return before
     sshd = _sshd(paths, name)
     ref, port = sshd.start(before.ssh_port if before else None)
-    return HostState(name=name, ssh_port=port, server_port=before.server_port if before else free_port(), sshd=ref)
+    # In the same block of ports as its sshd, which keeps the block until a server is started.
+    server_port = before.server_port if before else port + 1
+    return HostState(name=name, ssh_port=port, server_port=server_port, sshd=ref)
 
 
 def _take_down(paths: PracticePaths, host: HostState) -> list[str]:

@@ -13,8 +13,8 @@ from pathlib import Path
 import yaml
 
 from hosts.practice.paths import PracticePaths
+from hosts.practice.ports import ADDRESS
 from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS, MAX_RUNNING_REQUESTS
-from hosts.practice.sshd import ADDRESS
 from remote.shared.files import write_whole
 
 LAYERS = [1, 3, 5]

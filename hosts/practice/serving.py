@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from hosts.errors import HostError
-from hosts.practice.sshd import ADDRESS, free_port
+from hosts.practice.ports import ADDRESS, free_port
 
 CONTEXT_LENGTH = 4096
 MAX_RUNNING_REQUESTS = 8

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import getpass
 import os
-import secrets
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -20,13 +18,12 @@ import psutil
 
 from hosts.errors import HostError
 from hosts.practice import processes
+from hosts.practice.ports import ADDRESS, free_port
 from remote.shared.files import make_directory, write_whole
 from remote.shared.messages.server import ProcessRef
 
-ADDRESS = "127.0.0.1"
 START_SECONDS = 15.0
 PORT_ATTEMPTS = 5
-PORTS = range(20_000, 30_000)
 # Debian keeps sshd's unprivileged half in here and creates it from the service that we do not use.
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 
@@ -141,18 +138,6 @@ def find_sshd() -> str:
     if program is None:
         raise HostError("There is no OpenSSH server (sshd) on this machine.", remedy="Run make system.")
     return program
-
-
-def free_port() -> int:
-    """Return a TCP port that nothing listens on at this moment.
-
-    Outside the range from which systems choose the near end of connections, so that it also stays free.
-    """
-    while True:
-        port = secrets.choice(PORTS)
-        with socket.socket() as probe:
-            if probe.connect_ex((ADDRESS, port)) != 0:
-                return port
 
 
 def _listens(process: subprocess.Popen[bytes], port: int) -> bool:

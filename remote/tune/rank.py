@@ -27,7 +27,8 @@ class Task:
 
     rank: int
     world: int
-    port: int
+    meeting: str
+    """A file that is not there yet, through which the ranks find each other: no port that another may take."""
     gpu: int | None
     sizes: list[int]
     """Bytes that one rank contributes."""
@@ -45,7 +46,7 @@ def main(text: str) -> None:
         torch.cuda.set_device(task.gpu)
     dist.init_process_group(
         "gloo" if task.gpu is None else "nccl",
-        init_method=f"tcp://127.0.0.1:{task.port}",
+        store=dist.FileStore(task.meeting, task.world),
         rank=task.rank,
         world_size=task.world,
     )

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -67,7 +66,6 @@ def screen(request: ScreenRequest, context: Context, keep_logs: Path | None = No
 
 def _start(request: ScreenRequest, context: Context, world: int, folder: Path) -> list[subprocess.Popen[bytes]]:
     """One process a rank, each the head of a session of its own."""
-    port = _free_port()
     width = request.hidden_size or hidden_size(check_model(request.model))
     sizes = [tokens * width * request.dtype_bytes for tokens in request.tokens]
     env = {
@@ -83,7 +81,7 @@ def _start(request: ScreenRequest, context: Context, world: int, folder: Path) -
     ranks: list[subprocess.Popen[bytes]] = []
     for rank in range(world):
         gpu = request.gpus[rank] if request.gpus else None
-        task = {"rank": rank, "world": world, "port": port, "gpu": gpu, "sizes": sizes}
+        task = {"rank": rank, "world": world, "meeting": str(folder / "meeting"), "gpu": gpu, "sizes": sizes}
         with (folder / f"out-{rank}").open("wb") as out, (folder / f"err-{rank}").open("wb") as err:
             process = subprocess.Popen(
                 [sys.executable, "-m", "remote.tune.rank", json.dumps({**task, "repetitions": request.repetitions})],
@@ -134,10 +132,3 @@ def _samples(folder: Path) -> list[Sample]:
         for operation, by_size in times.items()
         for size, values in by_size.items()
     ]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -23,7 +23,8 @@ from typing import Any
 
 import psutil
 
-from hosts.practice.sshd import PrivateSshd, free_port
+from hosts.practice.ports import free_port
+from hosts.practice.sshd import PrivateSshd
 from remote.servers.housekeeping import dump
 from remote.shared.messages.server import ProcessRef
 from remote.shared.paths import Workdir

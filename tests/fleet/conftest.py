@@ -11,7 +11,8 @@ import pytest
 from hosts.inventory.model import Host
 from hosts.practice import fleet
 from hosts.practice.paths import PracticePaths
-from hosts.practice.sshd import ADDRESS, PrivateSshd
+from hosts.practice.ports import ADDRESS
+from hosts.practice.sshd import PrivateSshd
 
 HOSTILE_NAME = 'it\'s a "home" $HOME; echo \N{SNOWMAN}'
 

@@ -20,7 +20,8 @@ from paramiko.ssh_exception import NoValidConnectionsError
 from hosts.errors import AuthenticationError, HostError, HostKeyError, HostUnreachableError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host, Inventory
-from hosts.practice.sshd import PrivateSshd, free_port
+from hosts.practice.ports import free_port
+from hosts.practice.sshd import PrivateSshd
 from hosts.transport.openssh import ssh_command
 from hosts.transport.ssh import SshBackend, explain
 from hosts.transport.trust import presented_key, remember

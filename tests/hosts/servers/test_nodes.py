@@ -47,7 +47,7 @@ def test_ranks_follow_the_list_and_all_meet_at_rank_0(fleet: Fleet) -> None:
     spanned = span_hosts(fleet, specs_of(fleet))
     first, second = spanned["gpu1"][0], spanned["gpu2"][0]
     assert (first.node_rank, second.node_rank) == (0, 1)
-    assert first.dist_init_addr == second.dist_init_addr == "127.0.0.1:36000"
+    assert first.dist_init_addr == second.dist_init_addr == "127.0.0.1:26000"
     assert first.env[TOKEN] == second.env[TOKEN] != ""
     assert second.env["NCCL_SOCKET_IFNAME"] == "lo"
     assert TOKEN == peers.TOKEN

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from safetensors import safe_open
 
 from hosts.inventory.model import FlagValue
 from hosts.inventory.servers import flag_arguments
+from hosts.practice.ports import free_port
 from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS, MAX_RUNNING_REQUESTS
 from remote.context import Context
 from remote.extract.client import Answer, Client, RefusedError, ServerGoneError
@@ -45,7 +45,7 @@ from remote.shared.shard.request_id import RequestId
 from tests.faults.checker import content_digest, examine, finished
 from tests.remote.extract.conftest import RUN, identity, write_assignment
 from tests.remote.extract.standin import Config
-from tests.remote.extract.standin_process import PATIENCE_SECONDS, Pool, free_port
+from tests.remote.extract.standin_process import PATIENCE_SECONDS, Pool
 
 
 @dataclass(frozen=True)
@@ -206,13 +206,9 @@ def test_taking_back_what_is_not_there_is_harmless(served: Served) -> None:
 
 
 def test_a_port_where_nobody_listens_is_a_server_that_is_gone() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-
     async def run() -> None:
         async with aiohttp.ClientSession() as http:
-            await Client(http, port, {}, 5.0).prefill(rid_of(2), np.array([1, 2], np.int32), logprobs=False)
+            await Client(http, free_port(), {}, 5.0).prefill(rid_of(2), np.array([1, 2], np.int32), logprobs=False)
 
     with pytest.raises(ServerGoneError):
         asyncio.run(run())

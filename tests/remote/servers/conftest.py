@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import secrets
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hosts.practice import ports
 from remote.context import Context
 from remote.report import Report
 from remote.servers.lifecycle import ending, logfile, records
@@ -39,9 +39,7 @@ def context(tmp_path: Path) -> Iterator[Context]:
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return ports.free_port()
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from hosts.practice.ports import free_ports
 from remote.context import Context
 from remote.servers.lifecycle import records
 from remote.servers.lifecycle.detach import start_supervisor
@@ -22,22 +22,10 @@ from tests.remote.servers.states import server_of, supervisor_of
 Start = Callable[..., ServerState]
 
 
-def two_ports_in_a_row() -> int:
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("127.0.0.1", port + LINK_PORT_OFFSET))
-            except (OSError, OverflowError):
-                continue
-            return port
-
-
 @pytest.fixture
 def both(prepare: Start, context: Context) -> Callable[..., None]:
     """Start `node0` and `node1` of one server; `node1` may be given another token."""
-    address = f"127.0.0.1:{two_ports_in_a_row()}"
+    address = f"127.0.0.1:{free_ports(1 + LINK_PORT_OFFSET)[0]}"
 
     def begin(token: str = "t0ken", other_token: str = "t0ken", **spec: Any) -> None:
         for rank in range(2):

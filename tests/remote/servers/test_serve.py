@@ -6,7 +6,6 @@ import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import psutil
 import pytest
 
 from hosts.inventory.servers import flag_arguments
+from hosts.practice.ports import free_port
 from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS, MAX_RUNNING_REQUESTS
 from remote.context import Context
 from remote.report import Report
@@ -47,13 +47,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
 
 @pytest.fixture(scope="module")
 def spec(tiny_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> ServerSpec:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
     return ServerSpec(
         mode="extract",
         model=str(tiny_model_path),
-        port=port,
+        port=free_port(),
         flags=flag_arguments({**FLAGS, "context-length": CONTEXT_LENGTH, "max-running-requests": MAX_RUNNING_REQUESTS}),
         env={**ENVIRONMENT, "HF_TOKEN": "hf_unspeakable"},
         capture=CaptureSpec(

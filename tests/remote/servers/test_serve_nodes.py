@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from hosts.inventory.servers import flag_arguments
+from hosts.practice.ports import free_port, free_ports
 from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS
 from remote.context import Context
 from remote.report import Report
 from remote.servers.lifecycle import ending, records
-from remote.servers.lifecycle.peers import TOKEN
+from remote.servers.lifecycle.peers import LINK_PORT_OFFSET, TOKEN
 from remote.servers.lifecycle.serve import serve
 from remote.servers.lifecycle.stop import stop
 from remote.shared.messages.server import ServeRequest, ServerSpec, ServerState, StopRequest
@@ -31,14 +31,6 @@ NODES = ["gpu1", "gpu2"]
 END_SECONDS = 60.0
 
 
-def free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[list[Context]]:
     made = [Context(Workdir(tmp_path / name), Report(io.StringIO()), "tester@laptop") for name in NODES]
@@ -48,8 +40,8 @@ def nodes(tmp_path: Path) -> Iterator[list[Context]]:
 
 
 def test_two_nodes_serve_as_one_and_die_as_one(nodes: list[Context], tiny_model_path: Path) -> None:
-    ports = free_ports(2)
-    rendezvous = f"127.0.0.1:{free_ports(1)[0]}"
+    ports = [free_port(), free_port()]
+    rendezvous = f"127.0.0.1:{free_ports(1 + LINK_PORT_OFFSET)[0]}"
 
     def start(rank: int) -> ServerState:
         spec = ServerSpec(
