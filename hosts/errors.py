@@ -5,7 +5,7 @@ Every message is one sentence that names the host, what was tried and what came 
 
 from __future__ import annotations
 
-from remote.shared.errors import HostError, RoostError, UsageError
+from remote.shared.errors import HostError, PythonError, RoostError, UsageError
 
 __all__ = [
     "AuthenticationError",
@@ -15,6 +15,7 @@ __all__ = [
     "HostUnreachableError",
     "InventoryError",
     "ProtocolError",
+    "PythonError",
     "RoostError",
     "UsageError",
 ]

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from remote.context import Context
 from remote.report import Report
-from remote.shared.errors import HostError, RoostError, UsageError, of_the_disk
+from remote.shared.errors import PythonError, RoostError, UsageError, of_the_disk
 from remote.shared.messages.envelope import BEAT_SECONDS, Beat, Call, Failure, Result
 from remote.shared.paths import Workdir
 from remote.shared.supervised.threads import Thread
@@ -110,7 +110,7 @@ def _load(name: str) -> Verb:
 
 def _lacking(verb: str, error: ModuleNotFoundError) -> RoostError:
     """The `python` of a host is often the system's instead of the one that SGLang is installed in."""
-    return HostError(
+    return PythonError(
         f"{sys.executable} has no module {error.name!r}, which {verb!r} needs.",
         remedy="Set the host's `python` to the one with SGLang; for the laptop, set `python` under `local:` to one "
         "with the `data` extra (pip install 'roost-fleet[data]').",

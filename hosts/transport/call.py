@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from hosts.errors import ConnectionLostError, HostError, ProtocolError, RoostError, UsageError
+from hosts.errors import ConnectionLostError, HostError, ProtocolError, PythonError, RoostError, UsageError
 from hosts.transport.payload import Payload
 from hosts.transport.process import Process
 from remote.shared.messages.envelope import BEAT_SECONDS, LINE, Call, Failure, Hello, Item, Line, Progress, Result
@@ -158,12 +158,12 @@ class Conversation:
             return ConnectionLostError("The connection broke in the middle of the call.")
         words = _printable(self._process.stderr_tail().encode()[-600:]) or "nothing on stderr"
         if status == STATUS_COMMAND_NOT_FOUND:
-            return HostError(
+            return PythonError(
                 f"The command was not found there ({words}).",
                 remedy="Set `python` (and `exec`, if there is one) for this host.",
             )
         if missing := _MISSING_MODULE.search(words):
-            return HostError(
+            return PythonError(
                 f"The host's Python has no module {missing.group(1)!r}.",
                 remedy="Set `python` for this host to the interpreter that SGLang is installed in.",
             )

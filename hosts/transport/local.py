@@ -8,7 +8,7 @@ import subprocess
 import threading
 from typing import IO
 
-from hosts.errors import HostUnreachableError
+from hosts.errors import PythonError
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
 from hosts.transport.process import Process
@@ -24,7 +24,7 @@ class LocalBackend(Backend):
         try:
             return LocalProcess(argv)
         except OSError as error:
-            raise HostUnreachableError(
+            raise PythonError(
                 f"{argv[0]} could not be started here: {error.strerror}.",
                 remedy="Set `python` for this host.",
             ) from error

@@ -37,6 +37,12 @@ class HostError(RoostError):
     kind = "host"
 
 
+class PythonError(HostError):
+    """The Python that the inventory names for a host cannot run Roost there; another one on that host may."""
+
+    kind = "python"
+
+
 class RecordError(RoostError):
     """One record failed a check; it is quarantined with this cause and the others go on."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hosts.errors import ConnectionLostError, HostError, HostUnreachableError, ProtocolError, UsageError
+from hosts.errors import ConnectionLostError, HostError, ProtocolError, PythonError, UsageError
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
 from hosts.transport.bootstrap import place, tree_digest
@@ -59,7 +59,7 @@ def test_a_verb_that_does_not_exist_is_a_usage_error(backend: Backend) -> None:
 
 def test_a_missing_python_is_one_sentence(workdir: Path) -> None:
     backend = LocalBackend(Host(name="here", connection="local", python="/no/such/python", workdir=str(workdir)))
-    with pytest.raises(HostUnreachableError, match="/no/such/python could not be started"):
+    with pytest.raises(PythonError, match="/no/such/python could not be started"):
         hello(backend)
 
 
