@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from pydantic import BaseModel
 
-from hosts.errors import ProtocolError
+from hosts.errors import ProtocolError, UsageError
 from hosts.inventory.model import Host, Inventory
 from hosts.transport.backend import Backend
 from remote.shared.messages.dataset import (
@@ -16,11 +16,13 @@ from remote.shared.messages.dataset import (
     InspectRequest,
     InspectResult,
     Manifest,
+    OwnKey,
     PrepareRequest,
     PrepareResult,
 )
 from remote.shared.messages.envelope import Progress
 
+_OWN_KEYS = get_args(OwnKey)
 OnProgress = Callable[[Host, Progress], None]
 
 
@@ -41,8 +43,26 @@ def tokenizer_of(inventory: Inventory, host: Host, given: str | None) -> str | N
 
 
 def local_path(host: Host, path: str) -> str:
-    """A path as the verb should read it: on the laptop made absolute, on a host as typed."""
+    """A path as the verb should read it: on the laptop made absolute, on a host and in a bucket as typed."""
+    if "://" in path:
+        return path
     return str(Path(path).expanduser().absolute()) if host.connection == "local" else path
+
+
+def own_keys(text: str) -> dict[OwnKey, str]:
+    """`prompt=ask,answer=reply` as a mapping; raise UsageError for a name that is not known, or one that is missing."""
+    keys: dict[OwnKey, str] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        what, equals, key = (part.strip() for part in pair.partition("="))
+        if not equals or not key or what not in _OWN_KEYS or what in keys:
+            raise UsageError(
+                f"--keys has {pair!r}; it takes pairs such as prompt=ask,answer=reply.",
+                remedy=f"Name each of {', '.join(_OWN_KEYS)} at most once.",
+            )
+        keys[cast(OwnKey, what)] = key
+    if keys and not ("messages" in keys or {"prompt", "answer"} <= keys.keys()):
+        raise UsageError(f"--keys {text} names neither messages nor both prompt and answer.")
+    return keys
 
 
 def prepare(backend: Backend, request: PrepareRequest, on_progress: OnProgress | None = None) -> PrepareResult:

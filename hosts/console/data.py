@@ -13,6 +13,8 @@ from hosts.plan.capacity import Forecast
 from remote.shared.messages.dataset import InspectedRecord, Manifest, PrepareResult
 
 _BAR = 40
+_MOST_NAMES = 8
+"""Names of files in a line."""
 MASKED_STYLE = "bold green"
 PLAIN_STYLE = "dim"
 
@@ -24,6 +26,7 @@ def show_prepared(output: Output, result: PrepareResult) -> None:
     output.line(f"{result.out}: {manifest.records:,} records, {manifest.tokens:,} tokens, {verb}")
     output.line(_loss_line(manifest))
     show_drops(output, manifest)
+    show_unread(output, manifest)
     show_histogram(output, result.histogram)
 
 
@@ -42,6 +45,17 @@ def show_drops(output: Output, manifest: Manifest) -> None:
         output.table(("dropped", "tokens", "because it is or has", "for example"), rows)
 
 
+def show_unread(output: Output, manifest: Manifest) -> None:
+    """The files and the keys of messages that were not read."""
+    if manifest.unread_files:
+        names = manifest.unread_files
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        output.note(f"not read: {', '.join(printable(name) for name in names[:_MOST_NAMES])}{more}")
+    rows = [(count, *printable(key).split(".", 1)) for key, count in manifest.unread_keys.items()]
+    if rows:
+        output.table(("messages", "of", "key that the chat template does not read"), rows)
+
+
 def show_histogram(output: Output, histogram: list[tuple[int, int, int]]) -> None:
     """The length distribution, a bar a power of two."""
     most = max((count for *_, count in histogram), default=0)
@@ -58,6 +72,7 @@ def show_inspected(output: Output, found: Inspected) -> None:
         show_record(output, record)
     if not found.records:
         show_drops(output, found.manifest)
+        show_unread(output, found.manifest)
 
 
 def show_record(output: Output, record: InspectedRecord) -> None:

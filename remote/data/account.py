@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from remote.data.arrange import Catalogue
-from remote.data.chunk import Tally
+from remote.data.chunk import SpooledChunk, Tally
+from remote.data.sources import Chunk
 from remote.shared.messages.dataset import Drop, Source
 
 DUPLICATE = "an exact copy of an earlier record"
@@ -20,6 +21,14 @@ def count_copies(tally: Tally, everything: Catalogue, kept: np.ndarray, sources:
         source, number = everything.origin[place].tolist()
         name = f"{Path(sources[source].path).name}:{number}"
         tally.drop(DUPLICATE, name, int(everything.length[place]))
+
+
+def count_records(sources: list[Source], chunks: list[Chunk], spooled: list[SpooledChunk]) -> list[Source]:
+    """Return the sources with the number of records that were found in each, used or not."""
+    counts = [0] * len(sources)
+    for chunk, found in zip(chunks, spooled, strict=True):
+        counts[chunk.source] += len(found.length) + sum(found.tally.dropped.values())
+    return [source.model_copy(update={"records": count}) for source, count in zip(sources, counts, strict=True)]
 
 
 def drop_table(tally: Tally) -> list[Drop]:

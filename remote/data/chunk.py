@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from remote.data.records import Conversation, Tokens, normalize
+from remote.data.encoding import Marked, Spans
+from remote.data.fitting import Unread, check_shown, fit
+from remote.data.records import Conversation, Reading, Tokens, normalize
 from remote.data.sources import Chunk, read
 from remote.data.spans import assistant_spans
-from remote.data.template import ChatTemplate, quiet_transformers, with_arguments_as_the_template_takes_them
+from remote.data.template import ChatTemplate
 from remote.data.tokenizer import ModelTokenizer, TokenizerSpec, load
 from remote.shared.errors import RecordError
 from remote.shared.files import written_aside
@@ -30,6 +32,8 @@ from remote.shared.messages.dataset import MaskMethod
 METHODS: tuple[MaskMethod, ...] = ("generation", "marker", "given")
 BYTES_PER_TOKEN = 5
 _EXAMPLES = 3
+_BATCH_CHARACTERS = 1 << 20
+"""Of text a call of the tokenizer: bounds the memory of a worker."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Recipe:
     truncate: bool
     min_len: int
     vocab_size: int
+    reading: Reading = field(default_factory=Reading)
 
 
 @dataclass
@@ -53,8 +58,12 @@ class Tally:
     dropped: dict[str, int] = field(default_factory=dict)
     tokens_dropped: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
+    unread: dict[str, int] = field(default_factory=dict)
+    """`ROLE.KEY` of message keys that the chat template does not read, with the messages that have them."""
     bad: list[str] = field(default_factory=list)
     """`FILE:NUMBER: cause` of records that cannot be used, the first few."""
+    remedy: str = ""
+    """What to do about the first of them."""
 
     def drop(self, reason: str, name: str, tokens: int = 0) -> None:
         """Count one record as left out."""
@@ -69,6 +78,7 @@ class Tally:
         for mine, theirs in (
             (self.dropped, other.dropped),
             (self.tokens_dropped, other.tokens_dropped),
+            (self.unread, other.unread),
         ):
             for key, count in theirs.items():
                 mine[key] = mine.get(key, 0) + count
@@ -116,11 +126,20 @@ def _worker(recipe: Recipe) -> ChunkWorker:
     return ChunkWorker(recipe)
 
 
+@dataclass(frozen=True)
+class _Text:
+    """A conversation, rendered and not yet encoded."""
+
+    text: str
+    spans: Spans
+    method: MaskMethod
+    unread: Unread
+
+
 class ChunkWorker:
-    """Holds the tokenizer, loaded once a process and only where a chunk needs it."""
+    """Holds the tokenizer, loaded once a process and only if a chunk needs it."""
 
     def __init__(self, recipe: Recipe) -> None:
-        quiet_transformers()
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.recipe = recipe
 
@@ -133,12 +152,13 @@ class ChunkWorker:
         return ChatTemplate(self.tokenizer, dict(self.recipe.template_options), self.recipe.date)
 
     def spool(self, chunk: Chunk, target: Path) -> None:
-        """Tokenize `chunk` into `target` (without suffix); do nothing where that was done before."""
+        """Tokenize `chunk` into `target` (without suffix); do nothing if that was done before."""
         if target.with_suffix(".npz").exists():
             return
         tally = Tally()
         rows: list[_Row] = []
-        with written_aside(target.with_suffix(".records")) as aside, aside.open("wb") as out:
+        # Not durable: a spool is trusted until the machine starts again, and a killed process loses nothing written.
+        with written_aside(target.with_suffix(".records"), durable=False) as aside, aside.open("wb") as out:
             for number, ids, mask, method, truncated in self._records(chunk, tally):
                 content = ids.tobytes() + mask.tobytes()
                 out.write(content)
@@ -147,62 +167,114 @@ class ChunkWorker:
         _write_index(target.with_suffix(".npz"), rows, tally)
 
     def _records(self, chunk: Chunk, tally: Tally) -> Iterator[tuple[int, np.ndarray, np.ndarray, MaskMethod, bool]]:
+        batch: list[tuple[int, _Text | Tokens | RecordError]] = []
+        size = 0
         for number, raw in read(chunk):
+            made = self._read(raw)
+            batch.append((number, made))
+            size += len(made.text) if isinstance(made, _Text) else 0
+            if size >= _BATCH_CHARACTERS:
+                yield from self._encoded(chunk, batch, tally)
+                batch, size = [], 0
+        yield from self._encoded(chunk, batch, tally)
+
+    def _encoded(
+        self, chunk: Chunk, batch: list[tuple[int, _Text | Tokens | RecordError]], tally: Tally
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray, MaskMethod, bool]]:
+        marked = self._marked([made for _, made in batch])
+        for (number, made), found in zip(batch, marked, strict=True):
             name = f"{chunk.name}:{number}"
             try:
-                if isinstance(raw, RecordError):
-                    raise raw
-                ids, mask, method = self.tokenize(raw)
-                length = len(ids)
-                ids, mask = self._within_limits(ids, mask)
+                if isinstance(found, RecordError):
+                    raise found
+                ids, mask = found
+                _check(ids, mask, self.recipe.vocab_size)
+                kept_ids, kept_mask = self._within_limits(ids, mask)
             except RecordError as error:
                 tally.drop(error.message, name)
                 if len(tally.bad) < _EXAMPLES:
-                    tally.bad.append(f"{name}: {error}")
+                    tally.remedy = tally.remedy if tally.bad else error.remedy
+                    tally.bad.append(f"{name}: {error.message}")
                 continue
             except DroppedRecord as dropped:
                 tally.drop(dropped.reason, name, dropped.tokens)
                 continue
-            yield number, ids, mask, method, len(ids) < length
+            for key, count in made.unread.items() if isinstance(made, _Text) else ():
+                tally.unread[key] = tally.unread.get(key, 0) + count
+            method = made.method if isinstance(made, _Text) else "given"
+            yield number, kept_ids, kept_mask, method, len(kept_ids) < len(ids)
+
+    def _marked(
+        self, made: list[_Text | Tokens | RecordError]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray] | RecordError]:
+        """Ids and mask of each; all texts are encoded in one call, unless one of them cannot be."""
+        texts = [one for one in made if isinstance(one, _Text)]
+        encoded: Iterator[Marked | RecordError] = iter(())
+        if texts:
+            try:
+                encoded = iter(self.tokenizer.encode([one.text for one in texts], [one.spans for one in texts]))
+            except RecordError:
+                encoded = map(self._encoded_alone, texts)
+        for one in made:
+            if isinstance(one, _Text):
+                yield next(encoded)
+            elif isinstance(one, Tokens):
+                yield np.asarray(one.input_ids, np.int64), np.asarray(one.loss_mask, np.int8)
+            else:
+                yield one
+
+    def _encoded_alone(self, one: _Text) -> Marked | RecordError:
+        try:
+            return self.tokenizer.encode([one.text], [one.spans])[0]
+        except RecordError as error:
+            return error
+
+    def _read(self, raw: Any) -> _Text | Tokens | RecordError:
+        if isinstance(raw, RecordError):
+            return raw
+        try:
+            record = normalize(raw, self.recipe.reading)
+            return record if isinstance(record, Tokens) else self._text_of(record)
+        except RecordError as error:
+            return error
+
+    def _text_of(self, conversation: Conversation) -> _Text:
+        fitted, unread = fit(self.template, conversation)
+        text, spans, method = assistant_spans(self.template, fitted)
+        check_shown(conversation, fitted, text, unread)
+        return _Text(text, spans, method, unread)
 
     def tokenize(self, raw: Any) -> tuple[np.ndarray, np.ndarray, MaskMethod]:
-        """Return ids int32 [L], mask int8 [L] and the mask's method; raise RecordError."""
-        record = normalize(raw)
-        ids, mask, method = self._tokens_of(record)
-        _check(ids, mask, self.recipe.vocab_size)
-        return np.asarray(ids, np.int32), np.asarray(mask, np.int8), method
-
-    def _tokens_of(self, record: Conversation | Tokens) -> tuple[list[int], list[int], MaskMethod]:
-        if isinstance(record, Tokens):
-            return record.input_ids, record.loss_mask, "given"
-        conversation = with_arguments_as_the_template_takes_them(self.template, record)
-        text = self.template.render(conversation.messages, conversation.tools)
-        spans, method = assistant_spans(self.template, conversation, text)
-        ids, mask = self.tokenizer.encode(text, spans)
-        return ids, mask, method
+        """Return ids int32 [L], mask int8 [L] and the mask's method of one record; raise RecordError."""
+        made = self._read(raw)
+        (found,) = self._marked([made])
+        if isinstance(found, RecordError):
+            raise found
+        _check(*found, self.recipe.vocab_size)
+        return found[0].astype(np.int32), found[1], made.method if isinstance(made, _Text) else "given"
 
     def _within_limits(self, ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         recipe = self.recipe
         if len(ids) < recipe.min_len:
             raise DroppedRecord(f"shorter than {recipe.min_len} tokens", len(ids))
         if recipe.max_len is None or len(ids) <= recipe.max_len:
-            return ids, mask
+            return ids.astype(np.int32, copy=False), mask
         if not recipe.truncate:
             raise DroppedRecord(f"longer than {recipe.max_len} tokens", len(ids))
         if not mask[: recipe.max_len].any():
             raise DroppedRecord(f"no assistant token in its first {recipe.max_len} tokens", len(ids))
-        return ids[: recipe.max_len], mask[: recipe.max_len]
+        return ids[: recipe.max_len].astype(np.int32, copy=False), mask[: recipe.max_len]
 
 
-def _check(ids: list[int], mask: list[int], vocab_size: int) -> None:
-    if not ids:
+def _check(ids: np.ndarray, mask: np.ndarray, vocab_size: int) -> None:
+    if not len(ids):
         raise RecordError("it has no tokens")
-    low, high = min(ids), max(ids)
+    low, high = int(ids.min()), int(ids.max())
     if low < 0 or high >= vocab_size:
         raise RecordError(f"token id {low if low < 0 else high} is outside the vocabulary of {vocab_size}")
-    if not any(mask):
-        raise RecordError("its loss mask is all 0: the template shows nothing of the assistant's turns")
-    if all(mask):
+    if not mask.any():
+        raise RecordError("its loss mask is all 0: no turn of the assistant is shown by the template and has a weight")
+    if mask.all():
         raise RecordError("its loss mask is all 1: nothing in it was asked of the assistant")
 
 
@@ -228,7 +300,7 @@ def _write_index(path: Path, rows: list[_Row], tally: Tally) -> None:
         truncated=np.array([row.truncated for row in rows], bool),
         tally=np.frombuffer(json.dumps(asdict(tally)).encode(), np.uint8),
     )
-    with written_aside(path) as aside:
+    with written_aside(path, durable=False) as aside:
         aside.write_bytes(content.getbuffer())
 
 

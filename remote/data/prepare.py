@@ -12,9 +12,10 @@ import fcntl
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +23,13 @@ import xxhash
 
 from remote.context import Context
 from remote.data import arrange, dataset
-from remote.data.account import count_copies, drop_table, histogram, why_empty
+from remote.data.account import count_copies, count_records, drop_table, histogram, why_empty
 from remote.data.chunk import Recipe, SpooledChunk, Tally, spool_chunk
-from remote.data.sources import Chunk, expand, scan
-from remote.data.template import ChatTemplate, asks_for_the_date
-from remote.data.tokenizer import ModelTokenizer, TokenizerSpec, load
+from remote.data.inputs import InputFile, expand
+from remote.data.records import Reading
+from remote.data.sources import Chunk, scan
+from remote.data.template import asks_for_the_date, template_digest
+from remote.data.tokenizer import ModelTokenizer, TokenizerSpec, embedding_rows, has_tokenizer, load
 from remote.data.workers import cores, in_order
 from remote.shared.errors import HostError, RecordError, UsageError
 from remote.shared.files import fsync_directory, make_directory, write_whole
@@ -34,7 +37,11 @@ from remote.shared.messages.dataset import Manifest, PrepareRequest, PrepareResu
 
 MARKER = ".prepared"
 """Says what a dataset, or the work towards one, was made from."""
-_PRELOAD = ["remote.data.chunk", "remote.data.arrange", "transformers.models.auto.tokenization_auto"]
+_CARRIED = "tokenizer.json"
+"""In the spool: what the workers need of the tokenizer, where they need not load it with transformers."""
+_PRELOAD = ["remote.data.chunk", "remote.data.arrange", "tokenizers"]
+_PRELOAD_TRANSFORMERS = "transformers.models.auto.tokenization_auto"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def prepare(request: PrepareRequest, context: Context) -> PrepareResult:
@@ -70,54 +77,100 @@ class _Job:
 
     def run(self) -> tuple[Manifest, np.ndarray, bool]:
         request, report = self.request, self.context.report
-        files = expand(request.inputs)
-        tokenizer = load(TokenizerSpec(request.tokenizer, request.trust_remote_code))
+        found = expand(request.inputs)
         make_directory(self.spool)
         report.progress("reading the sources")
-        scanned = [scan(number, path, self.spool) for number, path in enumerate(files)]
+        scanned = self._scan(found.files)
         sources = [source for source, _ in scanned]
         chunks = [chunk for _, parts in scanned for chunk in parts]
-        recipe = self._recipe(tokenizer)
-        identity = self._identity(sources, tokenizer)
+        identity = self._identity(sources)
         if self.out.exists():
             return *self._found_again(identity), True
-        self._keep_what_fits(
-            identity, self._spool_identity(sources, tokenizer), keep=[Path(part.path) for part in chunks]
-        )
-        spooled = self._tokenize(chunks, recipe)
-        manifest, records = self._arrange(chunks, spooled, sources, tokenizer)
+        self._keep_what_fits(identity, self._spool_identity(sources), keep=[Path(part.path) for part in chunks])
+        spooled = self._tokenize(chunks)
+        manifest, records = self._arrange(chunks, spooled, sources, found.unread)
         self._write(records, manifest)
         return manifest, records.length, False
 
-    def _recipe(self, tokenizer: ModelTokenizer) -> Recipe:
+    def _scan(self, files: list[InputFile]) -> list[tuple[Source, list[Chunk]]]:
+        """Digest and cut all sources, several at once: decompression and digests leave Python's lock."""
+        with ThreadPoolExecutor(min(cores(), max(1, len(files)))) as pool:
+            return list(pool.map(lambda number: scan(number, files[number], self.spool), range(len(files))))
+
+    @cached_property
+    def tokenizer(self) -> ModelTokenizer | None:
+        """The tokenizer; None if there is only the model's config, which is enough for tokenized records.
+
+        A tokenizer that cannot be loaded is no error yet: the first conversation is, in the worker that meets it.
+        """
+        spec = TokenizerSpec(self.request.tokenizer, self.request.trust_remote_code)
+        if not has_tokenizer(spec.path):
+            return None
+        try:
+            return load(spec)
+        except HostError:
+            if embedding_rows(spec.path) is None:
+                raise
+            return None
+
+    @cached_property
+    def vocab_size(self) -> int:
+        if self.tokenizer is not None:
+            return self.tokenizer.vocab_size
+        rows = embedding_rows(self.request.tokenizer)
+        if rows is None:
+            raise HostError(
+                f"The config.json in {self.request.tokenizer} does not say vocab_size, and there is no tokenizer.",
+                remedy="Name a folder with the model's tokenizer.",
+            )
+        return rows
+
+    @cached_property
+    def recipe(self) -> Recipe:
         request = self.request
         return Recipe(
-            tokenizer=TokenizerSpec(request.tokenizer, request.trust_remote_code),
+            tokenizer=self._spec(),
             template_options=tuple(sorted(request.template_options.items())),
-            date=self.date(tokenizer),
+            date=self.date,
             max_len=request.max_len,
             truncate=request.too_long == "truncate",
             min_len=request.min_len,
-            vocab_size=tokenizer.vocab_size(),
+            vocab_size=self.vocab_size,
+            reading=Reading(request.chosen, tuple(sorted(request.keys.items())), frozenset(request.ignore)),
         )
 
-    def date(self, tokenizer: ModelTokenizer) -> str:
-        """The day that the template is told; "" where it does not ask."""
-        if not asks_for_the_date(tokenizer):
+    def _spec(self) -> TokenizerSpec:
+        request = self.request
+        content = self.tokenizer.carry() if self.tokenizer is not None else None
+        if content is None:
+            return TokenizerSpec(request.tokenizer, request.trust_remote_code)
+        path = self.spool / _CARRIED
+        write_whole(path, content, durable=False)
+        return TokenizerSpec(request.tokenizer, request.trust_remote_code, str(path))
+
+    @cached_property
+    def date(self) -> str:
+        """The day that the template is told; "" if it does not ask."""
+        if self.tokenizer is None or not asks_for_the_date(self.tokenizer):
             return ""
         return self.request.date or datetime.datetime.now(datetime.timezone.utc).date().isoformat()
 
-    def _identity(self, sources: list[Source], tokenizer: ModelTokenizer) -> str:
+    def _identity(self, sources: list[Source]) -> str:
         """Digest of all that decides the dataset; a folder made of something else is never taken for it."""
-        request = self.request
-        return self._spool_identity(sources, tokenizer) + f"-{request.seed}-{request.bad}"
+        return self._decided(sources) + f"-{self.request.seed}-{self.request.bad}"
 
-    def _spool_identity(self, sources: list[Source], tokenizer: ModelTokenizer) -> str:
-        """Digest of what decides the records' tokens."""
-        recipe = self._recipe(tokenizer)
+    def _spool_identity(self, sources: list[Source]) -> str:
+        """Digest of what decides the records' tokens. The spool is not fsynced: after a restart it is made anew."""
+        boot = _BOOT.read_text().strip() if _BOOT.exists() else ""
+        return self._decided(sources) + boot
+
+    def _decided(self, sources: list[Source]) -> str:
+        recipe, tokenizer = self.recipe, self.tokenizer
         decided = (recipe.template_options, recipe.date, recipe.max_len, recipe.truncate, recipe.min_len)
-        parts = [repr(decided), str(recipe.vocab_size), tokenizer.digest(), str(tokenizer.hf.chat_template)]
-        return xxhash.xxh3_128_hexdigest("\n".join([*parts, *(source.xxh3 for source in sources)]).encode())
+        reading = (recipe.reading.chosen, recipe.reading.keys, sorted(recipe.reading.ignored))
+        model = [tokenizer.digest, str(tokenizer.words.chat_template)] if tokenizer is not None else []
+        parts = [repr(decided), repr(reading), str(recipe.vocab_size), *model, *(source.xxh3 for source in sources)]
+        return xxhash.xxh3_128_hexdigest("\n".join(parts).encode())
 
     def _found_again(self, identity: str) -> tuple[Manifest, np.ndarray]:
         if not _says(self.out / MARKER, identity):
@@ -135,7 +188,7 @@ class _Job:
             self.context.report.progress("going on where an earlier run stopped")
         else:
             for item in self.spool.iterdir():
-                if item not in keep:
+                if item not in keep and item.name != _CARRIED:
                     item.unlink()
             write_whole(spooled, spool_identity.encode())
         if not _says(whole, identity):
@@ -143,13 +196,13 @@ class _Job:
                 item.unlink()
             write_whole(whole, identity.encode())
 
-    def _tokenize(self, chunks: list[Chunk], recipe: Recipe) -> list[SpooledChunk]:
+    def _tokenize(self, chunks: list[Chunk]) -> list[SpooledChunk]:
         """Spool every chunk; raise RecordError at the first one with a record that cannot be used."""
         tasks = [(chunk, arrange.spool_name(self.spool, number)) for number, chunk in enumerate(chunks)]
         done = 0
         total = sum(chunk.size_bytes for chunk in chunks)
         spooled: list[SpooledChunk] = []
-        for number, _ in enumerate(self._spread(partial(spool_chunk, recipe), tasks)):
+        for number, _ in enumerate(self._spread(partial(spool_chunk, self.recipe), tasks)):
             spooled.append(arrange.read_spool(self.spool, number))
             self._refuse_bad(spooled[-1])
             done += chunks[number].size_bytes
@@ -158,36 +211,36 @@ class _Job:
 
     def _spread(self, function: Callable, tasks: list) -> Iterator:  # type: ignore[type-arg]
         processes = min(self.request.processes or cores(), len(tasks))
-        return in_order(function, tasks, processes=processes, preload=_PRELOAD)
+        heavy = self.tokenizer is not None and not self.recipe.tokenizer.carried
+        preload = [*_PRELOAD, _PRELOAD_TRANSFORMERS] if heavy else _PRELOAD
+        return in_order(function, tasks, processes=processes, preload=preload)
 
     def _refuse_bad(self, chunk: SpooledChunk) -> None:
         if chunk.tally.bad and self.request.bad == "error":
             raise RecordError(
                 f"Record {chunk.tally.bad[0]}.",
-                remedy="Mend it, or let such records be dropped and counted with --bad drop.",
+                remedy=chunk.tally.remedy or "Mend it, or let such records be dropped and counted with --bad drop.",
                 details={"records": list(chunk.tally.bad)},
             )
 
     def _arrange(
-        self, chunks: list[Chunk], spooled: list[SpooledChunk], sources: list[Source], tokenizer: ModelTokenizer
+        self, chunks: list[Chunk], spooled: list[SpooledChunk], sources: list[Source], unread: list[str]
     ) -> tuple[Manifest, arrange.Catalogue]:
         everything = arrange.catalogue(chunks, spooled)
         tally = Tally()
         for chunk in spooled:
             tally.add(chunk.tally)
+        sources = count_records(sources, chunks, spooled)
         kept = arrange.first_of_each(everything)
         count_copies(tally, everything, kept, sources)
         records = everything.take(kept)
         records = records.take(arrange.shuffled(records, self.request.seed))
         if not len(records.length):
             raise UsageError("No record is left: the dataset would be empty.", remedy=why_empty(tally))
-        return self._manifest(records, tally, sources, tokenizer), records
+        return self._manifest(records, tally, sources, unread), records
 
-    def _manifest(
-        self, records: arrange.Catalogue, tally: Tally, sources: list[Source], tokenizer: ModelTokenizer
-    ) -> Manifest:
-        request = self.request
-        template = ChatTemplate(tokenizer).digest if tokenizer.hf.chat_template else ""
+    def _manifest(self, records: arrange.Catalogue, tally: Tally, sources: list[Source], unread: list[str]) -> Manifest:
+        request, tokenizer = self.request, self.tokenizer
         return Manifest(
             digest=records.content_digest(),
             records=len(records.length),
@@ -196,16 +249,18 @@ class _Job:
             max_tokens=int(records.length.max()),
             sources=sources,
             drops=drop_table(tally),
+            unread_files=unread,
+            unread_keys=dict(sorted(tally.unread.items())),
             truncated=int(records.truncated.sum()),
-            tokenizer=tokenizer.digest(),
-            tokenizer_path=tokenizer.path,
-            template=template,
+            tokenizer=tokenizer.digest if tokenizer is not None else "",
+            tokenizer_path=tokenizer.path if tokenizer is not None else request.tokenizer,
+            template=template_digest(tokenizer) if tokenizer is not None else "",
             template_options=request.template_options,
-            date=self.date(tokenizer),
+            date=self.date,
             mask=records.methods(),
             seed=request.seed,
             max_len=request.max_len,
-            vocab_size=tokenizer.vocab_size(),
+            vocab_size=self.vocab_size,
         )
 
     def _write(self, records: arrange.Catalogue, manifest: Manifest) -> None:

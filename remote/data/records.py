@@ -8,35 +8,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from remote.shared import foreign
+from remote.data.messages import REASONING_KEYS, Message, json_if_text, message_of
 from remote.shared.errors import RecordError
 
-Message = dict[str, Any]
-
-_ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-    "system": "system",
-    "developer": "developer",
-    "tool": "tool",
-    "function": "tool",
-    "ipython": "tool",
-    "observation": "tool",
-    "function_response": "tool",
-    "function_call": "function_call",
-}
+CONVERSATION_KEYS = ("messages", "conversations", "conversation")
 _PAIRS = (
     ("prompt", "response"),
     ("prompt", "completion"),
     ("instruction", "output"),
     ("question", "answer"),
     ("query", "response"),
+    ("input", "output"),
 )
+_SYSTEM_KEYS = ("system", "system_prompt")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the person wants records to be read."""
+
+    chosen: bool = False
+    """Read the chosen answer of preference pairs, which are refused otherwise."""
+    keys: tuple[tuple[str, str], ...] = ()
+    """(what, key) pairs, what one of prompt, answer, system, reasoning, messages, tools: records are
+    read by these keys alone."""
+    ignored: frozenset[str] = frozenset()
+    """Keys of messages that are left out on purpose."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,8 @@ class Conversation:
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None = None
+    muted: frozenset[int] = frozenset()
+    """Numbers of the messages whose weight is 0: the loss is not taken on them."""
 
 
 @dataclass(frozen=True)
@@ -55,27 +54,41 @@ class Tokens:
     loss_mask: list[int] = field(repr=False)
 
 
-def normalize(raw: Any) -> Conversation | Tokens:
+def normalize(raw: Any, reading: Reading = Reading()) -> Conversation | Tokens:
     """Return `raw` in a known form; raise RecordError with what is wrong with it."""
     if not isinstance(raw, dict):
         raise RecordError(f"it is a {type(raw).__name__}, not an object")
+    if reading.keys:
+        return _by_own_keys(raw, reading)
     if raw.get("input_ids") is not None:
         return _tokens(raw)
-    tools = _json_if_text(raw.get("tools"), "tools") or None
-    if raw.get("messages") is not None:
-        return _conversation(_json_if_text(raw["messages"], "messages"), tools)
-    if raw.get("conversations") is not None:
-        turns = _json_if_text(raw["conversations"], "conversations")
-        if raw.get("system") and isinstance(turns, list):
-            turns = [{"from": "system", "value": raw["system"]}, *turns]
-        return _conversation(turns, tools)
+    for key in CONVERSATION_KEYS:
+        if raw.get(key) is not None:
+            return _conversation(raw, json_if_text(raw[key], key), reading)
     for prompt, response in _PAIRS:
         if raw.get(prompt) is not None and raw.get(response) is not None:
-            return _pair(raw, prompt, response, tools)
+            extra = raw.get("input") if prompt != "input" else None
+            return _pair(raw, raw[prompt], raw[response], reading, extra)
+    if raw.get("chosen") is not None:
+        return _chosen(raw, reading)
     raise RecordError(
-        f"its keys ({', '.join(sorted(map(str, raw))) or 'none'}) are none of: messages; conversations; "
-        "prompt and response; input_ids and loss_mask"
+        f"its keys ({', '.join(sorted(map(str, raw))) or 'none'}) are none of: messages; conversations; conversation; "
+        "prompt and response; input_ids and loss_mask",
+        remedy="Name your own with --keys prompt=KEY,answer=KEY.",
     )
+
+
+def _by_own_keys(raw: dict[str, Any], reading: Reading) -> Conversation:
+    """Read `raw` by the person's own keys, given the names that this module knows."""
+    missing = [
+        key for what, key in reading.keys if what not in ("system", "reasoning", "tools") and raw.get(key) is None
+    ]
+    if missing:
+        raise RecordError(f"it has no {missing[0]!r}, which --keys names")
+    own = {what: raw[key] for what, key in reading.keys if raw.get(key) is not None}
+    if "messages" in own:
+        return _conversation(own, json_if_text(own["messages"], "messages"), reading)
+    return _pair(own, own["prompt"], own["answer"], reading)
 
 
 def _tokens(raw: dict[str, Any]) -> Tokens:
@@ -88,86 +101,72 @@ def _tokens(raw: dict[str, Any]) -> Tokens:
         raise RecordError(f"it has {len(ids)} input_ids and a loss_mask of {len(mask)}")
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
         raise RecordError("its input_ids are not all integers")
+    if any(not -(1 << 31) <= token < 1 << 31 for token in ids):
+        raise RecordError("its input_ids hold a number that no vocabulary has")
     if not all(isinstance(value, int | float) and value in (0, 1) for value in mask):
         raise RecordError("its loss_mask has values other than 0 and 1")
     return Tokens(ids, [int(value) for value in mask])
 
 
-def _pair(raw: dict[str, Any], prompt: str, response: str, tools: Any) -> Conversation:
-    """A prompt and its answer, each a text or (as TRL has it) a list of messages."""
-    asked = raw[prompt]
-    if isinstance(asked, str) and isinstance(raw.get("input"), str) and raw["input"]:
-        asked = f"{asked}\n\n{raw['input']}"
-    before = asked if isinstance(asked, list) else [{"role": "user", "content": asked}]
-    answer = raw[response]
-    after = answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}]
-    system = [{"role": "system", "content": raw["system"]}] if raw.get("system") else []
-    return _conversation([*system, *before, *after], tools)
+def _pair(raw: dict[str, Any], asked: Any, answer: Any, reading: Reading, extra: Any = None) -> Conversation:
+    """A prompt and its answer, each a text, a message, or (as TRL has it) a list of messages."""
+    if isinstance(asked, str) and isinstance(extra, str) and extra:
+        asked = f"{asked}\n\n{extra}"
+    before, after = _as_turns(asked, "user"), _as_turns(answer, "assistant")
+    thought = next((raw[key] for key in REASONING_KEYS if _is_thought(raw.get(key))), None)
+    if thought is not None and isinstance(answer, str):
+        after = [{**after[0], "reasoning_content": thought}]
+    return _conversation(raw, [*before, *after], reading)
 
 
-def _conversation(turns: Any, tools: Any) -> Conversation:
+def _is_thought(value: Any) -> bool:
+    """Whether a record's `reasoning` is a text and not a switch (Nemotron's datasets have "on" and "off" there)."""
+    return isinstance(value, str) and value.strip().lower() not in ("", "on", "off", "yes", "no", "true", "false")
+
+
+def _as_turns(value: Any, role: str) -> list[Any]:
+    if isinstance(value, list):
+        return value
+    return [value if isinstance(value, dict) else {"role": role, "content": value}]
+
+
+def _chosen(raw: dict[str, Any], reading: Reading) -> Conversation:
+    """The chosen one of two answers: the whole conversation, or what follows `prompt`."""
+    if not reading.chosen:
+        raise RecordError(
+            "it is a preference pair (chosen, rejected)", remedy="Say --chosen to read the chosen answers alone."
+        )
+    chosen, prompt = json_if_list(raw["chosen"]), raw.get("prompt")
+    whole = isinstance(chosen, list) and chosen and _speaks(chosen[0], "user", "human", "system")
+    if whole or prompt is None:
+        if not whole:
+            raise RecordError("its chosen answer has no question: it is not a list of messages, and there is no prompt")
+        return _conversation(raw, chosen, reading)
+    return _pair(raw, prompt, chosen, reading)
+
+
+def json_if_list(value: Any) -> Any:
+    """Return the messages that a text holds as JSON; any other text is itself."""
+    return json_if_text(value, "chosen") if isinstance(value, str) and value.lstrip()[:2] == "[{" else value
+
+
+def _speaks(turn: Any, *roles: str) -> bool:
+    speaker = turn.get("role", turn.get("from")) if isinstance(turn, dict) else None
+    return isinstance(speaker, str) and speaker.strip().lower() in roles
+
+
+def _conversation(raw: dict[str, Any], turns: Any, reading: Reading) -> Conversation:
+    tools = json_if_text(raw.get("tools") or None, "tools") or None
     if not isinstance(turns, list) or not turns:
         raise RecordError("it has no messages")
     if tools is not None and not isinstance(tools, list):
         raise RecordError("its tools are not a list")
-    messages = [_message(turn, number) for number, turn in enumerate(turns)]
+    system = next((raw[key] for key in _SYSTEM_KEYS if raw.get(key)), None)
+    if system is not None and not _speaks(turns[0], "system", "developer"):
+        turns = [{"role": "system", "content": system}, *turns]
+    read = [message_of(turn, number, reading.ignored) for number, turn in enumerate(turns)]
+    messages = [message for message, _ in read]
     if not any(message["role"] == "assistant" for message in messages):
         raise RecordError("it has no assistant turn, so its loss mask would be all 0")
-    return Conversation(messages, tools)
-
-
-def _message(turn: Any, number: int) -> Message:
-    if not isinstance(turn, dict):
-        raise RecordError(f"message {number} is a {type(turn).__name__}, not an object")
-    speaker = turn.get("role", turn.get("from"))
-    role = _ROLES.get(speaker) if isinstance(speaker, str) else None
-    if role is None:
-        raise RecordError(f"message {number} has the role {speaker!r}, which is not a known one")
-    content = turn["content"] if "content" in turn else turn.get("value", turn.get("text"))
-    if role == "function_call":
-        call = _json_if_text(content, f"the call in message {number}")
-        return {"role": "assistant", "content": "", "tool_calls": [_call(call)]}
-    message: Message = {"role": role, "content": _text(content, number)}
-    for key, value in turn.items():
-        if key not in ("role", "from", "content", "value", "text") and value is not None:
-            message[key] = value
-    if message.get("tool_calls"):
-        if not isinstance(message["tool_calls"], list):
-            raise RecordError(f"the tool calls of message {number} are not a list")
-        message["tool_calls"] = [_call(call) for call in message["tool_calls"]]
-    elif "tool_calls" in message:
-        del message["tool_calls"]
-    return message
-
-
-def _call(call: Any) -> dict[str, Any]:
-    """An OpenAI tool call; a bare function with its arguments is wrapped."""
-    if not isinstance(call, dict):
-        raise RecordError("a tool call is not an object")
-    wrapped = call if "function" in call else {"type": "function", "function": call}
-    if not isinstance(wrapped["function"], dict):
-        raise RecordError("the function of a tool call is not an object")
-    return wrapped
-
-
-def _text(content: Any, number: int) -> str:
-    """A message's text; parts of type text are joined, as no text model's template shows them otherwise."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        if all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
-            return "".join(part["text"] for part in content)
-        raise RecordError(f"message {number} has parts that are not text")
-    raise RecordError(f"the content of message {number} is a {type(content).__name__}, not a text")
-
-
-def _json_if_text(value: Any, what: str) -> Any:
-    """Columnar sources keep nested objects as JSON text."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return foreign.loads(value)
-    except ValueError as error:
-        raise RecordError(f"{what} is a text that is not JSON") from error
+    muted = frozenset(number for number, (_, weight) in enumerate(read) if weight is False)
+    return Conversation(messages, tools, muted)

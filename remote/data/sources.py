@@ -1,20 +1,19 @@
-"""Input files of `prepare`: what they are, their digests, and how they are cut into chunks for the workers.
+"""Input files of `prepare` cut into chunks for the workers, and a chunk read as raw records.
 
-Called by `remote.data.prepare`; reads the sources, and writes only the spool folder that it is given (a JSON
-array is first turned into lines there, so that it can be read in parts).
+Called by `remote.data.prepare` (`scan`) and in its worker processes (`read`). Writes only the spool folder that it is
+given: a JSON array is first turned into lines there, so that it can be read in parts.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
-import orjson
-import xxhash
-
+from remote.data.inputs import InputFile, make_plain
+from remote.data.values import check, parse, without_nulls
 from remote.shared.errors import RecordError, UsageError
 from remote.shared.files import written_aside
 from remote.shared.messages.dataset import Source, SourceForm
@@ -22,13 +21,9 @@ from remote.shared.messages.dataset import Source, SourceForm
 CHUNK_BYTES = 1 << 20
 """Of source text a chunk: some hundred records; keeps all cores busy on small inputs, and bounds what a kill costs."""
 _BLOCK = 4 << 20
-_FORMS: dict[str, SourceForm] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-}
+_BOM = b"\xef\xbb\xbf"
+_ROWS = 256
+"""Rows of a column file that are made into objects at a time."""
 
 
 @dataclass(frozen=True)
@@ -50,122 +45,117 @@ class Chunk:
     size_bytes: int
 
 
-def expand(inputs: list[str]) -> list[Path]:
-    """Return the files that `inputs` name, folders replaced by the files in them; raise UsageError."""
-    files: list[Path] = []
-    for text in inputs:
-        path = Path(text).expanduser()
-        if path.is_dir():
-            inside = sorted(item for item in path.iterdir() if item.suffix in _FORMS and item.is_file())
-            if not inside:
-                raise UsageError(f"The input folder {path} has no {', '.join(_FORMS)} file.")
-            files += inside
-        elif path.is_file():
-            files.append(path)
-        else:
-            raise UsageError(f"There is no input {path}.")
-    if not files:
-        raise UsageError("No input was given.", remedy="Name files or folders with --input.")
-    for file in files:
-        if file.suffix not in _FORMS:
-            raise UsageError(f"The input {file} is none of {', '.join(_FORMS)}.")
-        if file.stat().st_size == 0:
-            raise UsageError(f"The input {file} is empty.")
-    return files
+def scan(number: int, file: InputFile, spool: Path) -> tuple[Source, list[Chunk]]:
+    """Digest one source and cut it into chunks; its records are counted when they are read."""
+    plain = make_plain(file, spool)
+    if plain.path.stat().st_size == 0:
+        raise UsageError(f"The input {file.path} is empty.")
+    source = Source(path=file.path, form=file.form, xxh3=plain.xxh3, size_bytes=plain.size_bytes, records=0)
+    if file.form == "parquet":
+        return source, _cut_parquet(number, file, plain.path)
+    if file.form == "arrow":
+        return source, _cut_arrow(number, file, plain.path)
+    head = _head(plain.path)
+    _refuse_other_encodings(file, head)
+    lines = plain.path
+    if file.form == "json" and head.lstrip(_BOM + b" \t\r\n").startswith(b"["):
+        lines = spool / f"lines-{plain.xxh3}.jsonl"
+        _array_to_lines(file, plain.path, lines)
+    return source, _cut_lines(number, file.name, lines)
 
 
-def scan(number: int, path: Path, spool: Path) -> tuple[Source, list[Chunk]]:
-    """Digest one source and cut it into chunks; one pass over the file."""
-    form = _FORMS[path.suffix]
-    if form == "parquet":
-        return _scan_parquet(number, path)
-    if form == "arrow":
-        return _scan_arrow(number, path)
-    return _scan_text(number, path, form, spool)
-
-
-def _scan_text(number: int, path: Path, form: SourceForm, spool: Path) -> tuple[Source, list[Chunk]]:
-    if form == "json" and _begins_with_bracket(path):
-        digest = file_digest(path)
-        lines = spool / f"source-{digest}.jsonl"
-        _array_to_lines(path, lines)
-        _, chunks, records = _cut_lines(number, path.name, lines)
-    else:
-        digest, chunks, records = _cut_lines(number, path.name, path)
-    size = path.stat().st_size
-    return Source(path=str(path), form=form, xxh3=digest, size_bytes=size, records=records), chunks
-
-
-def _begins_with_bracket(path: Path) -> bool:
+def _head(path: Path) -> bytes:
     with path.open("rb") as stream:
-        return stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+        return stream.read(4096)
 
 
-def _cut_lines(number: int, name: str, path: Path) -> tuple[str, list[Chunk], int]:
-    """Return the digest of `path`, its chunks (cut at line ends) and its count of lines that are not blank."""
-    digest = xxhash.xxh3_128()
+def _refuse_other_encodings(file: InputFile, head: bytes) -> None:
+    """JSON is UTF-8. Text that Windows saved as "Unicode" is UTF-16: it begins with a mark, or has NUL bytes."""
+    marks = {b"\xff\xfe\x00\x00": "UTF-32", b"\x00\x00\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+    encoding = next((name for mark, name in marks.items() if head.startswith(mark)), "")
+    if not encoding and b"\x00" in head[:64]:
+        encoding = "UTF-16" if head[:4].count(0) < 3 else "UTF-32"
+    if encoding:
+        raise UsageError(
+            f"The input {file.path} is {encoding} text, and JSON is read as UTF-8.",
+            remedy=f"Convert it: iconv -f {encoding} -t UTF-8 {file.name} > utf8-{file.name}",
+        )
+
+
+def _cut_lines(number: int, name: str, path: Path) -> list[Chunk]:
+    """Cut a text at ends of lines, by blocks: nothing is looked at but line breaks."""
     chunks: list[Chunk] = []
-    records = offset = start = 0
-    line = first = 1
+    start, first = 0, 1
     with path.open("rb") as stream:
-        for text in stream:
-            digest.update(text)
-            offset += len(text)
-            line += 1
-            records += not text.isspace()
-            if offset - start >= CHUNK_BYTES:
-                chunks.append(Chunk(number, name, str(path), "jsonl", start, offset, first, offset - start))
-                start, first = offset, line
-    if offset > start:
-        chunks.append(Chunk(number, name, str(path), "jsonl", start, offset, first, offset - start))
-    return digest.hexdigest(), chunks, records
+        while True:
+            stream.seek(start)
+            block = stream.read(CHUNK_BYTES)
+            if len(block) == CHUNK_BYTES:
+                block += stream.readline()
+            if not block:
+                return chunks
+            stop = start + len(block)
+            chunks.append(Chunk(number, name, str(path), "jsonl", start, stop, first, len(block)))
+            start, first = stop, first + block.count(b"\n")
 
 
-def _array_to_lines(path: Path, lines: Path) -> None:
-    """Write each element of a JSON array as one line, holding one element and one window in memory."""
+_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},"]', re.DOTALL)
+"""A whole string, or a character that opens, closes or separates. A quote alone begins a string that is cut off."""
+
+
+def _array_to_lines(file: InputFile, path: Path, lines: Path) -> None:
+    """Write each element of a JSON array as one line, as it stands: what is wrong with one is found as in a line."""
     if lines.exists():
         return
-    with path.open(encoding="utf-8-sig") as stream, written_aside(lines) as aside, aside.open("wb") as out:
-        for element in _elements(stream, path):
-            out.write(orjson.dumps(element) + b"\n")
+    with path.open("rb") as stream, written_aside(lines, durable=False) as aside, aside.open("wb") as out:
+        for element in _elements(stream, file):
+            out.write(element.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n")
 
 
-def _elements(stream: TextIO, path: Path) -> Iterator[Any]:
-    decoder = json.JSONDecoder()
-    window, place, more = stream.read(_BLOCK), 0, True
-    place = window.index("[") + 1
+def _elements(stream: BinaryIO, file: InputFile) -> Iterator[bytes]:
+    """The texts of an array's elements, holding one element and one block in memory."""
+    window = stream.read(_BLOCK)
+    at = begin = window.index(b"[") + 1
+    depth = 0
     while True:
-        while place < len(window) and window[place] in " \t\r\n,":
-            place += 1
-        if window.startswith("]", place):
-            return
-        try:
-            element, place = decoder.raw_decode(window, place)
-        except ValueError as error:
-            if not more:
-                raise UsageError(f"The input {path} is not a whole JSON array: {error}.") from error
-            block = stream.read(max(_BLOCK, len(window) - place))
-            window, place, more = window[place:] + block, 0, bool(block)
-            continue
-        yield element
+        for found in _STRUCTURE.finditer(window, at):
+            symbol = found.group()
+            if symbol == b'"':
+                break
+            at = found.end()
+            if symbol in (b"[", b"{"):
+                depth += 1
+            elif depth and symbol in (b"]", b"}"):
+                depth -= 1
+            elif not depth and symbol in (b",", b"]"):
+                element = window[begin : found.start()].strip()
+                if element or symbol == b",":
+                    yield element or b"null"
+                begin = at
+                if symbol == b"]":
+                    return
+        block = stream.read(max(_BLOCK, len(window) - begin))
+        if not block:
+            raise UsageError(f"The input {file.path} is not a whole JSON array: it ends inside an element.")
+        window, at, begin = window[begin:] + block, at - begin, 0
 
 
-def _scan_parquet(number: int, path: Path) -> tuple[Source, list[Chunk]]:
+def _cut_parquet(number: int, file: InputFile, path: Path) -> list[Chunk]:
     import pyarrow.parquet
 
     try:
         meta = pyarrow.parquet.read_metadata(path)
     except (OSError, ValueError) as error:
-        raise UsageError(f"The input {path} is not a Parquet file: {error}.") from error
+        raise UsageError(f"The input {file.path} is not a Parquet file: {error}.") from error
     chunks, first = [], 1
     for group in range(meta.num_row_groups):
         rows, size = meta.row_group(group).num_rows, meta.row_group(group).total_byte_size
-        chunks.append(Chunk(number, path.name, str(path), "parquet", group, group + 1, first, size))
+        chunks.append(Chunk(number, file.name, str(path), "parquet", group, group + 1, first, size))
         first += rows
-    return _columnar(path, "parquet", meta.num_rows), chunks
+    return chunks
 
 
-def _scan_arrow(number: int, path: Path) -> tuple[Source, list[Chunk]]:
+def _cut_arrow(number: int, file: InputFile, path: Path) -> list[Chunk]:
     import pyarrow
 
     chunks: list[Chunk] = []
@@ -174,18 +164,13 @@ def _scan_arrow(number: int, path: Path) -> tuple[Source, list[Chunk]]:
         for place, batch in enumerate(_arrow_batches(path)):
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if size >= CHUNK_BYTES:
-                chunks.append(Chunk(number, path.name, str(path), "arrow", start, place + 1, first + 1, size))
+                chunks.append(Chunk(number, file.name, str(path), "arrow", start, place + 1, first + 1, size))
                 start, first, size = place + 1, rows, 0
     except pyarrow.ArrowInvalid as error:
-        raise UsageError(f"The input {path} is not an Arrow file: {error}.") from error
+        raise UsageError(f"The input {file.path} is not an Arrow file: {error}.") from error
     if rows > first:
-        chunks.append(Chunk(number, path.name, str(path), "arrow", start, 1 << 62, first + 1, size))
-    return _columnar(path, "arrow", rows), chunks
-
-
-def _columnar(path: Path, form: SourceForm, rows: int) -> Source:
-    size = path.stat().st_size
-    return Source(path=str(path), form=form, xxh3=file_digest(path), size_bytes=size, records=rows)
+        chunks.append(Chunk(number, file.name, str(path), "arrow", start, 1 << 62, first + 1, size))
+    return chunks
 
 
 def _arrow_batches(path: Path) -> Iterator[Any]:
@@ -202,7 +187,7 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
 
 
 def read(chunk: Chunk) -> Iterator[tuple[int, Any]]:
-    """Yield (number, raw record) of a chunk; a line that cannot be parsed comes as the RecordError that says so."""
+    """Yield (number, raw record) of a chunk; what cannot be read comes as the RecordError that says so."""
     if chunk.form == "jsonl":
         yield from _read_lines(chunk)
     else:
@@ -212,41 +197,53 @@ def read(chunk: Chunk) -> Iterator[tuple[int, Any]]:
 def _read_lines(chunk: Chunk) -> Iterator[tuple[int, Any]]:
     with Path(chunk.path).open("rb") as stream:
         stream.seek(chunk.start)
-        number = chunk.first
-        while stream.tell() < chunk.stop:
-            line = stream.readline()
-            if not line.isspace():
-                yield number, _parse(line)
-            number += 1
+        content = stream.read(chunk.stop - chunk.start)
+    if chunk.start == 0:
+        content = content.removeprefix(_BOM)
+    for number, line in enumerate(content.split(b"\n"), start=chunk.first):
+        if line and not line.isspace():
+            yield number, parse_line(line)
 
 
-def _parse(line: bytes) -> Any:
+def parse_line(line: bytes) -> Any:
+    """The value of one line, or the RecordError that says why it has none."""
     try:
-        return orjson.loads(line.removeprefix(b"\xef\xbb\xbf"))
-    except orjson.JSONDecodeError as error:
-        return RecordError(f"it is not JSON: {error}")
+        return parse(line)
+    except ValueError as error:
+        return RecordError(str(error))
 
 
 def _read_rows(chunk: Chunk) -> Iterator[Any]:
+    for batch in _row_batches(chunk):
+        try:
+            yield from map(_row, batch.to_pylist())
+        except UnicodeDecodeError:
+            for row in range(batch.num_rows):
+                try:
+                    value = batch.slice(row, 1).to_pylist()[0]
+                except UnicodeDecodeError as error:
+                    value = RecordError(f"it holds text that is not UTF-8: {error.reason}")
+                yield value if isinstance(value, RecordError) else _row(value)
+
+
+def _row_batches(chunk: Chunk) -> Iterator[Any]:
     if chunk.form == "parquet":
         import pyarrow.parquet
 
         with pyarrow.parquet.ParquetFile(chunk.path) as file:
-            for batch in file.iter_batches(batch_size=256, row_groups=list(range(chunk.start, chunk.stop))):
-                yield from batch.to_pylist()
+            yield from file.iter_batches(batch_size=_ROWS, row_groups=list(range(chunk.start, chunk.stop)))
         return
     for place, batch in enumerate(_arrow_batches(Path(chunk.path))):
         if place >= chunk.stop:
             return
         if place >= chunk.start:
-            for start in range(0, batch.num_rows, 256):
-                yield from batch.slice(start, 256).to_pylist()
+            for start in range(0, batch.num_rows, _ROWS):
+                yield batch.slice(start, _ROWS)
 
 
-def file_digest(path: Path) -> str:
-    """xxh3-128 of a file's bytes, 32 hex digits."""
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+def _row(value: Any) -> Any:
+    try:
+        check(value)
+    except ValueError as error:
+        return RecordError(str(error))
+    return without_nulls(value)

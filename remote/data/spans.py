@@ -19,9 +19,10 @@ Called in the worker processes of `prepare`; pure. Two ways, in this order:
 
 from __future__ import annotations
 
-from remote.data.records import Conversation, Message
+from remote.data.encoding import Spans
+from remote.data.messages import Message
+from remote.data.records import Conversation
 from remote.data.template import ChatTemplate
-from remote.data.tokenizer import Spans
 from remote.shared.errors import RecordError
 from remote.shared.messages.dataset import MaskMethod
 
@@ -29,15 +30,21 @@ _TAIL = 8
 """Characters of a question's end by which it is found again; `[/INST]` has seven."""
 
 
-def assistant_spans(template: ChatTemplate, conversation: Conversation, text: str) -> tuple[Spans, MaskMethod]:
-    """Return the sorted, disjoint character spans of `text` that the assistant generated, and how they were found."""
-    spans = template.generation_spans(conversation, text)
-    if spans is not None:
-        return spans, "generation"
-    return _marked_spans(template, conversation, text), "marker"
+def assistant_spans(template: ChatTemplate, conversation: Conversation) -> tuple[str, Spans, MaskMethod]:
+    """Return the text, the sorted, disjoint spans of its characters under the loss, and how they were found."""
+    text, spans = template.render_marked(conversation.messages, conversation.tools)
+    if spans is None:
+        return text, _marked_spans(template, conversation, text), "marker"
+    if conversation.muted:
+        muted = _marked_spans(template, conversation, text, only=conversation.muted)
+        spans = [span for span in spans if not any(span[0] < stop and start < span[1] for start, stop in muted)]
+    return text, spans, "generation"
 
 
-def _marked_spans(template: ChatTemplate, conversation: Conversation, text: str) -> Spans:
+def _marked_spans(
+    template: ChatTemplate, conversation: Conversation, text: str, only: frozenset[int] | None = None
+) -> Spans:
+    """The spans of the turns that are not muted, or of the turns `only`."""
     marker = _unused_character(text)
     spans: Spans = []
     floor = 0
@@ -53,7 +60,8 @@ def _marked_spans(template: ChatTemplate, conversation: Conversation, text: str)
         start = _after_generation_prompt(template, conversation, turn, text, start, floor)
         stop = _after_ending(template, text, stop)
         if stop > start:
-            spans.append((start, stop))
+            if (turn in only) if only is not None else (turn not in conversation.muted):
+                spans.append((start, stop))
             floor = stop
     return spans
 

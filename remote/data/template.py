@@ -1,176 +1,206 @@
 """The model's chat template: a conversation to text, and the facts about the template that masks need.
 
-Called in the worker processes of `prepare`; pure apart from loading transformers.
+Called in the worker processes of `prepare`. Every fact is found by a probe: a small conversation with a private-use
+character in one place, rendered, and looked for in the text.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-import logging
 import re
 from functools import cached_property
 from typing import Any
 
 import xxhash
 
-from remote.data.records import Conversation, Message
-from remote.data.tokenizer import ModelTokenizer, Spans
-from remote.shared import foreign
+from remote.data import rendering
+from remote.data.encoding import Spans
+from remote.data.messages import REASONING_KEYS, Message
+from remote.data.tokenizer import ModelTokenizer
 from remote.shared.errors import RecordError, UsageError
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _NOW = "strftime_now"
 """The function that transformers offers to templates; a variable of the same name takes its place."""
-_PROBE = "\ue000"
+PROBE = "\ue000"
 """A private-use character: no template tests for it and no text of a person holds it."""
+IN_CONTENT = "content"
+"""Said of reasoning that a template takes between `<think>` and `</think>` at the head of the content."""
 
 
 def asks_for_the_date(tokenizer: ModelTokenizer) -> bool:
     """Whether the template writes today's date, so that the same records would be others tomorrow (Llama 3.1)."""
-    return _NOW in str(tokenizer.hf.chat_template)
+    return _NOW in str(tokenizer.words.chat_template)
+
+
+def template_digest(tokenizer: ModelTokenizer) -> str:
+    """xxh3-128 of the template's text (of several named ones, the default); "" if there is none."""
+    words = tokenizer.words
+    return xxhash.xxh3_128_hexdigest(words.template_for(None).encode()) if words.chat_template else ""
 
 
 class ChatTemplate:
     """A tokenizer's chat template with its options fixed."""
 
     def __init__(self, tokenizer: ModelTokenizer, options: dict[str, Any] | None = None, date: str = "") -> None:
-        if not tokenizer.hf.chat_template:
+        if not tokenizer.words.chat_template:
             raise UsageError(
                 f"The tokenizer at {tokenizer.path} has no chat template.",
                 remedy="Give the folder of the chat model, or records with input_ids and loss_mask.",
             )
         self._tokenizer = tokenizer
-        self._hf = tokenizer.hf
+        self._words = tokenizer.words
         self._options: dict[str, Any] = dict(options or {})
         if date:
             self._options[_NOW] = datetime.date.fromisoformat(date).strftime
 
-    @property
-    def text(self) -> str:
-        """The template itself (of several named ones, the default)."""
-        template: str = self._hf.get_chat_template(None, None)
-        return template
-
-    @property
-    def digest(self) -> str:
-        """xxh3-128 of the template's text."""
-        return xxhash.xxh3_128_hexdigest(self.text.encode())
-
     def render(self, messages: list[Message], tools: Any = None, *, prompt: bool = False) -> str:
-        """Return the text; with `prompt`, up to where the model would begin to answer.
+        """Return the text; with `prompt`, up to where the model would begin to answer. Raise RecordError."""
+        return self._bounded(messages, tools, prompt)[0]
 
-        Goes through the tokenizer's own `apply_chat_template`, which some models override (Kimi rewrites tools).
-        """
+    def render_marked(self, messages: list[Message], tools: Any = None) -> tuple[str, Spans | None]:
+        """Return the text and what its `{% generation %}` blocks hold; None if the template does not say."""
+        text, spans = self._bounded(messages, tools, False)
+        if not _GENERATION.search(self._words.template_for(tools)):
+            return text, None
+        return text, [(start, stop) for start, stop in spans if stop > start]
+
+    def _bounded(self, messages: list[Message], tools: Any, prompt: bool) -> tuple[str, Spans]:
         try:
-            text: str = self._hf.apply_chat_template(
-                messages, tools=tools, tokenize=False, add_generation_prompt=prompt, **self._options
-            )
+            with rendering.bounded():
+                return self._rendered(messages, tools, prompt)
+        except (RecordError, UsageError):
+            raise
         except Exception as error:
             reason = str(error).strip().splitlines()
             raise RecordError(
                 f"the chat template refuses it: {reason[0] if reason else type(error).__name__}"
             ) from error
-        return text
 
-    def generation_spans(self, conversation: Conversation, text: str) -> Spans | None:
-        """Return what `{% generation %}` blocks hold of `text`, or None where the template does not say."""
-        from transformers.utils.chat_template_utils import render_jinja_template
-
-        template = self._hf.get_chat_template(None, conversation.tools)
-        if not _GENERATION.search(template):
-            return None
-        options = {**self._hf.special_tokens_map, **self._options}
-        rendered, spans = render_jinja_template(
-            conversations=[conversation.messages],
-            tools=conversation.tools,
-            chat_template=template,
-            return_assistant_tokens_mask=True,
-            **options,
+    def _rendered(self, messages: list[Message], tools: Any, prompt: bool) -> tuple[str, Spans]:
+        if self._tokenizer.renders_itself:
+            text: str = self._tokenizer.hf.apply_chat_template(
+                messages, tools=tools, tokenize=False, add_generation_prompt=prompt, **self._options
+            )
+            return text, []
+        variables = {**self._words.variables, **self._options}
+        return rendering.render(
+            rendering.compiled(self._words.template_for(tools)),
+            messages=messages,
+            tools=tools,
+            documents=None,
+            add_generation_prompt=prompt,
+            **variables,
         )
-        return [(start, stop) for start, stop in spans[0] if stop > start] if rendered[0] == text else None
 
     @cached_property
     def takes_argument_objects(self) -> bool:
         """Whether tool-call arguments go in as objects (most templates) or as JSON text (those that join them)."""
-        call: dict[str, Any] = {"name": "probe", "arguments": {_PROBE: 1}}
-        messages: list[Message] = [
-            {"role": "user", "content": "probe"},
-            {
-                "role": "assistant",
-                "content": "",
-                "tool_calls": [{"id": "call00000", "type": "function", "function": call}],
-            },
-        ]
-        try:
-            return f'"{_PROBE}"' in self.render(messages)
-        except RecordError:
-            return False
+        return f'"{PROBE}"' in self._probed({"tool_calls": [_call({PROBE: 1})]}) or self._shows_argument_keys
 
     @cached_property
-    def ending(self) -> str:
-        """The special token that closes an assistant turn (`<|im_end|>`), or "" where turns have none.
+    def _shows_argument_keys(self) -> bool:
+        """Templates that write arguments one by one (GLM, MiniMax) show the key without quotes."""
+        return PROBE in self._probed({"tool_calls": [_call({PROBE: 1})]}) and PROBE not in self._probed(
+            {"tool_calls": [_call(f'{{"{PROBE}": 1}}')]}
+        )
 
-        Read off the template: the first special token after the last answer, with nothing but white space before it.
-        """
-        messages = [{"role": "user", "content": "probe"}, {"role": "assistant", "content": _PROBE}]
+    @cached_property
+    def shows_call_names(self) -> bool:
+        """Whether the names of called functions are in the text (Kimi writes them inside the ids alone)."""
+        return PROBE in self._probed({"tool_calls": [_call(self._arguments("x"), name=PROBE)]})
+
+    @cached_property
+    def shows_call_ids(self) -> bool:
+        """Whether the ids of tool calls are in the text, and so generated (Mistral, Kimi)."""
+        # Mistral's templates refuse ids that have not nine characters.
+        return any(
+            PROBE in self._probed({"tool_calls": [_call(self._arguments("x"), id=PROBE * length)]}, PROBE * length)
+            for length in (9, 1)
+        )
+
+    @cached_property
+    def shows_calls(self) -> bool:
+        """Whether tool calls of the assistant are in the text: their arguments, and their names or ids."""
+        shown = PROBE in self._probed({"tool_calls": [_call(self._arguments(PROBE))]})
+        return shown and (self.shows_call_names or self.shows_call_ids)
+
+    def _arguments(self, key: str) -> Any:
+        return {key: 1} if self.takes_argument_objects else json.dumps({key: 1}, ensure_ascii=False)
+
+    @cached_property
+    def reasoning_place(self) -> str:
+        """The key under which the template reads a turn's reasoning, IN_CONTENT, or "" if it reads none."""
+        for key in REASONING_KEYS:
+            if self.reads("assistant", key):
+                return key
+        return IN_CONTENT if "</think>" in self._words.template_for(None) else ""
+
+    def reads(self, role: str, key: str, value: Any = PROBE) -> bool:
+        """Whether a message's `key` changes the text: a text shows in it, any other value makes it another one."""
+        if not isinstance(value, str):
+            return any(
+                self._conversation(role, {key: value}, call) != self._conversation(role, {}, call)
+                for call in (False, True)
+            )
+        return any(PROBE in self._conversation(role, {key: PROBE}, call) for call in (False, True))
+
+    def _conversation(self, role: str, more: Message, call: bool) -> str:
+        """A conversation whose last message of `role` has `more`; with `call`, about a tool."""
+        tool_call = {"tool_calls": [_call(self._arguments("x"))]}
+        user: Message = {"role": "user", "content": "probe"}
+        answer: Message = {"role": "assistant", "content": "probe"}
+        called: Message = {"role": "assistant", "content": "", **tool_call}
+        result: Message = {"role": "tool", "content": "probe", "tool_call_id": "call00000", "name": "probe"}
+        messages = {
+            "assistant": [user, {**called, **more}] if call else [user, {**answer, **more}],
+            "tool": [user, called, {**result, **more}],
+            "user": [{**user, **more}, answer],
+        }.get(role, [{"role": role, "content": "probe", **more}, user, answer])
         try:
-            return self.special_at(self.render(messages).rpartition(_PROBE)[2])
+            return self.render(messages)
+        except RecordError:
+            return ""
+
+    def _probed(self, more: Message, call_id: str = "call00000") -> str:
+        user = {"role": "user", "content": "probe"}
+        asked = [user, {"role": "assistant", "content": "", **more}]
+        try:
+            return self.render(asked)
+        except RecordError:
+            pass
+        try:  # some demand the tool's answer
+            return self.render([*asked, {"role": "tool", "content": "probe", "tool_call_id": call_id}])
         except RecordError:
             return ""
 
     @cached_property
-    def _specials(self) -> list[str]:
-        added = {str(token) for token in self._hf.added_tokens_decoder.values() if token.special}
-        return sorted(added | set(self._hf.all_special_tokens), key=len, reverse=True)
+    def ending(self) -> str:
+        """The special token that closes an assistant turn (`<|im_end|>`), or "" if turns have none.
+
+        Read off the template: the first special token after the last answer, with nothing but white space before it.
+        """
+        messages = [{"role": "user", "content": "probe"}, {"role": "assistant", "content": PROBE}]
+        try:
+            return self.special_at(self.render(messages).rpartition(PROBE)[2])
+        except RecordError:
+            return ""
 
     def special_at(self, text: str) -> str:
-        """The special token that `text` begins with, white space aside; "" where there is none."""
+        """The special token that `text` begins with, white space aside; "" if there is none."""
         bare = text.lstrip()
-        return next((token for token in self._specials if bare.startswith(token)), "")
+        return next((token for token in self._words.specials if bare.startswith(token)), "")
 
     def has_special(self, text: str) -> bool:
         """Whether `text` holds a special token, as a turn's header does."""
-        return any(token in text for token in self._specials)
+        return any(token in text for token in self._words.specials)
 
     @cached_property
     def ends(self) -> frozenset[str]:
-        """Tokens at which generation ends: the tokenizer's and those of `generation_config.json` beside it."""
-        return frozenset(self._tokenizer.end_tokens())
+        """Tokens at which generation ends."""
+        return frozenset(self._words.ends)
 
 
-def with_arguments_as_the_template_takes_them(template: ChatTemplate, conversation: Conversation) -> Conversation:
-    """Tool-call arguments arrive as JSON text (OpenAI) or objects; templates break on the wrong one, or quote it."""
-    if not any(message.get("tool_calls") for message in conversation.messages):
-        return conversation
-    convert = _as_object if template.takes_argument_objects else _as_text
-    messages = [
-        {**message, "tool_calls": [_with_arguments(call, convert) for call in message["tool_calls"]]}
-        if message.get("tool_calls")
-        else message
-        for message in conversation.messages
-    ]
-    return Conversation(messages, conversation.tools)
-
-
-def _with_arguments(call: dict[str, Any], convert: Any) -> dict[str, Any]:
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": convert(function.get("arguments", {}))}}
-
-
-def _as_object(arguments: Any) -> Any:
-    if not isinstance(arguments, str):
-        return arguments
-    try:
-        return foreign.loads(arguments or "{}")
-    except ValueError as error:
-        raise RecordError("the arguments of a tool call are a text that is not JSON") from error
-
-
-def _as_text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
-def quiet_transformers() -> None:
-    """Its advice (a text longer than the model's maximum, …) would come once a worker; lengths are checked here."""
-    logging.getLogger("transformers").setLevel(logging.ERROR)
+def _call(arguments: Any, name: str = "probe", id: str = "call00000") -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -1,98 +1,89 @@
-"""The model's own tokenizer: text to ids with the place of each character, and digests of what decides them.
+"""The model's own tokenizer: text to ids and a mask, and digests of what decides them.
 
-Runs under the data verbs, in every worker process; reads the tokenizer's folder, writes nothing.
+Runs under the data verbs. `prepare` loads the tokenizer once with transformers; what a worker process needs of it
+travels as one file (`carry`, `carried`), so that workers import neither transformers nor torch. Tokenizers with code of
+their own (Kimi's) are loaded with transformers everywhere.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from itertools import pairwise
+import logging
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xxhash
 
-from remote.shared.errors import HostError, RecordError, UsageError
+from remote.data.encoding import Encoder, FastEncoder, SlowEncoder, Spans
+from remote.model_config import find_number
+from remote.shared.errors import HostError, UsageError
 
-Spans = list[tuple[int, int]]
-"""Half-open character ranges of a rendered text, sorted and disjoint."""
+Encoded = list[tuple[np.ndarray, np.ndarray]]
+"""For each text its ids, int32 [L], and its 0/1 mask, int8 [L]."""
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "tiktoken.model")
 
 
 @dataclass(frozen=True)
 class TokenizerSpec:
-    """What a worker process needs to load the same tokenizer again."""
+    """What a worker process needs to get the same tokenizer."""
 
     path: str
     trust_remote_code: bool = False
+    carried: str = ""
+    """A file that `ModelTokenizer.carry` made; "" if transformers has to load the tokenizer."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a chat template has to do with of a tokenizer."""
+
+    chat_template: str | dict[str, str] | None
+    variables: dict[str, Any]
+    """`bos_token` and the like, as templates read them."""
+    specials: list[str]
+    """Special tokens, the longest first."""
+    ends: list[str]
+    """Tokens at which generation ends: the tokenizer's and those of `generation_config.json` beside it."""
+
+    def template_for(self, tools: Any) -> str:
+        """The template that a conversation with or without tools is given; raise UsageError if there is none."""
+        if isinstance(self.chat_template, str):
+            return self.chat_template
+        named = self.chat_template or {}
+        text = named.get("tool_use") if tools is not None and "tool_use" in named else named.get("default")
+        if text is None:
+            raise UsageError("The tokenizer has several chat templates, and none of them is named `default`.")
+        return text
 
 
 @dataclass
 class ModelTokenizer:
-    """A loaded tokenizer; `hf` is the transformers object."""
+    """A tokenizer, ready to encode."""
 
-    hf: Any
     path: str
+    words: Words
+    encoder: Encoder
+    hf: Any = None
+    """The transformers object; None in a worker that was given the carried file."""
+    renders_itself: bool = False
+    """Whether its own code makes text of conversations (Kimi rewrites tools), so that `hf` has to do it."""
 
-    def encode(self, text: str, spans: Spans) -> tuple[list[int], list[int]]:
-        """Return ids and a 0/1 mask of the same length: 1 on every token that holds a character of `spans`.
+    def encode(self, texts: list[str], spans: list[Spans]) -> Encoded:
+        """Return ids and mask of each text: 1 on every token that holds a character of its spans.
 
         No special tokens are added: a chat template writes its own. A token that straddles the edge of a span
         counts as inside, as in transformers' own `return_assistant_tokens_mask`.
         """
-        if self.hf.is_fast:
-            return self._encode_with_offsets(text, spans)
-        return self._encode_by_segments(text, spans)
-
-    def _encode_with_offsets(self, text: str, spans: Spans) -> tuple[list[int], list[int]]:
-        encoding = self.hf(text, add_special_tokens=False, return_attention_mask=False, verbose=False)
-        ids: list[int] = encoding["input_ids"]
-        mask = [0] * len(ids)
-        for start, stop in spans:
-            first = next(_found(encoding.char_to_token, range(start, stop)), None)
-            last = next(_found(encoding.char_to_token, range(stop - 1, start - 1, -1)), None)
-            if first is not None and last is not None:
-                mask[first : last + 1] = [1] * (last + 1 - first)
-        return ids, mask
-
-    def _encode_by_segments(self, text: str, spans: Spans) -> tuple[list[int], list[int]]:
-        """For tokenizers without offsets (tiktoken): encode span by span, and prove that nothing merged across.
-
-        Chat templates put special tokens at a turn's edges, where no merge can happen, so the pieces' ids are
-        the whole text's ids; a template for which that fails is refused instead of masked a token off.
-        """
-        ids: list[int] = []
-        mask: list[int] = []
-        edges = [0, *(edge for span in spans for edge in span), len(text)]
-        for number, (start, stop) in enumerate(pairwise(edges)):
-            piece = self._plain_ids(text[start:stop]) if stop > start else []
-            ids += piece
-            mask += [number % 2] * len(piece)
-        if ids != self._plain_ids(text):
-            raise RecordError(
-                "its tokens merge across the edge of an assistant turn and this tokenizer gives no offsets",
-                remedy="Use a fast tokenizer for this model, or give input_ids and loss_mask.",
-            )
-        return ids, mask
-
-    def _plain_ids(self, text: str) -> list[int]:
-        ids: list[int] = self.hf.encode(text, add_special_tokens=False)
-        return ids
+        return self.encoder.encode(texts, spans)
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of `ids`, special tokens shown."""
-        text: str = self.hf.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text
+        return self.encoder.decode(ids)
 
-    def end_tokens(self) -> set[str]:
-        """Tokens at which generation ends: the end of sequence, and those of the model's generation config."""
-        ends = {self.hf.eos_token} if self.hf.eos_token else set()
-        config = Path(self.path) / "generation_config.json"
-        if config.is_file():
-            ids = json.loads(config.read_text()).get("eos_token_id", [])
-            ends |= {self.hf.convert_ids_to_tokens(token) for token in (ids if isinstance(ids, list) else [ids])}
-        return ends
-
+    @cached_property
     def digest(self) -> str:
         """xxh3-128 of everything that decides how text becomes ids."""
         if self.hf.is_fast:
@@ -101,33 +92,40 @@ class ModelTokenizer:
         added = sorted((index, str(token)) for index, token in self.hf.added_tokens_decoder.items())
         return xxhash.xxh3_128_hexdigest(json.dumps([type(self.hf).__name__, vocabulary, added]).encode())
 
+    @cached_property
     def vocab_size(self) -> int:
-        """Return the model's embedding rows where its config lies beside the tokenizer, else the vocabulary."""
-        config = Path(self.path) / "config.json"
-        if config.is_file():
-            values = json.loads(config.read_text())
-            rows = values.get("vocab_size") or values.get("text_config", {}).get("vocab_size")
-            if isinstance(rows, int):
-                return rows
-        return len(self.hf)
+        """The model's embedding rows if its config lies beside the tokenizer, else the vocabulary."""
+        return embedding_rows(self.path) or len(self.hf)
+
+    def carry(self) -> bytes | None:
+        """All that a worker needs, or None if it needs transformers."""
+        if self.renders_itself or not isinstance(self.encoder, FastEncoder):
+            return None
+        return json.dumps({"words": asdict(self.words), "backend": self.encoder.backend.to_str()}).encode()
 
 
-def _found(lookup: Any, places: range) -> Any:
-    """Tokens at `places`, where there is one (trimmed white space belongs to none)."""
-    return (token for token in map(lookup, places) if token is not None)
+def carried(spec: TokenizerSpec) -> ModelTokenizer:
+    """Make the tokenizer of what `ModelTokenizer.carry` wrote."""
+    from tokenizers import Tokenizer
+
+    content = json.loads(Path(spec.carried).read_bytes())
+    return ModelTokenizer(spec.path, Words(**content["words"]), FastEncoder(Tokenizer.from_str(content["backend"])))
 
 
 def load(spec: TokenizerSpec) -> ModelTokenizer:
     """Load the tokenizer at `spec.path`; raise UsageError or HostError with the reason."""
+    if spec.carried:
+        return carried(spec)
+    path = _existing(spec.path)
+    if not has_tokenizer(path):
+        raise UsageError(
+            f"{path} has the model's config and no tokenizer, and there are conversations to tokenize.",
+            remedy="Copy the model's tokenizer files there, or give records with input_ids and loss_mask.",
+        )
     from transformers import AutoTokenizer
 
-    looks_like_path = spec.path.startswith(("/", "~", "."))
-    path = str(Path(spec.path).expanduser()) if looks_like_path else spec.path
-    if looks_like_path and not Path(path).is_dir():
-        raise UsageError(
-            f"There is no tokenizer at {path}: no such folder.",
-            remedy="Copy the model's tokenizer files (no weights) here and name their folder with --tokenizer.",
-        )
+    # Its advice (a text longer than the model's maximum, …) would come once a worker; lengths are checked here.
+    logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
         hf = AutoTokenizer.from_pretrained(path, trust_remote_code=spec.trust_remote_code)
     except Exception as error:
@@ -136,4 +134,69 @@ def load(spec: TokenizerSpec) -> ModelTokenizer:
             f"The tokenizer at {path} could not be loaded: {first_line}",
             remedy="" if spec.trust_remote_code else "If it brings code of its own, allow --trust-remote-code.",
         ) from error
-    return ModelTokenizer(hf, path)
+    plain = hf.is_fast and _is_transformers_own(hf)
+    encoder = FastEncoder(hf.backend_tokenizer) if plain else SlowEncoder(hf)
+    return ModelTokenizer(path, _words(hf, path), encoder, hf, renders_itself=not _renders_as_all_do(hf))
+
+
+def _existing(path: str) -> str:
+    """Return the folder, `~` resolved; a name that looks like no path is left for transformers to resolve."""
+    if not path.startswith(("/", "~", ".")):
+        return path
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise UsageError(
+            f"There is no tokenizer at {folder}: no such folder.",
+            remedy="Copy the model's tokenizer files (no weights) here and name their folder with --tokenizer.",
+        )
+    return str(folder)
+
+
+def has_tokenizer(path: str) -> bool:
+    """Whether `path` may hold a tokenizer; False for a folder that has the model's config alone."""
+    folder = Path(path).expanduser()
+    return not (folder / "config.json").is_file() or any((folder / name).is_file() for name in _TOKENIZER_FILES)
+
+
+def embedding_rows(path: str) -> int | None:
+    """`vocab_size` of the model's config.json in folder `path`; None if it does not say."""
+    config = Path(path).expanduser() / "config.json"
+    if not config.is_file():
+        return None
+    try:
+        values = json.loads(config.read_bytes())
+    except ValueError as error:
+        raise HostError(f"{config} is not JSON: {error}.", remedy="Copy it again from the model.") from error
+    return find_number(values, "vocab_size") if isinstance(values, dict) else None
+
+
+def _is_transformers_own(hf: Any) -> bool:
+    """Whether ids are what the backend makes: no class of the model's own is between."""
+    return type(hf).__module__.startswith("transformers.")
+
+
+def _renders_as_all_do(hf: Any) -> bool:
+    from transformers import PreTrainedTokenizerBase
+
+    return type(hf).apply_chat_template is PreTrainedTokenizerBase.apply_chat_template
+
+
+def _words(hf: Any, path: str) -> Words:
+    specials = {str(token) for token in hf.added_tokens_decoder.values() if token.special} | set(hf.all_special_tokens)
+    variables = {name: str(value) for name, value in hf.special_tokens_map.items() if isinstance(value, str)}
+    template = hf.chat_template
+    return Words(
+        chat_template=dict(template) if isinstance(template, dict) else template,
+        variables=variables,
+        specials=sorted(specials, key=lambda token: (-len(token), token)),
+        ends=sorted(_ends(hf, path)),
+    )
+
+
+def _ends(hf: Any, path: str) -> set[str]:
+    ends = {hf.eos_token} if hf.eos_token else set()
+    config = Path(path) / "generation_config.json"
+    if config.is_file():
+        ids = json.loads(config.read_text()).get("eos_token_id") or []
+        ends |= {hf.convert_ids_to_tokens(token) for token in (ids if isinstance(ids, list) else [ids])}
+    return {end for end in ends if end}

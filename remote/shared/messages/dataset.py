@@ -12,6 +12,9 @@ from remote.shared.messages.extract import Assignment
 Ranges = list[tuple[int, int]]
 """Sorted, disjoint half-open ranges of global indices: `[(0, 3), (7, 8)]` is 0, 1, 2 and 7."""
 
+OwnKey = Literal["prompt", "answer", "system", "reasoning", "messages", "tools"]
+"""What a person's own key of a record can stand for."""
+
 SourceForm = Literal["jsonl", "json", "parquet", "arrow"]
 MaskMethod = Literal["generation", "marker", "given"]
 """Where a loss mask comes from: the template's own `{% generation %}` blocks, the difference between renderings
@@ -51,10 +54,14 @@ class Manifest(Message):
     """Length of the longest record."""
     sources: list[Source]
     drops: list[Drop]
+    unread_files: list[str] = Field(default_factory=list)
+    """Files of the input folders that were not read."""
+    unread_keys: dict[str, int] = Field(default_factory=dict)
+    """Keys of messages that the chat template does not read, as `ROLE.KEY`, with how many messages have them."""
     truncated: int = 0
     """Records that were cut to `max_len` tokens and kept."""
     tokenizer: str
-    """Digest of everything that decides how text becomes ids (`remote.data.tokenizer.digest`)."""
+    """Digest of everything that decides how text becomes ids (`remote.data.tokenizer`); "" if there was none."""
     tokenizer_path: str
     template: str
     """xxh3-128 of the chat template's text."""
@@ -75,10 +82,18 @@ class PrepareRequest(Message):
     """Make a dataset of conversations."""
 
     inputs: list[str]
-    """Files, or folders whose `.jsonl`, `.json`, `.parquet` and `.arrow` files are read in order of name."""
+    """Files, or folders whose `.jsonl`, `.json`, `.parquet` and `.arrow` files are read in order of name, each also
+    compressed (`.gz`, `.zst`, `.bz2`, `.xz`); here, or in a bucket (`s3://…`)."""
     out: str
     tokenizer: str
-    """A model's or tokenizer's folder, or a name that transformers resolves."""
+    """A model's or tokenizer's folder, or a name that transformers resolves; for tokenized records alone, a folder
+    with the model's `config.json` is enough."""
+    chosen: bool = False
+    """Read the chosen answers of preference pairs (`chosen`, `rejected`), which are refused otherwise."""
+    keys: dict[OwnKey, str] = Field(default_factory=dict)
+    """The records' own keys, as in `{"prompt": "ask", "answer": "reply"}`: `messages`, or both of these."""
+    ignore: list[str] = Field(default_factory=list)
+    """Keys of messages that are left out on purpose."""
     seed: int | None = 0
     """Of the shuffle; None keeps the order of the sources."""
     max_len: int | None = None
@@ -95,6 +110,12 @@ class PrepareRequest(Message):
     trust_remote_code: bool = False
     processes: int | None = None
     """Default: one a core."""
+
+    @model_validator(mode="after")
+    def _keys_make_a_conversation(self) -> PrepareRequest:
+        if self.keys and not ("messages" in self.keys or {"prompt", "answer"} <= self.keys.keys()):
+            raise ValueError("keys must name messages, or both prompt and answer")
+        return self
 
 
 class PrepareResult(Message):

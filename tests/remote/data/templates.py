@@ -98,3 +98,30 @@ SPECIALS = [
     "<|end_calls|>",
     "[gMASK]",
 ]
+
+REASONING_KEY = (  # Kimi-K2-Thinking, MiniMax: the last turn's reasoning is a key of its own
+    "{% set ns = namespace(last=0) %}"
+    "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and loop.index0 > ns.last and m.reasoning_content %}"
+    "<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}\n<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+THINKING_KEY = REASONING_KEY.replace("reasoning_content", "thinking")  # gpt-oss reads this one
+
+CALL_OR_CONTENT = (  # Llama 3.1: a turn with a call shows the call alone
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.tool_calls %}{% for call in m.tool_calls %}{{ call.function | tojson }}{% endfor %}"
+    "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+STRICT_IDS = (  # Mistral: the model writes the ids of its calls, of nine characters each
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }}[/INST]"
+    "{% elif m.tool_calls %}[CALLS]{% for call in m.tool_calls %}"
+    "{% if call.id is undefined or call.id | length != 9 %}{{ raise_exception('ids have 9 characters') }}{% endif %}"
+    "{{ {'name': call.function.name, 'arguments': call.function.arguments, 'id': call.id} | tojson }}{% endfor %}"
+    "{{ eos_token }}{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
+)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from remote.data.records import Conversation, Tokens, normalize
 from remote.data.shardcheck import check_shard
-from remote.data.sources import _parse
+from remote.data.sources import parse_line
 from remote.shared.errors import RecordError
 from remote.shared.messages.extract import Identity, ShardRow
 from remote.shared.shard.tensorfile import TensorFile, TensorSpec, header
@@ -60,14 +60,14 @@ def test_a_record_of_any_shape_is_understood_or_refused_with_its_reason(raw: Any
 @pytest.mark.parametrize("key", ["tools", "messages", "conversations"])
 def test_text_that_is_nested_too_deeply_is_refused(key: str) -> None:
     record = {"conversations": [], key: "[" * 100_000}
-    with pytest.raises(RecordError, match="not JSON"):
+    with pytest.raises(RecordError, match="cannot be read: it is not JSON"):
         normalize(record)
 
 
 @examples(75)
 @given(st.one_of(st.binary(max_size=60), st.just(b"[" * 10_000), st.just(b"9" * 5000), st.just(b'"\\ud800"')))
 def test_a_line_of_any_bytes_is_parsed_or_a_record_s_error(line: bytes) -> None:
-    found = _parse(line)
+    found = parse_line(line)
     assert found is None or isinstance(found, dict | list | str | int | float | RecordError)
 
 

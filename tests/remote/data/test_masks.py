@@ -91,12 +91,12 @@ def test_text_that_looks_like_the_template_moves_no_edge(make_tokenizer: MakeTok
     assert masked(make_tokenizer(templates.CHATML), same) == ["Hello!<|im_end|>"] * 2
 
 
-CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+CALL = {"id": "functions.add:0", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 TOOLS = {
     "messages": [
         {"role": "user", "content": "1+1?"},
         {"role": "assistant", "content": "", "tool_calls": [CALL]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "2"},
+        {"role": "tool", "tool_call_id": "functions.add:0", "content": "2"},
         {"role": "assistant", "content": "Two."},
     ]
 }
@@ -106,7 +106,7 @@ TOOLS = {
     ("template", "call"),
     [
         (templates.CHATML, '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call><|im_end|>'),
-        (templates.SECTIONS, '<|calls|>call_1<|arguments|>{"a": 1}<|end_calls|><|im_end|>'),
+        (templates.SECTIONS, '<|calls|>functions.add:0<|arguments|>{"a": 1}<|end_calls|><|im_end|>'),
         (templates.STRICT_TOOLS, 'add({"a": 1})<|im_end|>'),
     ],
 )

@@ -1,0 +1,136 @@
+"""Chat templates rendered as transformers does, without importing it (and torch with it), and within a deadline.
+
+Called by `remote.data.template` in the worker processes of `prepare`. The environment is that of
+`transformers.utils.chat_template_utils`: the same sandbox, filters, functions and `{% generation %}` blocks;
+`tests/remote/data/test_real_templates.py` compares the two.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import resource
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from types import FrameType
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.sandbox
+
+from remote.shared.errors import RecordError
+
+DEADLINE_SECONDS = 20.0
+"""For one record. The largest real templates take milliseconds."""
+MEMORY_BYTES = 4 << 30
+"""What one rendering may take beyond what the process has."""
+
+Spans = list[tuple[int, int]]
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}` … `{% endgeneration %}`: notes which characters of the text lie inside."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def __init__(self, environment: jinja2.Environment) -> None:
+        super().__init__(environment)
+        self.before: Callable[[], int] | None = None
+        self.spans: Spans = []
+        environment.extend(generation=self)
+
+    def parse(self, parser: Any) -> Any:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_note"), [], [], body).set_lineno(line)
+
+    def _note(self, caller: Callable[[], str]) -> str:
+        text = caller()
+        if self.before is not None:
+            start = self.before()
+            self.spans.append((start, start + len(text)))
+        return text
+
+
+@lru_cache(maxsize=8)
+def compiled(text: str) -> Any:
+    """Return the template, ready to render; raise jinja2.TemplateError if it is not one."""
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    return environment.from_string(text)
+
+
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def render(template: Any, **variables: Any) -> tuple[str, Spans]:
+    """Return the text and the spans of its generation blocks, in characters."""
+    blocks: list[str] = []
+    length = 0
+    noted: _Generation = template.environment.generation
+    noted.spans, noted.before = [], lambda: length
+    try:
+        for block in template.root_render_func(template.new_context(variables)):
+            blocks.append(block)
+            length += len(block)
+    finally:
+        noted.before = None
+    return "".join(blocks), noted.spans
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Bound the time and memory of what runs inside; raise RecordError with a sentence if it takes more.
+
+    Signals reach the main thread alone, where worker processes do their work; in another thread nothing is bounded.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _out_of_time)
+    signal.setitimer(signal.ITIMER_REAL, DEADLINE_SECONDS)
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_allowed(limits), limits[1]))
+    try:
+        yield
+    except MemoryError:
+        raise RecordError(f"the chat template asks for more than {MEMORY_BYTES >> 30} GiB of memory on it") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        resource.setrlimit(resource.RLIMIT_DATA, limits)
+
+
+@lru_cache(maxsize=1)
+def _allowed(limits: tuple[int, int]) -> int:
+    """The process's own data at its first rendering and `MEMORY_BYTES`, no more than the limits that hold anyway."""
+    wanted = _data_bytes() + MEMORY_BYTES
+    return min([wanted, *(limit for limit in limits if limit != resource.RLIM_INFINITY)])
+
+
+def _data_bytes() -> int:
+    try:
+        with open("/proc/self/status", encoding="ascii") as status:  # noqa: PTH123
+            return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData:"))
+    except (OSError, StopIteration):
+        return 0
+
+
+def _out_of_time(signum: int, frame: FrameType | None) -> None:
+    raise RecordError(f"the chat template did not come to an end in {DEADLINE_SECONDS:g} seconds on it")
