@@ -33,13 +33,23 @@ import xxhash
 
 from remote.extract.dump import Expected, token_digest
 from remote.extract.store import store
-from remote.shared.messages.extract import Assignment, Identity
+from remote.shared.messages.extract import Assignment
+from remote.shared.messages.run import RunIdentity
 
 SLOTS, HIDDEN = 4, 7168
 ROWS = {"15 MB": 262, "135 MB": 2353}
 ROUNDS = 3
-IDENTITY = Identity(
-    dataset="", tokenizer="", model="", boundaries=[3, 31, 59, 61], final="pre", hidden_size=HIDDEN, dtype="BF16"
+IDENTITY = RunIdentity(
+    name="benchmark",
+    nonce="0" * 16,
+    dataset="",
+    tokenizer="",
+    model="",
+    model_path="",
+    boundaries=(3, 31, 59, 61),
+    final="pre",
+    hidden_size=HIDDEN,
+    dtype="BF16",
 )
 RESULTS = Path(__file__).parent / "results"
 

@@ -16,7 +16,8 @@ from hosts.plan.plan import Plan, make_plan, replan, save
 from remote.context import Context
 from remote.report import Report
 from remote.shared.messages.dataset import AssignRequest, HostShare, Manifest
-from remote.shared.messages.extract import Assignment, Identity
+from remote.shared.messages.extract import Assignment
+from remote.shared.messages.run import RunIdentity
 from remote.shared.paths import Workdir
 
 HOSTS = 64
@@ -61,7 +62,7 @@ def plan(dataset: str) -> Plan:
     folder = Path(dataset)
     manifest = read_manifest(folder)
     weights = {f"host{number}": 1.0 + number % 3 for number in range(HOSTS)}
-    made = make_plan("million", dataset, _identity(manifest.digest), read_lengths(folder, manifest), weights)
+    made = make_plan(dataset, _identity(manifest.digest), read_lengths(folder, manifest), weights)
     save(made, folder.parent / "plan.json")
     return made
 
@@ -84,10 +85,9 @@ def assign(dataset: str, given: str) -> None:
 
     manifest = read_manifest(Path(dataset))
     assignment = Assignment(
-        run="million",
+        identity=_identity(manifest.digest),
         host="host0",
         epoch=1,
-        identity=_identity(manifest.digest),
         records=0,
         tokens=0,
         vocab_size=0,
@@ -138,12 +138,15 @@ def scan(given: str, path: str) -> None:
     print(sum(index not in states for index in work.index.tolist()))
 
 
-def _identity(dataset: str) -> Identity:
-    return Identity(
+def _identity(dataset: str) -> RunIdentity:
+    return RunIdentity(
+        name="million",
+        nonce="0" * 16,
         dataset=dataset,
         tokenizer="t",
-        model="/m@0",
-        boundaries=[3, 31, 59, 61],
+        model="m",
+        model_path="/m",
+        boundaries=(3, 31, 59, 61),
         final="pre",
         hidden_size=7168,
         dtype="BF16",

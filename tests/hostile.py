@@ -128,6 +128,8 @@ class Maker:
             return self.random.choice(inner)
         if origin is list:
             return [self.of(inner[0]) for _ in range(self.random.randrange(3))]
+        if origin is tuple and inner[-1] is Ellipsis:
+            return tuple(self.of(inner[0]) for _ in range(self.random.randrange(3)))
         if origin is tuple:
             return [self.of(one) for one in inner]
         if origin is dict:

@@ -45,10 +45,9 @@ def _folder(fleet: Fleet, plan: Plan, share: PlannedShare) -> Path:
 
 def _host_share(plan: Plan, share: PlannedShare, host: Host, folder: Path) -> HostShare:
     assignment = Assignment(
-        run=plan.run,
+        identity=plan.identity,
         host=host.name,
         epoch=share.epoch,
-        identity=plan.identity,
         records=share.records,
         tokens=share.tokens,
         server_names=server_names(host),

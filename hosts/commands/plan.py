@@ -14,8 +14,9 @@ from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, PlannedShare, load, make_plan, plan_path, save
 from hosts.transport.backend import Backend
 from remote.shared.messages.dataset import Manifest
-from remote.shared.messages.extract import Identity, RunRequest, RunStatus, longest_record
+from remote.shared.messages.extract import RunRequest, RunStatus, longest_record
 from remote.shared.messages.plan import Prospect, ProspectRequest
+from remote.shared.messages.run import RunIdentity, new_nonce
 from remote.shared.transfer.space import PACKED_SHARE
 
 FASTEST_TOKENS_PER_SECOND = 1e9
@@ -65,10 +66,10 @@ def plan(
     _refuse_second(path, anew)
     leaders = fleet.narrowed([host for host in fleet.hosts if leads(host)])
     prospects = _prospects(leaders)
-    identity = identity_of(leaders.hosts, prospects, manifest)
+    identity = identity_of(run, leaders.hosts, prospects, manifest)
     _refuse_long(lengths, leaders.hosts, prospects)
     rates = _rates(leaders, rate)
-    made = make_plan(run, str(dataset.expanduser().absolute()), identity, lengths, weights(rates))
+    made = make_plan(str(dataset.expanduser().absolute()), identity, lengths, weights(rates))
     contexts = {host.name: context_length(host, prospects[host.name]) for host in leaders.hosts}
     shares = [share.model_copy(update={"context_length": contexts[share.host]}) for share in made.shares]
     made = made.model_copy(update={"shares": shares})
@@ -80,26 +81,26 @@ def leads(host: Host) -> bool:
     return not host.servers or any(not entry.nodes or entry.nodes[0] == host.name for entry in host.servers)
 
 
-def identity_of(hosts: list[Host], prospects: dict[str, Prospect], manifest: Manifest) -> Identity:
-    """What a run over these hosts is; raises UsageError where two of them differ, or a layer does not exist."""
-    identities = {host.name: _identity(host, prospects[host.name], manifest) for host in hosts}
+def identity_of(run: str, hosts: list[Host], prospects: dict[str, Prospect], manifest: Manifest) -> RunIdentity:
+    """A new run over these hosts; raises UsageError if two of them differ, or if a layer does not exist."""
+    nonce = new_nonce()
+    identities = {host.name: _identity(run, nonce, host, prospects[host.name], manifest) for host in hosts}
     first_host, first = next(iter(identities.items()))
     for name, identity in identities.items():
         for key in ("boundaries", "final", "hidden_size", "dtype"):
             one, other = getattr(first, key), getattr(identity, key)
             if one != other:
                 raise UsageError(f"{first_host} and {name} differ in {key}: {one} and {other}.")
-        path, _, digest = identity.model.rpartition("@")
-        first_path, _, first_digest = first.model.rpartition("@")
-        if digest != first_digest:
+        if identity.model != first.model:
             raise UsageError(
-                f"{first_host} and {name} do not have the same model: {first_path}/config.json there and "
-                f"{path}/config.json here differ."
+                f"{first_host} and {name} do not have the same model: the files in {first.model_path} there have the "
+                f"digest {first.model}, and those in {identity.model_path} here {identity.model}.",
+                remedy="Copy one host's model to the other: config, tokenizer, chat template and weights all count.",
             )
     return first
 
 
-def _identity(host: Host, prospect: Prospect, manifest: Manifest) -> Identity:
+def _identity(run: str, nonce: str, host: Host, prospect: Prospect, manifest: Manifest) -> RunIdentity:
     model = prospect.model
     if not host.layers:
         raise UsageError(f"{host.name} has no `layers` in the inventory.", remedy="Say which, as in [3, 31, 59].")
@@ -114,11 +115,14 @@ def _identity(host: Host, prospect: Prospect, manifest: Manifest) -> Identity:
             f"{model.vocab_size} rows.",
             remedy="Prepare it with this model's own tokenizer.",
         )
-    return Identity(
+    return RunIdentity(
+        name=run,
+        nonce=nonce,
         dataset=manifest.digest,
         tokenizer=manifest.tokenizer,
-        model=f"{model.path}@{model.digest}",
-        boundaries=[*host.layers, model.blocks],
+        model=model.digest,
+        model_path=model.path,
+        boundaries=(*host.layers, model.blocks),
         final=host.final,
         hidden_size=model.hidden_size,
         dtype=_dtype(host, model.dtype),

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
-from hosts.plan.lengths import read_manifest
 from hosts.plan.plan import Plan, load, plan_path
 from hosts.pull.bucket import destination_of, is_bucket
 from hosts.pull.direct import DirectPull, Place, place_of
 from hosts.pull.pull import HostTally, Pull, Tallies, Wish, missing_of
 from remote.shared.messages.transfer import DestinationManifest, Store
-from remote.shared.transfer.dataset import gaps, place_dataset, write_manifest
+from remote.shared.transfer.dataset import gaps, place_dataset
+from remote.shared.transfer.manifest import opened_for, refuse_other, write_manifest
 
 Watch = Callable[[Tallies], Callable[[], None]]
 """Given the tallies, starts to show them and returns how to end that."""
@@ -50,19 +50,18 @@ def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain"
     place = place_of(fleet, to)
     if place is not None:
         return _pull_to_host(fleet, place, wish, plan, watch, store)
-    dataset = Path(plan.dataset)
-    records = read_manifest(dataset).records
-    with destination_of(to, store, _spools(fleet)) as destination:
+    records = plan.records
+    with opened_for(destination_of(to, store, _spools(fleet), plan.identity), plan.identity, records) as destination:
         if wish.free:
             destination.refuse_freeing()
-        place_dataset(dataset, destination)
+        place_dataset(Path(plan.dataset), destination)
         job = Pull(fleet, destination, wish, records)
         end = watch(job.tallies)
         try:
             outcomes = job.run()
         finally:
             end()
-            manifest = write_manifest(destination, wish.run, plan.identity, records)
+        manifest = write_manifest(destination, plan.identity, records)
         return Pulled(wish.run, to, _judged(outcomes, plan), manifest, gaps(destination.ledger.indices(), records))
 
 
@@ -85,11 +84,12 @@ def dry_run(fleet: Fleet, wish: Wish, to: str) -> Pulled:
         with fleet_of(fleet.inventory, [place.host]) as one:
             outcomes, result = DirectPull(fleet, one.backend(place.host), place.folder, wish, plan).look()
         return Pulled(wish.run, to, _judged(outcomes, plan), None, result.missing)
-    records = read_manifest(Path(plan.dataset)).records
-    if not is_bucket(to) and not (Path(to).expanduser() / "roost" / "ledger.sqlite").exists():
+    records = plan.records
+    destination = destination_of(to, "plain", _spools(fleet), plan.identity)
+    if not refuse_other(destination, plan.identity) and not is_bucket(to):
         outcomes = missing_of(fleet, None, wish.run, records)
         return Pulled(wish.run, to, _judged(outcomes, plan), None, [(0, records)])
-    with destination_of(to, "plain", _spools(fleet)) as destination:
+    with destination:
         outcomes = missing_of(fleet, destination, wish.run, records)
         return Pulled(wish.run, to, _judged(outcomes, plan), None, gaps(destination.ledger.indices(), records))
 

@@ -57,7 +57,8 @@ def repair_folder(
     queued = _queue(fleet, plan.run, theirs, dry_run=dry_run)
     done = sets.union(*(one.records for one in queued if one.error is None))
     if done and not dry_run:
-        backend.call("forget", ForgetRequest(folder=folder, ranges=done), ForgetResult, deadline=None)
+        request = ForgetRequest(folder=folder, identity=plan.identity, ranges=done)
+        backend.call("forget", request, ForgetResult, deadline=None)
     return queued
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from remote.shared.messages.extract import Identity
+from remote.shared.messages.run import ITEM_BYTES, RunIdentity
 
 HEADER_BYTES = 4096
 """Of a shard before its tensors: capture writes a header area of fixed size (`remote.capture`)."""
-ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4}
 TOKEN_ID_BYTES = 8
 
 
@@ -22,7 +21,7 @@ class RecordSize:
     item_bytes: int
 
     @classmethod
-    def of(cls, identity: Identity) -> RecordSize:
+    def of(cls, identity: RunIdentity) -> RecordSize:
         """The size that follows from a run's identity."""
         return cls(len(identity.boundaries), identity.hidden_size, ITEM_BYTES[identity.dtype])
 

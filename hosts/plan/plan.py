@@ -16,7 +16,7 @@ from hosts.plan.balance import level, split, tokens_of
 from remote.shared.files import write_whole
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.envelope import Message
-from remote.shared.messages.extract import Identity
+from remote.shared.messages.run import RunIdentity
 from remote.shared.paths import safe_name
 
 
@@ -40,10 +40,11 @@ class PlannedShare(Message):
 class Plan(Message):
     """Who does what. Every record of the dataset is in exactly one share, or in `delivered`."""
 
-    run: str
+    identity: RunIdentity
     dataset: str
     """The dataset's folder on the laptop."""
-    identity: Identity
+    records: int
+    """Of the dataset."""
     epoch: int
     """Rises with every re-plan; a host with an older one starts nothing any more."""
     shares: list[PlannedShare]
@@ -52,25 +53,32 @@ class Plan(Message):
     delivered: Ranges = Field(default_factory=list)
     """Records that had reached the destination when this epoch was made; in no share."""
 
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return self.identity.name
+
     def share(self, host: str) -> PlannedShare | None:
         """The host's share, or None."""
         return next((share for share in self.shares if share.host == host), None)
 
 
-def make_plan(run: str, dataset: str, identity: Identity, lengths: Sequence[int], weights: dict[str, float]) -> Plan:
-    """Give every record to one of the hosts in `weights`; raise UsageError where there is nothing to give."""
-    safe_name(run, "run name")
+def make_plan(
+    dataset: str, identity: RunIdentity, lengths: Sequence[int], weights: dict[str, float], *, epoch: int = 1
+) -> Plan:
+    """Give every record to one of the hosts in `weights`; raise UsageError if there is nothing to give."""
+    safe_name(identity.name, "run name")
     if not weights:
         raise UsageError("There is no host to plan for.")
     if not lengths:
         raise UsageError("The dataset is empty.")
     parts = split(lengths, [(0, len(lengths))], list(weights.values()))
     shares = [
-        _share(host, weight, part, lengths, epoch=1)
+        _share(host, weight, part, lengths, epoch)
         for (host, weight), part in zip(weights.items(), parts, strict=True)
         if part
     ]
-    return Plan(run=run, dataset=dataset, identity=identity, epoch=1, shares=shares)
+    return Plan(identity=identity, dataset=dataset, records=len(lengths), epoch=epoch, shares=shares)
 
 
 def replan(

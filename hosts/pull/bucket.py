@@ -19,6 +19,7 @@ import fsspec
 
 from hosts.errors import HostError, UsageError
 from remote.shared.files import make_directory
+from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.transfer import DeliveredRow, Store
 from remote.shared.transfer.destination import Destination, Placed, compressed_stream, pack_part
 from remote.shared.transfer.landing import Landing
@@ -34,11 +35,14 @@ def is_bucket(to: str) -> bool:
     return "://" in to
 
 
-def destination_of(to: str, store: Store, spools: Path) -> Destination:
-    """The destination that a person named; raises UsageError where fsspec does not know it."""
+def destination_of(to: str, store: Store, spools: Path, identity: RunIdentity) -> Destination:
+    """The destination that a person named, not opened yet; raises UsageError if fsspec does not know it.
+
+    A bucket's spool is the run's own: what an earlier run left in it says nothing about this one.
+    """
     if not is_bucket(to):
         return Destination(Path(to).expanduser(), store)
-    spool = spools / hashlib.sha256(to.encode()).hexdigest()[:16]
+    spool = spools / hashlib.sha256(f"{to}\n{identity.digest}".encode()).hexdigest()[:16]
     return Bucket(to, spool, store)
 
 
@@ -70,9 +74,7 @@ class Bucket(Destination):
             self._adopt_ledger()
         except Exception as error:
             super().__exit__()
-            raise HostError(
-                f"{self.name} could not be read: {error}.", remedy="Check the name and the keys."
-            ) from error
+            raise self._unreadable(error) from error
         return self
 
     def __exit__(self, *about: object) -> None:
@@ -110,6 +112,24 @@ class Bucket(Destination):
 
     def holds(self, relative: str) -> bool:
         return bool(self._files.exists(self._object(relative)))
+
+    def read(self, relative: str) -> bytes | None:
+        try:
+            content: bytes = self._files.cat_file(self._object(relative))
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # botocore's errors have no common root with OSError
+            raise self._unreadable(error) from error
+        return content
+
+    def holds_records(self) -> bool:
+        try:
+            return bool(self._files.find(f"{self._path}/hidden_states"))
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> HostError:
+        return HostError(f"{self.name} could not be read: {error}.", remedy="Check the name and the keys.")
 
     def equals(self, relative: str, source: Path) -> bool:
         """By size; the dataset's manifest, which has its digest, by content."""

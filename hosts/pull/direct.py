@@ -13,7 +13,6 @@ from pathlib import Path
 from hosts.errors import HostError, ProtocolError, RoostError
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
-from hosts.plan.lengths import read_manifest
 from hosts.plan.plan import Plan
 from hosts.pull.pull import AT_WORK, FOLLOW_SECONDS, HostTally, Tallies, Wish, changed, version_of
 from hosts.pull.push import push
@@ -82,7 +81,7 @@ class DirectPull:
         self._wish = wish
         self._plan = plan
         self._store = store
-        self._records = read_manifest(Path(plan.dataset)).records
+        self._records = plan.records
         self._dataset = f"{folder.rstrip('/')}/roost/dataset-{plan.identity.dataset[:16]}"
         self._before = {host.name: FetchReport() for host in fleet.hosts}
         """What the rounds that are over came to."""
@@ -175,7 +174,6 @@ class DirectPull:
         wish = self._wish
         return FetchRequest(
             to=self._folder,
-            run=wish.run,
             dataset=self._dataset,
             identity=self._plan.identity,
             records=self._records,

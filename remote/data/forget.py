@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import get_args
 
 from remote.context import Context
-from remote.data.dataset import DatasetFolder
 from remote.shared.messages.transfer import Store
 from remote.shared.messages.verify import ForgetRequest, ForgetResult
 from remote.shared.transfer.destination import Destination
+from remote.shared.transfer.manifest import refuse_other
 
 
 def forget(request: ForgetRequest, context: Context) -> ForgetResult:
     """Delete the files and rows of `request.ranges`."""
-    dataset = DatasetFolder.open(request.folder)
+    root = Path(request.folder).expanduser()
+    refuse_other(Destination(root), request.identity)
     indices = [index for start, stop in request.ranges for index in range(start, stop)]
-    with Destination(Path(dataset.root)) as destination:
+    with Destination(root) as destination:
         for index in indices:
             for stored in get_args(Store):
                 destination.final(index, stored).unlink(missing_ok=True)

@@ -11,18 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from pydantic import ValidationError
 
 from remote.data.dataset import DatasetFolder
 from remote.extract import assignment
 from remote.extract.epochs import newest
 from remote.extract.ledger import Ledger
 from remote.shared.codec.container import SUFFIX
-from remote.shared.errors import HostError, UsageError
-from remote.shared.messages.extract import Identity, ShardRow
-from remote.shared.messages.transfer import DestinationManifest
+from remote.shared.errors import UsageError
+from remote.shared.messages.extract import ShardRow
+from remote.shared.messages.run import RunIdentity
 from remote.shared.paths import RunPaths, shard_name
+from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.ledger import DestinationLedger
+from remote.shared.transfer.manifest import manifest_of
 
 _SHARD = re.compile(rf"hs_(\d+)\.safetensors(?:{re.escape(SUFFIX)})?")
 HIDDEN_STATES = "hidden_states"
@@ -32,7 +33,7 @@ HIDDEN_STATES = "hidden_states"
 class Holdings:
     """A place's own account of itself."""
 
-    identity: Identity
+    identity: RunIdentity
     shards: Path
     """The folder with `hs_{i}.safetensors`."""
     rows: list[ShardRow]
@@ -77,22 +78,13 @@ def of_destination(folder: Path) -> Holdings:
     )
 
 
-def destination_identity(folder: Path) -> Identity:
-    """The identity that a destination's own manifest holds."""
-    path = folder / "roost" / "manifest.json"
-    try:
-        manifest = DestinationManifest.model_validate_json(path.read_bytes())
-    except FileNotFoundError as error:
+def destination_identity(folder: Path) -> RunIdentity:
+    """The run whose records a destination holds; raises UsageError if the folder is none, or does not say so."""
+    manifest = manifest_of(Destination(folder))
+    if manifest is None:
         raise UsageError(
             f"{folder} is not a place that shards were pulled to: it has no roost/manifest.json.",
             remedy="Fill it with inv pull --to, or name the folder that inv pull --to was given.",
-        ) from error
-    except ValidationError as error:
-        raise HostError(f"{path} could not be read.", remedy="Pull again: it is written anew.") from error
-    if manifest.identity is None:
-        raise HostError(
-            f"{path} does not say what its records are: they were pulled without a plan.",
-            remedy="Pull again where the run's plan is.",
         )
     return manifest.identity
 

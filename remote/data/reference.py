@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from remote.shared.errors import HostError
-from remote.shared.messages.extract import Identity
+from remote.shared.messages.run import RunIdentity
 
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
@@ -22,7 +22,7 @@ _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 class Reference:
     """A model in transformers, eager, on the CPU or the first GPU."""
 
-    def __init__(self, folder: Path, identity: Identity) -> None:
+    def __init__(self, folder: Path, identity: RunIdentity) -> None:
         from transformers import AutoModelForCausalLM
 
         self.identity = identity

@@ -12,7 +12,8 @@ import numpy as np
 import xxhash
 
 from remote.shared.errors import RecordError
-from remote.shared.messages.extract import Identity, ShardRow
+from remote.shared.messages.extract import ShardRow
+from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.verify import Fault, FaultKind
 from remote.shared.shard.tensorfile import TensorFile
 
@@ -21,7 +22,7 @@ _SIGNLESS = 0x7FFF
 
 
 def check_shard(
-    path: Path, row: ShardRow, identity: Identity, token_ids: np.ndarray, *, every_byte: bool
+    path: Path, row: ShardRow, identity: RunIdentity, token_ids: np.ndarray, *, every_byte: bool
 ) -> list[Fault]:
     """Return what is wrong with a shard, compressed ones unpacked into memory; empty where nothing is.
 
@@ -36,7 +37,7 @@ def check_shard(
 
 
 def _faults(
-    path: Path, row: ShardRow, identity: Identity, token_ids: np.ndarray, every_byte: bool
+    path: Path, row: ShardRow, identity: RunIdentity, token_ids: np.ndarray, every_byte: bool
 ) -> Iterator[tuple[FaultKind, str]]:
     if not path.exists():
         yield "missing", "It is in the ledger and not on disk."
@@ -46,6 +47,8 @@ def _faults(
     elif row.stored == "compressed" and not every_byte:
         return
     shard = TensorFile.open(path)
+    if foreign := identity.mismatch(shard.metadata):
+        yield "run", foreign
     if row.stored == "compressed" and len(shard.content) != row.size_bytes:
         yield "size", f"It unpacks to {len(shard.content)} bytes; the ledger says {row.size_bytes}."
     if every_byte and (digest := xxhash.xxh3_128_hexdigest(shard.content)) != row.xxh3:
@@ -58,7 +61,7 @@ def _faults(
         yield from _of_values(shard)
 
 
-def _of_form(shard: TensorFile, identity: Identity, tokens: int) -> Iterator[tuple[FaultKind, str]]:
+def _of_form(shard: TensorFile, identity: RunIdentity, tokens: int) -> Iterator[tuple[FaultKind, str]]:
     spec = shard.tensors.get("hidden_states")
     if spec is None:
         raise RecordError("it has no hidden_states")

@@ -46,6 +46,7 @@ def verify(request: VerifyRequest, context: Context) -> VerifyResult:
         if fault.index is not None:
             again.add(fault.index)
     return VerifyResult(
+        identity=place.identity,
         records=len(place.rows),
         tokens=sum(row.rows for row in place.rows),
         size_bytes=sum(row.size_bytes for row in place.rows),

@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 
 from remote.shared import foreign
 from remote.shared.errors import RecordError
-from remote.shared.messages.extract import Identity
+from remote.shared.messages.run import RunIdentity
 
 _HEADER_LIMIT = 1 << 20
 HEADER_BYTES = 4096
 """About what a dump's header takes."""
-
-_ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4}
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,8 @@ class Header:
 
     tensors: dict[str, Span]
     metadata: dict[str, str]
+    size_bytes: int
+    """Of the header area: where the tensors begin."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Expected:
     rid: str
     index: int
     tokens: NDArray[np.int32]
-    identity: Identity
+    identity: RunIdentity
     sglang: str
     capture: str
 
@@ -61,12 +61,12 @@ class Expected:
         return 2 * _HEADER_LIMIT + state_bytes(self.identity, len(self.tokens)) + 8 * len(self.tokens)
 
 
-def state_bytes(identity: Identity, rows: int) -> int:
+def state_bytes(identity: RunIdentity, rows: int) -> int:
     """Bytes of a record's hidden states."""
-    return rows * len(identity.boundaries) * identity.hidden_size * _ITEM_BYTES[identity.dtype]
+    return rows * identity.row_bytes
 
 
-def expected_bytes(identity: Identity, rows: int) -> int:
+def expected_bytes(identity: RunIdentity, rows: int) -> int:
     """Bytes of a record's dump, and of its shard."""
     return state_bytes(identity, rows) + 8 * rows + HEADER_BYTES
 
@@ -89,7 +89,7 @@ def read_header(file: BinaryIO, path: Path) -> Header:
         tensors = {name: _span(entry, 8 + length) for name, entry in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"The dump {path.name} is not a safetensors file: {error}.") from error
-    return Header(tensors, metadata)
+    return Header(tensors, metadata, 8 + length)
 
 
 def check(header: Header, size: int, expected: Expected) -> Span:
@@ -105,7 +105,7 @@ def check(header: Header, size: int, expected: Expected) -> Span:
     _same("rid", said("rid"), expected.rid)
     _same("rows", said("rows"), str(rows))
     _same("token ids' digest", said("token_digest"), token_digest(expected.tokens))
-    _same("boundaries", _json(said("boundaries")), identity.boundaries)
+    _same("boundaries", _json(said("boundaries")), list(identity.boundaries))
     _same("final state", said("final"), identity.final)
     _same("SGLang version", said("sglang"), expected.sglang)
     _same("capture version", said("capture"), expected.capture)

@@ -16,7 +16,8 @@ from remote.extract.leftovers import nonce_prefix
 from remote.parity.bands import NormBand
 from remote.shared.errors import UsageError
 from remote.shared.files import ASIDE, make_directory
-from remote.shared.messages.extract import Counts, Identity
+from remote.shared.messages.extract import Counts
+from remote.shared.messages.run import RunIdentity, refuse_other_run
 from remote.shared.messages.server import ServerState
 from remote.shared.paths import COMPRESSED_SUFFIX, RunPaths, shard_name
 
@@ -32,12 +33,15 @@ class Opened:
     band: NormBand
 
 
+OTHER_RUN = "Plan under a name of its own; or pull what you need of the run that is here, and inv clean it."
+
+
 def begin(paths: RunPaths, work: Work) -> Opened:
     """Check the identity, reconcile shards with rows, refuse what no server can take, and list what is open."""
     make_directory(paths.shards)
     nonce = nonce_prefix(paths) + secrets.token_hex(6)
     with Ledger(paths.ledger) as ledger:
-        check_identity(ledger, paths.root.name, work.assignment.identity)
+        check_identity(ledger, work.assignment.identity)
         reconcile(ledger, paths)
         _refuse(ledger, work)
         ledger.begin_session(nonce)
@@ -47,21 +51,19 @@ def begin(paths: RunPaths, work: Work) -> Opened:
         return Opened(nonce, ledger.nonces(), open_positions(ledger, work), counted(ledger, work), band)
 
 
-def check_identity(ledger: Ledger, run: str, identity: Identity) -> None:
+def check_identity(ledger: Ledger, identity: RunIdentity) -> None:
     """Note what the run is, or raise UsageError where it was begun as something else."""
     noted = ledger.fact("identity")
     if noted is None:
         ledger.note({"identity": identity.model_dump_json()})
-        return
-    before = Identity.model_validate_json(noted)
-    for name in Identity.model_fields:
-        _same(run, name.replace("_", " "), getattr(before, name), getattr(identity, name))
+    else:
+        refuse_other_run("This host's ledger", RunIdentity.model_validate_json(noted), identity, OTHER_RUN)
 
 
-def check_server(ledger: Ledger, run: str, identity: Identity, state: ServerState) -> None:
+def check_server(ledger: Ledger, run: str, identity: RunIdentity, state: ServerState) -> None:
     """Refuse a server whose capture is not the run's: other slots, another SGLang, another capture."""
     assert state.capture is not None
-    _same(run, "boundaries", identity.boundaries, state.capture.boundaries, f"the server {state.name!r} captures")
+    _same(run, "boundaries", list(identity.boundaries), state.capture.boundaries, f"the server {state.name!r} captures")
     _same(run, "final", identity.final, state.capture.final, f"the server {state.name!r} captures")
     for name, value in (("SGLang", state.sglang), ("capture", state.capture.version)):
         before = ledger.fact(name)

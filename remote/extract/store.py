@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from remote.extract.dump import Expected, Span, check, check_tokens, norms, read_header
 from remote.shared.errors import RecordError
 from remote.shared.files import written_aside
+from remote.shared.messages.run import RunIdentity
+from remote.shared.shard.layout import with_metadata
 
 CHUNK_BYTES = 2 << 20
 """With 1 MiB eight threads wait for the GIL in turns, with 8 MiB for memory (`benchmarks/collector.py`)."""
@@ -56,19 +58,34 @@ def store(dump: Path, shard: Path, expected: Expected) -> Stored:
         check_tokens(source, header, expected)
         mean, largest = norms(header, len(expected.identity.boundaries))
         source.seek(0)
+        head = _head(source, header.size_bytes, expected.identity)
         with written_aside(shard) as aside:
-            digest = _copy(source, aside, size, states, expected.identity.boundaries)
+            digest = _copy(source, aside, head, size, states, expected.identity.boundaries)
     return Stored(shard, size, digest, mean, largest)
 
 
-def _copy(source: BinaryIO, aside: Path, size: int, states: Span, boundaries: list[int]) -> str:
-    """Copy all bytes, and return their xxh3-128; the rows of the hidden states are looked at on the way."""
-    digest = xxhash.xxh3_128()
+def _head(source: BinaryIO, size: int, identity: RunIdentity) -> bytes:
+    """The dump's header area as the shard gets it: with the marks of its run, so that a file alone says whose it is."""
+    head = bytearray(size)
+    _fill(source, memoryview(head))
+    try:
+        return with_metadata(bytes(head), identity.marks)
+    except ValueError as error:
+        raise RecordError(f"The dump's header cannot name its run: {error}.") from error
+
+
+def _copy(source: BinaryIO, aside: Path, head: bytes, size: int, states: Span, boundaries: tuple[int, ...]) -> str:
+    """Write `head`, copy all bytes behind it, and return the xxh3-128 of what was written.
+
+    The rows of the hidden states are looked at on the way.
+    """
+    digest = xxhash.xxh3_128(head)
     rows = RowCheck(states, boundaries)
     buffer = memoryview(bytearray(max(CHUNK_BYTES, rows.row_bytes)))
     with aside.open("r+b", buffering=0) as target:
         os.posix_fallocate(target.fileno(), 0, size)
-        for begin, end in _pieces(size, states, len(buffer) // rows.row_bytes * rows.row_bytes):
+        _write(target, memoryview(head))
+        for begin, end in _pieces(len(head), size, states, len(buffer) // rows.row_bytes * rows.row_bytes):
             piece = buffer[: end - begin]
             _fill(source, piece)
             digest.update(piece)
@@ -78,9 +95,9 @@ def _copy(source: BinaryIO, aside: Path, size: int, states: Span, boundaries: li
     return digest.hexdigest()
 
 
-def _pieces(size: int, states: Span, step: int) -> Iterator[tuple[int, int]]:
-    """Cut the file into pieces of at most `step` bytes, such that states are cut between rows only."""
-    for start, stop in ((0, states.begin), (states.begin, states.end), (states.end, size)):
+def _pieces(first: int, size: int, states: Span, step: int) -> Iterator[tuple[int, int]]:
+    """Cut the file from `first` on into pieces of at most `step` bytes, such that states are cut between rows only."""
+    for start, stop in ((first, states.begin), (states.begin, states.end), (states.end, size)):
         for begin in range(start, stop, step):
             yield begin, min(begin + step, stop)
 
@@ -106,7 +123,7 @@ class RowCheck:
     Capture said so already, on the device; this sees what happened between there and here as well.
     """
 
-    def __init__(self, states: Span, boundaries: list[int]) -> None:
+    def __init__(self, states: Span, boundaries: tuple[int, ...]) -> None:
         self._type, self._mask, self._limit = _BITS[states.dtype]
         _, self._slots, self._hidden = states.shape
         self.row_bytes = self._slots * self._hidden * np.dtype(self._type).itemsize

@@ -14,10 +14,11 @@ from remote.context import Context
 from remote.shared.errors import RoostError
 from remote.shared.messages.extract import ShardRow
 from remote.shared.messages.transfer import DeliveredRow, FetchNews, FetchReport, FetchRequest, FetchResult, FetchSource
-from remote.shared.transfer.dataset import gaps, place_dataset, write_manifest
+from remote.shared.transfer.dataset import gaps, place_dataset
 from remote.shared.transfer.delivery import Delivery
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.hostpull import HostPull, Limits, Source, cannot_write
+from remote.shared.transfer.manifest import opened_for, refuse_other, write_manifest
 from remote.shared.transfer.rate import RateLimit
 from remote.shared.transfer.space import Space
 
@@ -30,39 +31,38 @@ def fetch(request: FetchRequest, context: Context) -> FetchResult:
     if request.dry_run:
         return _look(root, request, context)
     stop = threading.Event()
-    with Destination(root, request.store) as destination:
+    with opened_for(Destination(root, request.store), request.identity, request.records) as destination:
         if request.free:
             destination.refuse_freeing()
         place_dataset(Path(request.dataset).expanduser(), destination)
-        try:
-            with Delivery(destination) as delivery, ThreadPoolExecutor(max(1, len(request.sources))) as pool:
-                space = Space(destination)
-                rate = RateLimit(request.bytes_per_second)
-                fetchers = [_Fetcher(one, request, destination, delivery, rate, stop) for one in request.sources]
-                try:
-                    running = [pool.submit(fetcher.run, space) for fetcher in fetchers]
-                    while not all(job.done() for job in running):
-                        stop.wait(NEWS_SECONDS)
-                        _tell(context, fetchers)
-                finally:
-                    stop.set()
-                for job in running:
-                    job.result()
-            if delivery.error is not None:
-                raise cannot_write(destination, delivery.error)
-        finally:
-            manifest = write_manifest(destination, request.run, request.identity, request.records)
+        with Delivery(destination) as delivery, ThreadPoolExecutor(max(1, len(request.sources))) as pool:
+            space = Space(destination)
+            rate = RateLimit(request.bytes_per_second)
+            fetchers = [_Fetcher(one, request, destination, delivery, rate, stop) for one in request.sources]
+            try:
+                running = [pool.submit(fetcher.run, space) for fetcher in fetchers]
+                while not all(job.done() for job in running):
+                    stop.wait(NEWS_SECONDS)
+                    _tell(context, fetchers)
+            finally:
+                stop.set()
+            for job in running:
+                job.result()
+        if delivery.error is not None:
+            raise cannot_write(destination, delivery.error)
+        manifest = write_manifest(destination, request.identity, request.records)
         _tell(context, fetchers)
         return FetchResult(manifest=manifest, missing=gaps(destination.ledger.indices(), request.records))
 
 
 def _look(root: Path, request: FetchRequest, context: Context) -> FetchResult:
     """What is there of what the sources offer; a place that nothing was pulled to yet stays as it is."""
-    if not (root / "roost" / "ledger.sqlite").exists():
+    destination = Destination(root, request.store)
+    if not refuse_other(destination, request.identity):
         for source in request.sources:
             _tell_present(context, source, source.rows)
         return FetchResult(manifest=None, missing=gaps([], request.records))
-    with Destination(root, request.store) as destination:
+    with destination:
         for source in request.sources:
             _tell_present(context, source, [row for row in source.rows if not destination.has(row, source.name)])
         return FetchResult(manifest=None, missing=gaps(destination.ledger.indices(), request.records))

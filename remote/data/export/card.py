@@ -47,8 +47,9 @@ def _text(load: Path, card: ExportCard, dataset: DatasetFolder) -> str:
 
 | | |
 |---|---|
-| model | `{identity.model}` (path @ xxh3-128 of its config.json) |
-| slots | boundaries {identity.boundaries}; {card.convention} |
+| run | {identity.name}, planned as {identity.nonce} |
+| model | `{identity.model_path}`, digest of its files {identity.model} |
+| slots | boundaries {list(identity.boundaries)}; {card.convention} |
 | as 0-based blocks | {card.blocks}: each slot is the output of this block (SGLang, EAGLE count so) |
 | final state | {card.final_state}-norm{norm} |
 | states | {identity.dtype}, hidden size {identity.hidden_size} |
@@ -84,7 +85,7 @@ def write_v1_side_files(folder: Path, card: ExportCard, dataset: DatasetFolder, 
     config = {
         "version": "2.0",
         "generated_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "model": {"target_model_path": identity.model.rpartition("@")[0], "hidden_size": identity.hidden_size},
+        "model": {"target_model_path": identity.model_path, "hidden_size": identity.hidden_size},
         "data": {
             "train_data_path": str(dataset.root),
             "seq_length": manifest.max_len or manifest.max_tokens,

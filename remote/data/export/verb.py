@@ -23,11 +23,12 @@ from remote.data.export.layouts import LAYOUTS, Layout, Written, final_wanted
 from remote.data.export.norm import final_norm
 from remote.data.holdings import Holdings
 from remote.data.workers import cores, in_order
-from remote.shared.errors import HostError, UsageError
+from remote.shared.errors import HostError, RecordError, UsageError
 from remote.shared.files import make_directory, write_whole
 from remote.shared.messages.export import ExportCard, ExportRequest, ExportResult, Format
+from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.server import FinalNorm
-from remote.shared.shard.tensorfile import TensorFile
+from remote.shared.shard.tensorfile import read_metadata
 
 _BATCH = 16
 """Records a task: enough to make handing it over cheap, few enough to keep all cores busy to the end."""
@@ -46,7 +47,8 @@ class Job:
     final: FinalNorm
     model: str
     """Set where the norm is to be applied."""
-    hidden_size: int
+    identity: RunIdentity
+    """Every shard must name this run in its own metadata."""
 
 
 def export(request: ExportRequest, context: Context) -> ExportResult:
@@ -80,7 +82,7 @@ def _job(request: ExportRequest, place: Holdings, source: Path, out: Path) -> Jo
     held = place.identity.final
     final = final_wanted(LAYOUTS[request.format], held, request.model)
     model = str(Path(request.model).expanduser()) if final != held else ""
-    return Job(source, out, request.format, final, model, place.identity.hidden_size)
+    return Job(source, out, request.format, final, model, place.identity)
 
 
 def _refuse_incomplete(place: Holdings, request: ExportRequest) -> int:
@@ -99,7 +101,7 @@ def _card(job: Job, place: Holdings, dataset: DatasetFolder, missing: int) -> Ex
     content = xxhash.xxh3_128()
     for row in place.rows:
         content.update(f"{row.index} {row.xxh3}\n".encode())
-    metadata = TensorFile.open(place.path(place.rows[0])).metadata
+    metadata = read_metadata(place.path(place.rows[0]))
     return ExportCard(
         format=job.format,
         records=len(place.rows),
@@ -108,7 +110,7 @@ def _card(job: Job, place: Holdings, dataset: DatasetFolder, missing: int) -> Ex
         identity=place.identity,
         blocks=[boundary - 1 for boundary in place.identity.boundaries],
         final_state=job.final,
-        norm=final_norm(Path(job.model), job.hidden_size).digest() if job.model else "",
+        norm=final_norm(Path(job.model), job.identity.hidden_size).digest() if job.model else "",
         versions={name: metadata[name] for name in ("sglang", "capture") if name in metadata},
         missing=missing,
         content=content.hexdigest(),
@@ -150,6 +152,7 @@ def _written(job: Job, shards: list[tuple[int, Path]]) -> Iterator[Written]:
     layout, dataset = _layout(job), _dataset(job.source)
     for index, shard in shards:
         path = layout.path(index)
+        _refuse_foreign(shard, index, job.identity)
         if path.exists():
             yield Written(path.stat().st_size, linked=job.format == "speculators")
             continue
@@ -161,9 +164,19 @@ def _written(job: Job, shards: list[tuple[int, Path]]) -> Iterator[Written]:
             ) from error
 
 
+def _refuse_foreign(shard: Path, index: int, identity: RunIdentity) -> None:
+    """Raise HostError if the shard's own metadata names another run than the destination's manifest."""
+    try:
+        foreign = identity.mismatch(read_metadata(shard))
+    except RecordError as error:
+        foreign = f"The file could not be read: {error.message}."
+    if foreign:
+        raise HostError(f"Record {index} could not be exported from {shard}. {foreign}", remedy="Look with inv verify.")
+
+
 @lru_cache(maxsize=1)
 def _layout(job: Job) -> Layout:
-    norm = final_norm(Path(job.model), job.hidden_size) if job.model else None
+    norm = final_norm(Path(job.model), job.identity.hidden_size) if job.model else None
     return LAYOUTS[job.format](job.out, job.final, norm)
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from remote.shared.messages.envelope import Message
-from remote.shared.messages.extract import Identity
+from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.server import FinalNorm
 
 Format = Literal["speculators", "speculators-v1", "specforge", "model-optimizer"]
@@ -37,7 +37,7 @@ class ExportCard(Message):
     tokens: int
     dataset: str
     """Digest of the dataset."""
-    identity: Identity
+    identity: RunIdentity
     convention: str = "boundary k: the residual stream after k blocks; n: after all blocks"
     blocks: list[int]
     """The same slots counted as SGLang and EAGLE do: the 0-based block whose output each slot is."""

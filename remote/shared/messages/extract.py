@@ -7,24 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from remote.shared.messages.envelope import Message
-from remote.shared.messages.server import FinalNorm, ProcessRef
-
-
-class Identity(Message):
-    """What must not change under one run name; a resume with another value is refused with both named."""
-
-    dataset: str
-    """Digest from the dataset's manifest."""
-    tokenizer: str
-    model: str
-    """The model's path and the digest of its `config.json`, as `PATH@DIGEST`."""
-    boundaries: list[int]
-    """The slots of a record, in order; the last one is n."""
-    final: FinalNorm
-    hidden_size: int
-    dtype: str
-    """Of the states on disk, as safetensors names it: `BF16` or `F32`."""
-
+from remote.shared.messages.run import RunIdentity
+from remote.shared.messages.server import ProcessRef
 
 _CONTEXT_RESERVED = 7
 """SGLang's scheduler keeps these for the answer and itself: 0.5.23 takes 4,089 of 4,096 tokens and refuses 4,090."""
@@ -41,10 +25,9 @@ class Assignment(Message):
     `index` int64 [N] global indices, `offset` int64 [N+1], `token_ids` int32 [offset[-1]].
     """
 
-    run: str
+    identity: RunIdentity
     host: str
     epoch: int
-    identity: Identity
     records: int
     tokens: int
     server_names: list[str] = Field(default_factory=lambda: ["main"])
@@ -69,6 +52,11 @@ class Assignment(Message):
     """For one prefill, and again for its dump to appear: past it the request is aborted and tried anew."""
     server_wait_seconds: float = 1800.0
     """How long a run waits for a server that is not ready (a restart) before it fails with that cause."""
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return self.identity.name
 
 
 ExtractorStatus = Literal["running", "paused", "waiting", "complete", "stopped", "failed"]

@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from remote.shared.messages.envelope import Message
-from remote.shared.messages.extract import Identity, ShardRow
+from remote.shared.messages.extract import ShardRow
+from remote.shared.messages.run import RunIdentity
 
 Store = Literal["plain", "compressed"]
 
@@ -34,9 +35,10 @@ class DeliveredRow(Message):
 class DestinationManifest(Message):
     """`roost/manifest.json`."""
 
-    run: str
-    identity: Identity | None
-    """What the records are: dataset, model, boundaries, norm state; None where no plan was at hand."""
+    identity: RunIdentity
+    """The run whose records these are; no other run's are ever delivered here."""
+    identity_digest: str
+    """The identity's own digest: an identity that was edited by hand does not have it."""
     convention: str = "boundary: state after k blocks"
     records: int
     """Of the dataset."""
@@ -46,6 +48,11 @@ class DestinationManifest(Message):
     hosts: dict[str, int] = Field(default_factory=dict)
     """Delivered records a host."""
     written_at: float
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return self.identity.name
 
 
 class FetchSource(Message):
@@ -63,10 +70,9 @@ class FetchRequest(Message):
     """The verb `fetch`: this host pulls from others into a folder of its own."""
 
     to: str
-    run: str
     dataset: str
     """Folder on this host that holds the dataset's files."""
-    identity: Identity
+    identity: RunIdentity
     records: int
     """Of the dataset."""
     store: Store = "plain"

@@ -8,11 +8,13 @@ from pydantic import Field
 
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.envelope import Message
+from remote.shared.messages.run import RunIdentity
 
 FaultKind = Literal[
-    "missing", "digest", "size", "shape", "dtype", "tokens", "values", "unreadable", "stranger", "parity"
+    "missing", "run", "digest", "size", "shape", "dtype", "tokens", "values", "unreadable", "stranger", "parity"
 ]
-"""`missing`: in the ledger, not on disk. `stranger`: a file that no row of the ledger speaks of.
+"""`missing`: in the ledger, not on disk. `run`: the file's own metadata names another run.
+`stranger`: a file that no row of the ledger speaks of.
 `values`: not finite, a row of zeros, or the same in every row."""
 
 
@@ -52,6 +54,8 @@ class ParityResult(Message):
 class VerifyResult(Message):
     """The whole answer; faults were also streamed as items while they were found."""
 
+    identity: RunIdentity
+    """The run whose records the place holds."""
     records: int
     """Rows of the ledger that were checked."""
     tokens: int
@@ -77,6 +81,8 @@ class ForgetRequest(Message):
     """Take records out of a destination: their files and their rows."""
 
     folder: str
+    identity: RunIdentity
+    """Refused if the folder holds another run's records."""
     ranges: Ranges
 
 

@@ -64,8 +64,21 @@ class Layout:
                 "data_offsets": [tokens, tokens + self.rows * self.row_bytes],
             },
         }
-        text = json.dumps(entries, separators=(",", ":")).encode()
-        room = self.header_bytes - 8
-        if len(text) > room:
-            raise ValueError(f"the header takes {len(text)} bytes, and its area holds {room}")
-        return room.to_bytes(8, "little") + text.ljust(room)
+        return _area(entries, self.header_bytes - 8)
+
+
+def with_metadata(head: bytes, more: dict[str, str]) -> bytes:
+    """A file's header area (its length in 8 bytes, JSON, padding) with further metadata, in the same number of bytes.
+
+    Raises ValueError if it does not fit.
+    """
+    entries = json.loads(head[8:])
+    entries["__metadata__"] = {**entries.get("__metadata__", {}), **more}
+    return _area(entries, len(head) - 8)
+
+
+def _area(entries: dict[str, object], room: int) -> bytes:
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    if len(text) > room:
+        raise ValueError(f"the header takes {len(text)} bytes, and its area holds {room}")
+    return room.to_bytes(8, "little") + text.ljust(room)

@@ -12,6 +12,7 @@ import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from remote.shared import foreign
 from remote.shared.codec.container import SUFFIX as CONTAINER_SUFFIX
 from remote.shared.codec.container import plain_pieces
 from remote.shared.codec.piece import DamagedError
+from remote.shared.codec.reader import CompressedShard
 from remote.shared.errors import RecordError
 
 Buffer = bytes | bytearray | mmap.mmap
@@ -104,6 +106,30 @@ class TensorFile:
         count = math.prod(spec.shape)
         flat = np.frombuffer(self.content, _NUMPY[spec.dtype], count, self._starts[name])
         return flat.reshape(spec.shape)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """A shard's own metadata, of which no more than the beginning is read or unpacked; raise RecordError."""
+    try:
+        with CompressedShard(path) if path.suffix == CONTAINER_SUFFIX else path.open("rb") as shard:
+            length = int.from_bytes(_first(shard, 8), "little")
+            if length > _LONGEST_HEADER:
+                raise RecordError("it is not a safetensors file")
+            found = foreign.loads(_first(shard, length)).get("__metadata__", {})
+            return {str(key): str(value) for key, value in found.items()}
+    except (OSError, DamagedError, ValueError, AttributeError) as error:
+        raise RecordError(f"its safetensors header cannot be read: {error}") from error
+
+
+def _first(shard: IO[bytes] | CompressedShard, count: int) -> bytes:
+    """The next `count` bytes; raise ValueError if the file ends before."""
+    found = bytearray()
+    while len(found) < count:
+        more = shard.read(count - len(found))
+        if not more:
+            raise ValueError("it was cut short")
+        found += more
+    return bytes(found)
 
 
 def unpacked(path: Path) -> bytearray:

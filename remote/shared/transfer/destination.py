@@ -176,6 +176,19 @@ class Destination:
         """Whether there is a file of this name below the root."""
         return (self.root / relative).exists()
 
+    def read(self, relative: str) -> bytes | None:
+        """A file's bytes, or None if there is no such file; works on a destination that is not open."""
+        try:
+            return (self.root / relative).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise HostError(f"{self.root / relative} could not be read: {error.strerror}.") from error
+
+    def holds_records(self) -> bool:
+        """Whether there is any shard under a final name; works on a destination that is not open."""
+        return any(self.shards.glob("hs_*.safetensors*"))
+
     def equals(self, relative: str, source: Path) -> bool:
         """Whether there is a file of this name with the bytes of `source`."""
         return self.holds(relative) and filecmp.cmp(self.root / relative, source, shallow=False)

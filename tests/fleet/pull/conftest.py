@@ -22,17 +22,16 @@ from hosts.plan.plan import Plan, plan_path, save
 from hosts.pull.pull import Wish
 from remote.extract.ledger import Ledger, Row
 from remote.shared.codec.container import pack_file
-from remote.shared.messages.extract import ExtractorState, Identity
+from remote.shared.messages.extract import ExtractorState
 from remote.shared.messages.transfer import Store
 from remote.shared.paths import RunPaths, Workdir
 from tests.fleet.conftest import SshHost
+from tests.identities import run_identity
 from tests.manifests import manifest
 
 RUN = "trial"
 MIB = 1 << 20
-IDENTITY = Identity(
-    dataset="d", tokenizer="t", model="m@1", boundaries=[1, 3, 6], final="pre", hidden_size=8, dtype="BF16"
-)
+IDENTITY = run_identity(name=RUN)
 
 
 @dataclass
@@ -121,7 +120,7 @@ def site(private_sshd: SshHost, tmp_path: Path) -> Site:
     workdirs = {name: tmp_path / f"host $HOME '{name}'" for name in ("one", "two")}
     inventory = root / "inventory.yaml"
     inventory.write_text(yaml.safe_dump(_inventory(private_sshd, workdirs)))
-    save(Plan(run=RUN, dataset=str(dataset), identity=IDENTITY, epoch=1, shares=[]), plan_path(root, RUN))
+    save(Plan(identity=IDENTITY, dataset=str(dataset), records=20, epoch=1, shares=[]), plan_path(root, RUN))
     made = Site(root, inventory, workdirs)
     for name in workdirs:
         made.give(name, {})

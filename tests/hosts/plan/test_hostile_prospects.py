@@ -31,7 +31,7 @@ HOST = Host(name="a", model="/m", layers=[0])
 def test_a_prospect_of_any_values_is_refused_or_planned_for(value: dict[str, Any]) -> None:
     try:
         prospect = Prospect.model_validate(value)
-        identity = identity_of([HOST], {"a": prospect}, MANIFEST)
+        identity = identity_of("r", [HOST], {"a": prospect}, MANIFEST)
     except (ValidationError, UsageError):
         return
     size = RecordSize.of(identity)
@@ -61,7 +61,7 @@ def test_every_record_is_in_exactly_one_share_whoever_is_lost(
     lengths: list[int], speeds: list[float], data: st.DataObject
 ) -> None:
     hosts = {f"h{number}": speed for number, speed in enumerate(speeds)}
-    plan = make_plan("r", "/d", identity_of([HOST], {"a": prospect()}, MANIFEST), lengths, hosts)
+    plan = make_plan("/d", identity_of("r", [HOST], {"a": prospect()}, MANIFEST), lengths, hosts)
     assert members([share.ranges for share in plan.shares]) == list(range(len(lengths)))
     staying = data.draw(st.lists(st.sampled_from([*hosts, "new"]), min_size=1, unique=True))
     delivered = sets.from_indices(data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=60)))

@@ -14,11 +14,9 @@ from hosts.plan import ranges as sets
 from hosts.plan.balance import level, split, tokens_of
 from hosts.plan.capacity import RecordSize, Room, Share, forecast, remedies
 from hosts.plan.plan import Plan, load, make_plan, replan, save
-from remote.shared.messages.extract import Identity
+from tests.identities import run_identity
 
-KIMI = Identity(
-    dataset="d", tokenizer="t", model="/m@c", boundaries=[3, 31, 59, 61], final="pre", hidden_size=7168, dtype="BF16"
-)
+KIMI = run_identity(name="r", boundaries=(3, 31, 59, 61), hidden_size=7168)
 GIB = 1 << 30
 
 
@@ -42,14 +40,14 @@ def test_tokens_follow_the_weights_within_half_a_record() -> None:
 
 
 def test_fewer_records_than_hosts_leave_some_without() -> None:
-    plan = make_plan("r", "/d", KIMI, [10, 10], {"a": 1.0, "b": 1.0, "c": 1.0})
+    plan = make_plan("/d", KIMI, [10, 10], {"a": 1.0, "b": 1.0, "c": 1.0})
     assert everything(plan) == [0, 1]
     assert all(share.records for share in plan.shares)
 
 
 def test_replan_gives_a_lost_hosts_records_away_and_keeps_what_is_done() -> None:
     lengths = lengths_of(300)
-    plan = make_plan("r", "/d", KIMI, lengths, {"a": 1.0, "b": 1.0, "c": 1.0})
+    plan = make_plan("/d", KIMI, lengths, {"a": 1.0, "b": 1.0, "c": 1.0})
     shares = {share.host: share.ranges for share in plan.shares}
     done = {"a": sets.from_indices(list(sets.indices(shares["a"]))[:40]), "c": []}
     delivered = sets.from_indices(list(sets.indices(shares["b"]))[:10] + list(sets.indices(shares["a"]))[:5])
@@ -73,7 +71,7 @@ def test_levelling_fills_the_host_that_would_be_idle_first() -> None:
 
 
 def test_plan_survives_its_file(tmp_path: Path) -> None:
-    plan = make_plan("r", "/d", KIMI, lengths_of(50), {"a": 1.0, "b": 3.0})
+    plan = make_plan("/d", KIMI, lengths_of(50), {"a": 1.0, "b": 3.0})
     save(plan, tmp_path / "plan.json")
     assert load(tmp_path / "plan.json") == plan
     (tmp_path / "plan.json").write_text('{"run": 3}')

@@ -72,7 +72,7 @@ def dataset(tmp_path: Path) -> Path:
 def test_plan_knows_the_model_and_is_written(fleet: Fleet, dataset: Path, tmp_path: Path) -> None:
     planned = plan(fleet, dataset, "first", rate=1000)
     assert planned.fits
-    assert planned.plan.identity.boundaries == [1, 3, 5, 6]
+    assert planned.plan.identity.boundaries == (1, 3, 5, 6)
     assert (planned.plan.identity.hidden_size, planned.plan.identity.dtype) == (128, "BF16")
     assert [share.context_length for share in planned.plan.shares] == [4096, 4096]
     assert load(plan_path(tmp_path, "first")) == planned.plan

@@ -14,9 +14,10 @@ from remote.data.dataset import DatasetFolder
 from remote.data.prepare import prepare
 from remote.shared.codec.container import SUFFIX, pack_file
 from remote.shared.messages.dataset import PrepareRequest
-from remote.shared.messages.extract import Identity
+from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.transfer import DeliveredRow, DestinationManifest
 from remote.shared.transfer.ledger import DestinationLedger
+from tests.identities import run_identity
 from tests.remote.data.samples import chat, write_jsonl
 
 HIDDEN = 8
@@ -27,7 +28,7 @@ DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
 @dataclass(frozen=True)
 class Destination:
     folder: Path
-    identity: Identity
+    identity: RunIdentity
 
     def shard(self, index: int) -> Path:
         return self.folder / "hidden_states" / f"hs_{index}.safetensors"
@@ -37,7 +38,7 @@ class Destination:
 
     def rewrite(self, index: int, tensors: dict[str, torch.Tensor]) -> None:
         """Replace a shard and put its new digest into the ledger: wrong content that digests cannot see."""
-        save_file(tensors, self.shard(index))
+        save_file(tensors, self.shard(index), metadata=self.identity.marks)
         enter(self.folder, index, self.shard(index), len(tensors["token_ids"]))
 
 
@@ -49,20 +50,14 @@ def make_destination(
     )
     request = PrepareRequest(inputs=[str(source)], out=str(folder), tokenizer=str(tokenizer))
     manifest = prepare(request, context).manifest
-    identity = Identity(
-        dataset=manifest.digest,
-        tokenizer=manifest.tokenizer,
-        model="/models/tiny@0",
-        boundaries=BOUNDARIES,
-        final=final,
-        hidden_size=HIDDEN,
-        dtype=dtype,
+    identity = run_identity(
+        name="r", dataset=manifest.digest, boundaries=BOUNDARIES, final=final, hidden_size=HIDDEN, dtype=dtype
     )
     (folder / "hidden_states").mkdir()
     (folder / "roost").mkdir()
     described = DestinationManifest(
-        run="r",
         identity=identity,
+        identity_digest=identity.digest,
         records=records,
         delivered=records,
         delivered_tokens=0,

@@ -14,7 +14,8 @@ from remote.data.prepare import prepare
 from remote.extract.assignment import load
 from remote.shared.errors import UsageError
 from remote.shared.messages.dataset import AssignRequest, HostShare, PrepareRequest, Ranges
-from remote.shared.messages.extract import Assignment, Identity
+from remote.shared.messages.extract import Assignment
+from tests.identities import run_identity
 from tests.remote.data.samples import MakeTokenizer, chat, write_jsonl
 
 
@@ -31,20 +32,10 @@ def dataset(
 
 
 def share(dataset: DatasetFolder, folder: Path, ranges: Ranges, digest: str = "") -> HostShare:
-    identity = Identity(
-        dataset=digest or dataset.manifest.digest,
-        tokenizer="t",
-        model="/m@0",
-        boundaries=[1, 4],
-        final="pre",
-        hidden_size=8,
-        dtype="F32",
-    )
     assignment = Assignment(
-        run="r",
+        identity=run_identity(dataset=digest or dataset.manifest.digest),
         host="a",
         epoch=3,
-        identity=identity,
         records=0,
         tokens=0,
         vocab_size=0,

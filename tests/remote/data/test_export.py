@@ -140,7 +140,7 @@ def test_a_shard_that_is_gone_is_named(place: Destination, tmp_path: Path, conte
 def test_card_names_layers_in_both_conventions(place: Destination, tmp_path: Path, context: Context) -> None:
     exported(place, tmp_path / "out", context)
     card = ExportCard.model_validate_json((tmp_path / "out" / "roost" / "export.json").read_bytes())
-    assert card.identity.boundaries == [1, 2, 3, 4]
+    assert card.identity.boundaries == (1, 2, 3, 4)
     assert card.blocks == [0, 1, 2, 3]
     text = (tmp_path / "out" / "README.md").read_text()
     for part in ("boundaries [1, 2, 3, 4]", "[0, 1, 2, 3]", "pre-norm", "ArrowDataset", card.content):

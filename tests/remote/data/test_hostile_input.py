@@ -16,13 +16,14 @@ from remote.data.records import Conversation, Tokens, normalize
 from remote.data.shardcheck import check_shard
 from remote.data.sources import parse_line
 from remote.shared.errors import RecordError
-from remote.shared.messages.extract import Identity, ShardRow
+from remote.shared.messages.extract import ShardRow
 from remote.shared.shard.tensorfile import TensorFile, TensorSpec, header
 from tests.hostile import Maker, examples, json_values, seeds
+from tests.identities import run_identity
 
 KEYS = ("messages", "conversations", "tools", "system", "prompt", "response", "instruction", "input", "output")
 TURN_KEYS = ("role", "from", "content", "value", "text", "tool_calls", "name")
-IDENTITY = Identity(dataset="", tokenizer="", model="", boundaries=[1, 2], final="pre", hidden_size=4, dtype="BF16")
+IDENTITY = run_identity(boundaries=(1, 2), hidden_size=4)
 
 
 def record_like(seed: int) -> dict[str, Any]:

@@ -165,7 +165,12 @@ def test_forgotten_records_are_gone_from_folder_and_ledger(place: Destination, c
     compress(place, 4)
     flip_a_byte(place)
     wrong = verified(place)[0].requeue
-    assert forget(ForgetRequest(folder=str(place.folder), ranges=[*wrong, (4, 5)]), context).records == 2
+    assert (
+        forget(
+            ForgetRequest(identity=place.identity, folder=str(place.folder), ranges=[*wrong, (4, 5)]), context
+        ).records
+        == 2
+    )
     result, faults = verified(place)
     assert faults == []
     assert result.holes == [(2, 3), (4, 5)]

@@ -27,10 +27,9 @@ def run(tmp_path: Path, make_tokenizer: MakeTokenizer, context: Context) -> RunP
     place = make_destination(tmp_path / "dest", make_tokenizer(), context)
     paths = context.workdir.run("r")
     assignment = Assignment(
-        run="r",
+        identity=place.identity,
         host="a",
         epoch=1,
-        identity=place.identity,
         records=0,
         tokens=0,
         vocab_size=0,

@@ -19,8 +19,10 @@ from remote.extract import backlog
 from remote.extract.launch import run_here
 from remote.extract.ledger import Ledger
 from remote.report import Report
-from remote.shared.messages.extract import Assignment, ExtractorState, Identity
+from remote.shared.messages.extract import Assignment, ExtractorState
+from remote.shared.messages.run import RunIdentity
 from remote.shared.paths import ASSIGNMENT_FILE, TOKENS_FILE, RunPaths, Workdir
+from tests.identities import run_identity
 from tests.remote.extract.standin import Config
 from tests.remote.extract.standin_process import Pool, StandInProcess
 
@@ -73,18 +75,9 @@ class Host:
         return sorted(path.name for path in self.dump_dir.iterdir() if path.name != ".roost")
 
 
-def identity(**fields: Any) -> Identity:
+def identity(**fields: Any) -> RunIdentity:
     """The stand-in's identity."""
-    values: dict[str, Any] = {
-        "dataset": "d" * 32,
-        "tokenizer": "t" * 32,
-        "model": "standin@0",
-        "boundaries": [1, 3, 6],
-        "final": "pre",
-        "hidden_size": 64,
-        "dtype": "F32",
-    }
-    return Identity(**{**values, **fields})
+    return run_identity(**{"name": RUN, "hidden_size": 64, "dtype": "F32", **fields})
 
 
 def tokens_of(index: int, length: int, vocabulary: int = 1000) -> np.ndarray:
@@ -106,7 +99,6 @@ def write_assignment(
     }
     save_file(arrays, folder / TOKENS_FILE)
     values: dict[str, Any] = {
-        "run": RUN,
         "host": "here",
         "epoch": epoch,
         "identity": identity(),

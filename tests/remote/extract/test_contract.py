@@ -38,7 +38,8 @@ from remote.servers.lifecycle import key, records
 from remote.servers.lifecycle.ending import wait_until
 from remote.servers.lifecycle.serve import serve
 from remote.servers.lifecycle.stop import stop
-from remote.shared.messages.extract import ExtractRequest, Identity, longest_record
+from remote.shared.messages.extract import ExtractRequest, longest_record
+from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.server import CaptureSpec, ServeRequest, ServerSpec, ServerState, StopRequest
 from remote.shared.paths import Workdir
 from remote.shared.shard.request_id import RequestId
@@ -54,7 +55,7 @@ class Served:
 
     workdir: Workdir
     state: ServerState
-    identity: Identity
+    identity: RunIdentity
     context_length: int
     vocabulary: int
 
@@ -247,8 +248,7 @@ def test_a_killed_scheduler_and_a_killed_supervisor_cost_a_run_no_record(served:
         write_assignment(
             paths.assignment(1),
             lengths,
-            run=paths.root.name,
-            identity=served.identity,
+            identity=served.identity.model_copy(update={"name": paths.root.name}),
             vocabulary=served.vocabulary,
             in_flight_tokens=1,
         )

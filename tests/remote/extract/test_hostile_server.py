@@ -23,12 +23,12 @@ from remote.extract.client import Answer, AttemptError, Client, RefusedError, Se
 from remote.extract.dump import Expected, check, check_tokens, norms, read_header, token_digest
 from remote.parity.logprobs import ServerLogprobs, deviations
 from remote.shared.errors import RecordError
-from remote.shared.messages.extract import Identity
 from tests.hostile import Maker, examples, json_values, seeds
+from tests.identities import run_identity
 
 ROWS = 3
 TOKENS = np.arange(ROWS, dtype=np.int32)
-IDENTITY = Identity(dataset="", tokenizer="", model="", boundaries=[1, 2], final="pre", hidden_size=4, dtype="BF16")
+IDENTITY = run_identity(boundaries=(1, 2), hidden_size=4)
 EXPECTED = Expected("roost.n.0.1.3", 0, TOKENS, IDENTITY, "0.5.23", "1")
 METADATA = {
     "rid": EXPECTED.rid,

@@ -22,7 +22,7 @@ from remote.servers.lifecycle import records
 from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.extract import ControlRequest, ExtractRequest, RunRequest, RunStatus
 from remote.shared.processes import members
-from tests.remote.extract.conftest import RUN, Host, write_assignment
+from tests.remote.extract.conftest import RUN, Host, identity, write_assignment
 from tests.remote.extract.standin_process import until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -75,8 +75,8 @@ def test_why_it_did_not_start_is_what_the_caller_reads(host: Host) -> None:
     host.serve(capture="2")
     host.assign([8])
     host.extract()
-    host.assign([8], epoch=2, identity={**json.loads(_identity(host)), "tokenizer": "other"})
-    with pytest.raises(UsageError, match=r"begun with tokenizer 'tttt.*', and this assignment says 'other'"):
+    host.assign([8], epoch=2, identity=identity(tokenizer="other"))
+    with pytest.raises(UsageError, match=r"'trial' \(tokenizer t\), not the run 'trial' \(tokenizer other\)"):
         extract(ExtractRequest(run=RUN), quiet(host))
 
 
@@ -183,9 +183,3 @@ def test_then_stop_leaves_the_servers_of_a_run_that_was_stopped(host: Host) -> N
     control(ControlRequest(run=RUN, action="stop"), quiet(host))
     assert ended(host).state.status == "stopped"
     assert server.process.poll() is None
-
-
-def _identity(host: Host) -> str:
-    from remote.extract.epochs import newest, read_description
-
-    return read_description(newest(host.paths)).identity.model_dump_json()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from remote.extract import store as storing
 from remote.extract.dump import Expected
 from remote.extract.store import store
 from remote.shared.errors import RecordError
+from remote.shared.shard.tensorfile import read_metadata
 from tests.remote.extract.conftest import identity, tokens_of
 from tests.remote.extract.standin import CAPTURE, HEADER_BYTES, SGLANG, Config, dump_content
 
@@ -44,7 +46,7 @@ def trial(tmp_path: Path) -> Callable[..., Path]:
         dump, shard = tmp_path / "dump.safetensors", tmp_path / "hs_7.safetensors"
         dump.write_bytes(data)
         stored = store(dump, shard, wanted)
-        assert (stored.size_bytes, stored.xxh3) == (len(data), xxhash.xxh3_128_hexdigest(bytes(data)))
+        assert (stored.size_bytes, stored.xxh3) == (len(data), xxhash.xxh3_128_hexdigest(shard.read_bytes()))
         return shard
 
     return run
@@ -52,11 +54,26 @@ def trial(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.mark.parametrize("dtype", ["BF16", "F32"])
 @pytest.mark.parametrize("chunk", [1, 1000, 1 << 14, 1 << 20])
-def test_a_shard_is_its_dump_byte_for_byte_whatever_the_chunk(
+def test_a_shard_is_its_dump_byte_for_byte_with_its_run_in_the_header_whatever_the_chunk(
     trial: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, dtype: str, chunk: int
 ) -> None:
     monkeypatch.setattr(storing, "CHUNK_BYTES", chunk)
-    assert trial(content(dtype), expected(dtype)).read_bytes() == content(dtype)
+    wanted = expected(dtype)
+    shard = trial(content(dtype), wanted)
+    assert shard.read_bytes()[HEADER_BYTES:] == content(dtype)[HEADER_BYTES:]
+    said = json.loads(bytes(content(dtype)[8:HEADER_BYTES]))["__metadata__"]
+    assert read_metadata(shard) == {**said, **wanted.identity.marks}
+
+
+def test_a_dump_whose_header_has_no_room_for_the_run_is_refused(trial: Callable[..., Path], tmp_path: Path) -> None:
+    data = content()
+    header = json.loads(bytes(data[8:HEADER_BYTES]))
+    header["__metadata__"]["more"] = ""
+    header["__metadata__"]["more"] = "x" * (HEADER_BYTES - 8 - len(json.dumps(header)))
+    data[8:HEADER_BYTES] = json.dumps(header).encode()
+    with pytest.raises(RecordError, match="cannot name its run: the header takes"):
+        trial(data, expected())
+    assert list(tmp_path.glob("*hs_*")) == []
 
 
 @pytest.mark.parametrize("row", [0, 17, ROWS - 1])
