@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
-from hosts.plan.plan import Plan, load, plan_path
+from hosts.plan.plan import Plan, dataset_of, load, plan_path
 from hosts.pull.bucket import destination_of, is_bucket
 from hosts.pull.direct import DirectPull, Place, place_of
 from hosts.pull.pull import HostTally, Pull, Tallies, Wish, missing_of
@@ -50,11 +50,12 @@ def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain"
     place = place_of(fleet, to)
     if place is not None:
         return _pull_to_host(fleet, place, wish, plan, watch, store)
-    records = plan.records
+    records, dataset = plan.records, dataset_of(plan)
     with opened_for(destination_of(to, store, _spools(fleet), plan.identity), plan.identity, records) as destination:
         if wish.free:
             destination.refuse_freeing()
-        place_dataset(Path(plan.dataset), destination)
+        if dataset is not None:
+            place_dataset(dataset, destination)
         job = Pull(fleet, destination, wish, records)
         end = watch(job.tallies)
         try:

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from hosts.errors import UsageError
 from hosts.plan import ranges as sets
 from hosts.plan.balance import level, split, tokens_of
+from hosts.plan.lengths import read_manifest
 from remote.shared.files import write_whole
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.envelope import Message
@@ -131,6 +132,23 @@ def _share(host: str, weight: float, ranges: Ranges, lengths: Sequence[int], epo
         longest=max(max(lengths[start:stop]) for start, stop in ranges),
         epoch=epoch,
     )
+
+
+def dataset_of(plan: Plan) -> Path | None:
+    """The folder of the plan's dataset on this laptop, or None if there is no dataset in it.
+
+    Raises UsageError if another dataset lies there.
+    """
+    folder = Path(plan.dataset).expanduser()
+    if not plan.dataset or not (folder / "manifest.json").exists():
+        return None
+    held = read_manifest(folder).digest
+    if held != plan.identity.dataset:
+        raise UsageError(
+            f"{folder} holds the dataset {held}, and the run {plan.run!r} was planned for {plan.identity.dataset}.",
+            remedy="Put that dataset back there, or plan this one as a run with a name of its own.",
+        )
+    return folder
 
 
 def plan_path(root: Path, run: str) -> Path:
