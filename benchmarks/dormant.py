@@ -24,6 +24,7 @@ from pathlib import Path
 
 from benchmarks.practice import Practice, practising
 from hosts.bench.results import BenchResults
+from hosts.inventory.kept import Kept
 
 HOSTS = ("practice1", "practice2")
 PROFILE = ("--profile", "single", "--prompt-tokens", "256", "--output-tokens", "64", "--repetitions", "2")
@@ -79,7 +80,7 @@ def write(folder: Path, practice: Practice) -> None:
     """The transcript as Markdown and every kept result as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    kept = BenchResults(practice.paths.inventory.parent)
+    kept = BenchResults(Kept(practice.paths.inventory.parent).bench)
     results = [kept.load(name) for name in kept.names()]
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load average {load} at the end"

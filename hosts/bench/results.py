@@ -16,8 +16,8 @@ from remote.shared.paths import safe_name
 class BenchResults:
     """All results beside one inventory; a result's name is `HOST/LABEL`."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root / ".roost" / "bench"
+    def __init__(self, folder: Path) -> None:
+        self._root = folder
 
     def save(self, result: BenchResult) -> str:
         """Keep it and return its name; a label that is taken gets a number, nothing is overwritten."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from hosts.errors import UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host
-from hosts.plan.plan import Plan, PlannedShare, plan_path
+from hosts.plan.plan import Plan, PlannedShare
 from remote.shared.messages.dataset import AssignRequest, AssignResult, HostShare
 from remote.shared.messages.envelope import Progress
 from remote.shared.messages.extract import Assignment
@@ -39,8 +39,7 @@ def assignments(
 
 
 def _folder(fleet: Fleet, plan: Plan, share: PlannedShare) -> Path:
-    run = plan_path(fleet.inventory.path.absolute().parent, plan.run).parent
-    return run / "assignments" / str(share.epoch) / share.host
+    return fleet.inventory.kept.assignment(plan.run, share.epoch, share.host)
 
 
 def _host_share(plan: Plan, share: PlannedShare, host: Host, folder: Path) -> HostShare:

@@ -42,7 +42,7 @@ def bench(
 
     With `mode` each server is started in that mode where it does not run in it, and put back as it was found.
     """
-    kept = BenchResults(fleet.inventory.path.parent)
+    kept = BenchResults(fleet.inventory.kept.bench)
     if label:
         safe_name(label, "label")
     for host in fleet.hosts if mode else []:
@@ -69,8 +69,8 @@ def bench(
     return outcomes
 
 
-def compare_kept(root: Path, first: str, second: str) -> tuple[list[Comparison], list[str]]:
+def compare_kept(folder: Path, first: str, second: str) -> tuple[list[Comparison], list[str]]:
     """Compare two kept results by name, or two sets of them by pattern; also what else differs between them."""
-    kept = BenchResults(root)
+    kept = BenchResults(folder)
     one, two = pool(kept.load_all(first)), pool(kept.load_all(second))
     return compare(one, two), differences(one, two)

@@ -16,7 +16,7 @@ from hosts.fleet import Fleet, Outcome, fleet_of
 from hosts.inventory.model import Host
 from hosts.plan import ranges
 from hosts.plan.lengths import read_lengths, read_manifest
-from hosts.plan.plan import Plan, load, plan_path, replan, save
+from hosts.plan.plan import Plan, load, replan, save
 from hosts.pull.push import push
 from hosts.transport.backend import Backend
 from remote.shared.messages.dataset import Ranges
@@ -73,7 +73,7 @@ class Preview:
 
 def newest_run(fleet: Fleet) -> str:
     """The run that was planned last; raises UsageError where none was."""
-    root = plan_path(fleet.inventory.path.absolute().parent, "any").parent.parent
+    root = fleet.inventory.kept.runs
     plans = sorted(root.glob("*/plan.json"), key=lambda path: path.stat().st_mtime)
     if not plans:
         raise UsageError(f"No run is planned in {root}.", remedy="Make a plan with inv plan.")
@@ -103,7 +103,7 @@ def start(
     `delivered` are the records that the destination has; `reopen` says which quarantined ones are tried again. Raises
     UsageError where there is no plan; what goes wrong on one host is that host's outcome.
     """
-    path = plan_path(fleet.inventory.path.absolute().parent, run)
+    path = fleet.inventory.kept.plan(run)
     before = load(path)
     plan = _without_lost(fleet, before, delivered or [])
     folders, plan = _folders(fleet, plan, on_progress)
@@ -126,7 +126,7 @@ def start(
 
 def preview(fleet: Fleet, run: str, delivered: Ranges | None = None, reopen: ReopenRequest | None = None) -> Preview:
     """What `start` would do; writes nothing, and changes nothing on the hosts."""
-    before = load(plan_path(fleet.inventory.path.absolute().parent, run))
+    before = load(fleet.inventory.kept.plan(run))
     plan = _without_lost(fleet, before, delivered or [])
     reopened: dict[str, ReopenResult] = {}
 
@@ -220,8 +220,8 @@ def _folders(fleet: Fleet, plan: Plan, on_progress: OnProgress | None) -> tuple[
 
 
 def _descriptions(fleet: Fleet, plan: Plan) -> dict[str, bytes]:
-    root = plan_path(fleet.inventory.path.absolute().parent, plan.run).parent / "assignments"
-    paths = {share.host: root / str(share.epoch) / share.host / "assignment.json" for share in plan.shares}
+    folder = fleet.inventory.kept.assignment
+    paths = {share.host: folder(plan.run, share.epoch, share.host) / "assignment.json" for share in plan.shares}
     return {host: path.read_bytes() for host, path in paths.items() if path.exists()}
 
 

@@ -11,7 +11,7 @@ from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.plan.capacity import Forecast, RecordSize, Room, Share, forecast, remedies
 from hosts.plan.lengths import read_lengths, read_manifest
-from hosts.plan.plan import Plan, PlannedShare, load, make_plan, plan_path, save
+from hosts.plan.plan import Plan, PlannedShare, load, make_plan, save
 from hosts.transport.backend import Backend
 from remote.shared.messages.dataset import Manifest
 from remote.shared.messages.extract import RunRequest, RunStatus, longest_record
@@ -62,7 +62,7 @@ def plan(
     """
     manifest = read_manifest(dataset)
     lengths = read_lengths(dataset, manifest)
-    path = plan_path(fleet.inventory.path.absolute().parent, run)
+    path = fleet.inventory.kept.plan(run)
     _refuse_second(path, anew)
     leaders = fleet.narrowed([host for host in fleet.hosts if leads(host)])
     prospects = _prospects(leaders)

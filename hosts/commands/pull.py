@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
-from hosts.plan.plan import Plan, dataset_of, load, plan_path
+from hosts.plan.plan import Plan, dataset_of, load
 from hosts.pull.bucket import destination_of, is_bucket
 from hosts.pull.direct import DirectPull, Place, place_of
 from hosts.pull.pull import HostTally, Pull, Tallies, Wish, missing_of
@@ -51,7 +50,9 @@ def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain"
     if place is not None:
         return _pull_to_host(fleet, place, wish, plan, watch, store)
     records, dataset = plan.records, dataset_of(plan)
-    with opened_for(destination_of(to, store, _spools(fleet), plan.identity), plan.identity, records) as destination:
+    with opened_for(
+        destination_of(to, store, fleet.inventory.kept.spools, plan.identity), plan.identity, records
+    ) as destination:
         if wish.free:
             destination.refuse_freeing()
         if dataset is not None:
@@ -86,7 +87,7 @@ def dry_run(fleet: Fleet, wish: Wish, to: str) -> Pulled:
             outcomes, result = DirectPull(fleet, one.backend(place.host), place.folder, wish, plan).look()
         return Pulled(wish.run, to, _judged(outcomes, plan), None, result.missing)
     records = plan.records
-    destination = destination_of(to, "plain", _spools(fleet), plan.identity)
+    destination = destination_of(to, "plain", fleet.inventory.kept.spools, plan.identity)
     if not refuse_other(destination, plan.identity) and not is_bucket(to):
         outcomes = missing_of(fleet, None, wish.run, records)
         return Pulled(wish.run, to, _judged(outcomes, plan), None, [(0, records)])
@@ -106,8 +107,4 @@ def _judged(outcomes: list[Outcome[HostTally]], plan: Plan) -> list[Outcome[Host
 
 
 def _plan(fleet: Fleet, wish: Wish) -> Plan:
-    return load(plan_path(fleet.inventory.path.absolute().parent, wish.run))
-
-
-def _spools(fleet: Fleet) -> Path:
-    return fleet.inventory.path.absolute().parent / ".roost" / "spool"
+    return load(fleet.inventory.kept.plan(wish.run))

@@ -13,7 +13,7 @@ from hosts.errors import RoostError, UsageError
 from hosts.fleet import Fleet, Outcome
 from hosts.plan import ranges as sets
 from hosts.plan.lengths import read_lengths, read_manifest
-from hosts.plan.plan import Plan, plan_path, replan, save
+from hosts.plan.plan import Plan, replan, save
 from hosts.transport.backend import Backend
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import IndicesRequest, IndicesResult
@@ -74,7 +74,7 @@ def _given_back(fleet: Fleet, plan: Plan, wrong: Ranges, *, dry_run: bool) -> Pl
     open_again = plan.model_copy(update={"delivered": sets.difference(plan.delivered, orphans)})
     made = replan(open_again, read_lengths(dataset, read_manifest(dataset)), weights, {})
     if not dry_run:
-        save(made, plan_path(fleet.inventory.path.absolute().parent, plan.run))
+        save(made, fleet.inventory.kept.plan(plan.run))
     return made
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from hosts.inventory.kept import Kept
 from remote.shared.messages.server import Attach, FinalNorm
 
 FlagValue = str | int | float | bool | list[str | int | float]
@@ -204,3 +205,8 @@ class Inventory(Section):
     groups: dict[str, list[str]] = Field(default_factory=dict)
     local: Host
     """The laptop itself, for the data verbs."""
+
+    @property
+    def kept(self) -> Kept:
+        """Where the laptop keeps plans, measurements and searches of this inventory."""
+        return Kept.beside(self.path)

@@ -151,11 +151,6 @@ def dataset_of(plan: Plan) -> Path | None:
     return folder
 
 
-def plan_path(root: Path, run: str) -> Path:
-    """Where a run's plan is kept: under `.roost/` beside the inventory."""
-    return root / ".roost" / "runs" / safe_name(run, "run name") / "plan.json"
-
-
 def save(plan: Plan, path: Path) -> None:
     """Write the plan, whole."""
     write_whole(path, plan.model_dump_json(indent=1).encode())

@@ -17,7 +17,7 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.model import Host
 from hosts.inventory.select import select
-from hosts.plan.plan import load, plan_path
+from hosts.plan.plan import load
 from hosts.pull.direct import Place, place_of
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.runs import chosen_run
@@ -73,7 +73,7 @@ def verify(
             details=partial(show_faults, output, faults),
         )
         if repair:
-            plan = load(plan_path(fleet.inventory.path.absolute().parent, name))
+            plan = load(fleet.inventory.kept.plan(name))
             show_queued(output, repairing.repair_run(fleet, plan, outcomes, dry_run=dry_run), dry_run=dry_run)
         finish(code)
 
@@ -119,7 +119,7 @@ def _verify_folder(
             output.line(verdict(result))
             if repair and result.requeue:
                 name = chosen_run(makers, output, run)
-                plan = load(plan_path(loaded.path.absolute().parent, name))
+                plan = load(loaded.kept.plan(name))
                 queued = repairing.repair_folder(makers, plan, backend, path, result.requeue, dry_run=dry_run)
                 show_queued(output, queued, dry_run=dry_run)
             finish(0 if result.complete else EXIT_FAILED)

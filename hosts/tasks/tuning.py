@@ -11,6 +11,7 @@ from hosts.console.bench import bench_line, show_comparison, show_measurements
 from hosts.console.live import live_lines
 from hosts.console.tune import search_line, show_search, show_tuned, tuned_line
 from hosts.errors import UsageError
+from hosts.inventory.kept import Kept
 from hosts.inventory.load import inventory_path
 from hosts.inventory.modes import diff_modes as differences_of
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, printing, roost_task, session
@@ -157,7 +158,9 @@ def _compare(names: str, inventory: str | None, json: bool) -> None:
         first, _, second = names.partition(",")
         if not first or not second:
             raise UsageError("--compare wants two results.", remedy="As in --compare gpu1/baseline,gpu1/dormant.")
-        rows, differ = benching.compare_kept(inventory_path(inventory).parent, first.strip(), second.strip())
+        rows, differ = benching.compare_kept(
+            Kept.beside(inventory_path(inventory)).bench, first.strip(), second.strip()
+        )
         output.document({"comparisons": [row.model_dump() for row in rows], "differences": differ})
         show_comparison(output, rows, differ)
 

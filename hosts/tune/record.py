@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field, ValidationError
 
 from hosts.errors import UsageError
+from hosts.inventory.kept import Kept
 from hosts.inventory.model import FlagValue
 from hosts.tune.grid import Setting
 from hosts.tune.score import Goal
@@ -84,7 +85,7 @@ class TuneRecord(BaseModel):
 
 def path_of(root: Path, host: str, mode: str, goal: Goal) -> Path:
     """Where the record is kept."""
-    folder = make_directory(root / ".roost" / "tune")
+    folder = make_directory(Kept(root).tune)
     return folder / f"{safe_name(host, 'host')}-{safe_name(mode, 'mode')}-{goal}.json"
 
 

@@ -27,8 +27,9 @@ from hosts.commands.plan import plan
 from hosts.commands.prepare import prepare
 from hosts.commands.pull import Pulled, pull
 from hosts.fleet import Fleet, Outcome, fleet_of
+from hosts.inventory.kept import Kept
 from hosts.inventory.load import load_inventory
-from hosts.plan.plan import Plan, load, plan_path, save
+from hosts.plan.plan import Plan, load, save
 from hosts.practice.models import tiny_model
 from hosts.practice.paths import PracticePaths
 from hosts.pull.pull import Wish
@@ -93,7 +94,7 @@ class FaultFleet:
         return load(self.plan_file(run))
 
     def plan_file(self, run: str) -> Path:
-        return plan_path(self.laptop, run)
+        return Kept(self.laptop).plan(run)
 
     @property
     def python(self) -> Path:

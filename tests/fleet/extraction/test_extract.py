@@ -11,9 +11,10 @@ from hosts.commands import extract as extraction
 from hosts.commands.status import status
 from hosts.errors import UsageError
 from hosts.fleet import Fleet
+from hosts.inventory.kept import Kept
 from hosts.inventory.model import Host
 from hosts.plan import ranges
-from hosts.plan.plan import load, plan_path
+from hosts.plan.plan import load
 from remote.shared.messages.extract import Assignment, RunStatus, ShardBatch, ShardsRequest, ShardsResult
 from remote.shared.messages.transfer import DeliveredRow
 from remote.shared.paths import Workdir
@@ -68,7 +69,7 @@ def test_a_lost_host_s_undelivered_records_go_to_the_others_and_it_is_fenced(sit
 
 def test_what_the_destination_has_is_not_given_to_anyone_again(site: Site) -> None:
     server = site.serve("a")
-    share = load(plan_path(site.root, RUN)).share("b")
+    share = load(Kept(site.root).plan(RUN)).share("b")
     assert share is not None
     delivered = [(share.ranges[0][0], share.ranges[0][0] + 5)]
     with DestinationLedger(site.root / "there" / "roost" / "ledger.sqlite") as ledger:

@@ -12,8 +12,9 @@ from hosts.commands.pull import Pulled, pull
 from hosts.commands.repair import repair_folder, repair_run
 from hosts.commands.verify import verify_folder, verify_run
 from hosts.fleet import Fleet
+from hosts.inventory.kept import Kept
 from hosts.plan import ranges
-from hosts.plan.plan import Plan, load, plan_path
+from hosts.plan.plan import Plan, load
 from hosts.pull.pull import Wish
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.verify import VerifyRequest, VerifyResult
@@ -45,7 +46,7 @@ def verified(fleet: Fleet, to: Path) -> VerifyResult:
 
 
 def plan_of(site: Site) -> Plan:
-    return load(plan_path(site.root, RUN))
+    return load(Kept(site.root).plan(RUN))
 
 
 def first_of(site: Site, host: str) -> int:
@@ -130,7 +131,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(site: Site, clone: P
     assert share is not None
     assert f"a: would start on epoch 1: {share.records:,} records" in said.stdout
     assert not Workdir(site.root / "a").runs.exists()
-    assert not (plan_path(site.root, RUN).parent / "assignments").exists()
+    assert not (Kept(site.root).plan(RUN).parent / "assignments").exists()
     lost = subprocess.run(
         [*inv[:3], "a", *inv[4:], "--dry-run", "--json"],
         cwd=clone,

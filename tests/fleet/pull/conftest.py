@@ -17,8 +17,9 @@ import yaml
 
 from hosts.commands.pull import Pulled, pull
 from hosts.fleet import Fleet, fleet_of
+from hosts.inventory.kept import Kept
 from hosts.inventory.load import load_inventory
-from hosts.plan.plan import Plan, plan_path, save
+from hosts.plan.plan import Plan, save
 from hosts.pull.pull import Wish
 from remote.extract.ledger import Ledger, Row
 from remote.shared.codec.container import pack_file
@@ -120,7 +121,7 @@ def site(private_sshd: SshHost, tmp_path: Path) -> Site:
     workdirs = {name: tmp_path / f"host $HOME '{name}'" for name in ("one", "two")}
     inventory = root / "inventory.yaml"
     inventory.write_text(yaml.safe_dump(_inventory(private_sshd, workdirs)))
-    save(Plan(identity=IDENTITY, dataset=str(dataset), records=20, epoch=1, shares=[]), plan_path(root, RUN))
+    save(Plan(identity=IDENTITY, dataset=str(dataset), records=20, epoch=1, shares=[]), Kept(root).plan(RUN))
     made = Site(root, inventory, workdirs)
     for name in workdirs:
         made.give(name, {})

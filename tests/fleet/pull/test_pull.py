@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hosts.plan.plan import PlannedShare, load, plan_path, save
+from hosts.inventory.kept import Kept
+from hosts.plan.plan import PlannedShare, load, save
 from hosts.pull import pull
 from hosts.pull.sources import Offer, offer
 from hosts.transport.backend import Backend
@@ -203,7 +204,7 @@ def test_a_host_without_a_share_is_no_failure_and_the_run_is_named(site: Site, c
 
 
 def test_a_host_that_lacks_the_share_it_was_planned_for_is_a_failure(site: Site) -> None:
-    path = plan_path(site.root, RUN)
+    path = Kept(site.root).plan(RUN)
     share = PlannedShare(
         host="two", ranges=[(0, 1)], records=1, tokens=1, longest=1, epoch=1, context_length=9, weight=1
     )

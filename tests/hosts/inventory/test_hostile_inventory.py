@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hosts.errors import InventoryError, UsageError
+from hosts.inventory.kept import Kept
 from hosts.inventory.load import load_inventory
 from hosts.inventory.model import Host
 from hosts.inventory.select import select
 from hosts.plan.lengths import _npy
-from hosts.plan.plan import load, plan_path
+from hosts.plan.plan import load
 from hosts.transport.openssh import ssh_config
 from remote.shared.paths import Workdir, safe_name
 from tests.hostile import Maker, examples, json_values, seeds, texts
@@ -107,7 +108,7 @@ def test_a_name_is_one_path_component_or_refused(name: str) -> None:
     except UsageError:
         return
     root = Path("/work")
-    for path in (Workdir(root).run(name).root, Workdir(root).server(name).root, plan_path(root, name)):
+    for path in (Workdir(root).run(name).root, Workdir(root).server(name).root, Kept(root).plan(name)):
         assert path.resolve().is_relative_to(root)
         assert ".." not in path.parts
 

@@ -14,9 +14,10 @@ import yaml
 from hosts.commands.plan import plan
 from hosts.errors import HostError, UsageError
 from hosts.fleet import Fleet, fleet_of
+from hosts.inventory.kept import Kept
 from hosts.inventory.load import load_inventory
 from hosts.inventory.select import select
-from hosts.plan.plan import load, plan_path
+from hosts.plan.plan import load
 from hosts.practice.paths import PracticePaths
 from tests.manifests import manifest
 
@@ -75,7 +76,7 @@ def test_plan_knows_the_model_and_is_written(fleet: Fleet, dataset: Path, tmp_pa
     assert planned.plan.identity.boundaries == (1, 3, 5, 6)
     assert (planned.plan.identity.hidden_size, planned.plan.identity.dtype) == (128, "BF16")
     assert [share.context_length for share in planned.plan.shares] == [4096, 4096]
-    assert load(plan_path(tmp_path, "first")) == planned.plan
+    assert load(Kept(tmp_path).plan("first")) == planned.plan
     assert planned.hours == pytest.approx(planned.plan.shares[0].tokens / 1000 / 3600, rel=0.02)
     with pytest.raises(UsageError, match="has a plan already"):
         plan(fleet, dataset, "first")
@@ -96,7 +97,7 @@ def test_a_plan_that_does_not_fit_is_not_written(dataset: Path, tmp_path: Path) 
     assert [bool(one.problems) for one in planned.forecasts] == [False, True]
     assert planned.path is None
     assert planned.remedies
-    assert not plan_path(tmp_path, "run").exists()
+    assert not Kept(tmp_path).plan("run").exists()
 
 
 @pytest.mark.parametrize(
