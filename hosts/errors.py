@@ -5,6 +5,9 @@ Every message is one sentence that names the host, what was tried and what came 
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 from remote.shared.errors import HostError, PythonError, RoostError, UsageError
 
 __all__ = [
@@ -18,7 +21,14 @@ __all__ = [
     "PythonError",
     "RoostError",
     "UsageError",
+    "nearest",
 ]
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return `Did you mean 'gpu1'?` for the known word that is most like `word`; empty if none is near."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"Did you mean {close[0]!r}?" if close else ""
 
 
 class InventoryError(UsageError):

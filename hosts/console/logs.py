@@ -47,6 +47,13 @@ class LogPrinter:
         text = printable(f"{host.name}: {error.message} Trying again in {pause:.0f} s.")
         print(text, file=sys.stderr, flush=True)
 
+    def failed(self, host: Host, error: RoostError) -> None:
+        """With `--json`, one object for a host whose log could not be read; text is the task's own."""
+        if self._as_json:
+            told = {"host": host.name, "error": {"kind": error.kind, "message": error.message, "remedy": error.remedy}}
+            self._stream.write(json.dumps(told) + "\n")
+            self._stream.flush()
+
     def _prefix(self, host: Host, source: LogSource) -> str:
         """`gpu1 | `, or `gpu1/a | ` once a host has several logs."""
         seen = self._sources.setdefault(host.name, set())

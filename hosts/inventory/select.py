@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-
-from hosts.errors import UsageError
+from hosts.errors import UsageError, nearest
 from hosts.inventory.model import Host, Inventory
 
 ALL = "all"
@@ -34,8 +32,8 @@ def _expand(inventory: Inventory, word: str) -> list[str]:
         return inventory.groups[word]
     if word in inventory.hosts or word == LOCAL:
         return [word]
-    close = difflib.get_close_matches(word, [*inventory.hosts, *inventory.groups, ALL], n=1, cutoff=0.5)
-    hint = f"Did you mean {close[0]!r}?" if close else f"{inventory.path} has {_known(inventory)}."
+    near = nearest(word, [*inventory.hosts, *inventory.groups, ALL])
+    hint = near or f"{inventory.path} has {_known(inventory)}."
     raise UsageError(f"There is no host or group {word!r}.", remedy=hint)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 
-from hosts.errors import UsageError
+from hosts.errors import UsageError, nearest
 from hosts.inventory.model import FlagValue, Host, Mode, ServerEntry
 from remote.shared.messages.server import CaptureSpec, Needs, ServerSpec
 
@@ -55,8 +54,7 @@ def _dump_dir(host: Host, server: str) -> str:
 def find_mode(host: Host, name: str) -> Mode:
     """Return the host's mode of that name; raises UsageError with the nearest one."""
     if name not in host.modes:
-        close = difflib.get_close_matches(name, host.modes, n=1, cutoff=0.4)
-        known = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(host.modes) or 'none'}."
+        known = nearest(name, host.modes, cutoff=0.4) or f"There are: {', '.join(host.modes) or 'none'}."
         raise UsageError(f"{host.name} has no mode {name!r}.", remedy=known)
     return host.modes[name]
 

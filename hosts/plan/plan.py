@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from hosts.errors import UsageError
+from hosts.errors import UsageError, nearest
 from hosts.plan import ranges as sets
 from hosts.plan.balance import level, split, tokens_of
 from hosts.plan.lengths import read_manifest
@@ -161,7 +161,9 @@ def load(path: Path) -> Plan:
     try:
         return Plan.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise UsageError(f"There is no plan at {path}.", remedy="Make one with inv plan.") from error
+        runs = [folder.name for folder in path.parent.parent.glob("*") if folder != path.parent]
+        remedy = nearest(path.parent.name, runs) or "Make one with inv plan."
+        raise UsageError(f"There is no plan at {path}.", remedy=remedy) from error
     except (OSError, ValidationError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(

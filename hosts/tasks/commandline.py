@@ -5,11 +5,10 @@ Runs on the laptop. `session.roost_task` uses it for every task, `tasks.py` for 
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from invoke.exceptions import ParseError
@@ -18,7 +17,7 @@ from invoke.parser.context import ParserContext
 from invoke.program import Program
 from invoke.tasks import Task
 
-from hosts.errors import UsageError
+from hosts.errors import UsageError, nearest
 
 EXIT_USAGE = 2
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*)?(?:\.\d+)?(?:e[+-]?\d+)?)\s*([kKmMgG]?)", re.IGNORECASE)
@@ -48,12 +47,6 @@ def whole(option: str, text: str) -> int:
     if value != int(value):
         raise UsageError(f"{option} {text!r} is no whole number.")
     return int(value)
-
-
-def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return `Did you mean 'gpu1'?` for the known word that is most like `word`; empty if none is near."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
-    return f"Did you mean {close[0]!r}?" if close else ""
 
 
 class RoostTask(Task[Any]):

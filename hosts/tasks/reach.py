@@ -13,7 +13,7 @@ from hosts.console.live import live_lines
 from hosts.console.text import size
 from hosts.doctor.examine import examine
 from hosts.fleet import OnProgress
-from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
+from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, roost_task, session
 from hosts.transport.backend import Backend
 from hosts.transport.payload import current_payload
 from hosts.transport.trust import presented_key, remember
@@ -90,11 +90,12 @@ def doctor(
         finish(output.outcomes(outcomes, diagnosis_line, lambda result: result.is_red, amiss=red, details=details))
 
 
-@roost_task(TARGET, JSON, DRY_RUN, example="inv deploy --host gpu1")
+@roost_task(TARGET, JSON, DRY_RUN, WAIT, example="inv deploy --host gpu1")
 def deploy(
     context: Context,
     host: str | None = None,
     hosts: str | None = None,
+    wait: bool = False,
     dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
@@ -102,7 +103,7 @@ def deploy(
     """Push the payload (nothing, if the host has it) and attach capture to the host's SGLang."""
     with session(host, hosts, inventory, json) as (fleet, output):
         with live_lines(output, fleet) as lines:
-            outcomes = fleet.each(lambda backend: _deploy(backend, lines, dry_run=dry_run))
+            outcomes = fleet.each(lambda backend: _deploy(backend, lines, dry_run=dry_run, wait=wait))
         finish(output.outcomes(outcomes, _deployed_line))
 
 
@@ -124,7 +125,7 @@ def _trusted_line(key: Trusted) -> str:
     return f"{key.name} {key.kind} {key.fingerprint} ({state})"
 
 
-def _deploy(backend: Backend, on_progress: OnProgress, *, dry_run: bool) -> Deployed:
+def _deploy(backend: Backend, on_progress: OnProgress, *, dry_run: bool, wait: bool) -> Deployed:
     """Place the payload if it is missing and attach capture; with `dry_run` say so and change nothing."""
     host, payload = backend.host, current_payload()
     had = backend.has_payload()
@@ -135,7 +136,7 @@ def _deploy(backend: Backend, on_progress: OnProgress, *, dry_run: bool) -> Depl
     backend.call("hello", HelloRequest(), HelloResult)
     deployed.attach = backend.call(
         "attach",
-        AttachRequest(attach=host.attach, env=host.env, dry_run=dry_run),
+        AttachRequest(attach=host.attach, env=host.env, dry_run=dry_run, wait_for_lock=wait),
         AttachReport,
         deadline=ATTACH_DEADLINE_SECONDS,
         on_progress=lambda line: on_progress(host, line),

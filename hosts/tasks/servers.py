@@ -29,7 +29,8 @@ from remote.shared.messages.server import StopRequest, StopResult
 STOP_OVERHEAD_SECONDS = 300.0
 """Beside the grace period: SIGKILL, memory given back, a lock that another command holds for a moment."""
 
-_MODE = {"mode": "mode of the inventory: extract (captures hidden states), serve, or one of yours"}
+DEFAULT_MODE = "extract"
+_MODE = {"mode": "mode of the inventory: extract (captures hidden states; the default), serve, or one of yours"}
 _ENDING = {
     "force": "also end what stands in the way and is not of this workdir: exactly what --dry-run lists",
     "grace": "seconds between SIGTERM and SIGKILL",
@@ -41,7 +42,7 @@ def serve(
     context: Context,
     host: str | None = None,
     hosts: str | None = None,
-    mode: str = "extract",
+    mode: str = "",
     notify: bool = False,
     wait: bool = False,
     dry_run: bool = False,
@@ -57,7 +58,7 @@ def restart(
     context: Context,
     host: str | None = None,
     hosts: str | None = None,
-    mode: str = "extract",
+    mode: str = "",
     notify: bool = False,
     wait: bool = False,
     dry_run: bool = False,
@@ -164,6 +165,9 @@ def _serve(
     wait: bool,
 ) -> None:
     with session(host, hosts, inventory, json) as (fleet, output):
+        if not mode:
+            mode = DEFAULT_MODE
+            output.note("Mode extract, which captures hidden states, since no --mode was given.")
         teller = Teller(fleet, output, f"servers ({mode})", "ready", server_line) if notify and not dry_run else None
         output.detached = "" if dry_run else f"any server that was started on {', '.join(h.name for h in fleet.hosts)}"
         with live_lines(output, fleet) as lines:

@@ -60,7 +60,7 @@ def clean(
         )
         with live_lines(output, fleet) as lines:
             outcomes = fleet.call("clean", request, CleanResult, deadline=CLEAN_DEADLINE_SECONDS, on_progress=lines)
-        details = partial(show_stored, output, outcomes)
+        details = partial(show_stored, output, outcomes, dry_run=dry_run)
         finish(output.outcomes(outcomes, partial(clean_line, dry_run=dry_run), details=details))
 
 
@@ -134,7 +134,7 @@ def clean_line(result: CleanResult, dry_run: bool) -> str:
     return f"{verb} {size(freed)} ({counted or 'nothing'}), keeps {size(staying)}"
 
 
-def show_stored(output: Output, outcomes: Sequence[Outcome[CleanResult]]) -> None:
+def show_stored(output: Output, outcomes: Sequence[Outcome[CleanResult]], *, dry_run: bool) -> None:
     """Print everything that was looked at, and whether it was removed, host by host."""
     rows = [
         (
@@ -143,7 +143,7 @@ def show_stored(output: Output, outcomes: Sequence[Outcome[CleanResult]]) -> Non
             item.name,
             size(item.size_bytes),
             duration(item.age_seconds),
-            f"kept: {item.kept}" if item.kept else "removed",
+            f"kept: {item.kept}" if item.kept else ("would remove" if dry_run else "removed"),
         )
         for outcome in outcomes
         for item in (outcome.value.stored if outcome.value else [])

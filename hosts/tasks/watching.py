@@ -56,6 +56,7 @@ def logs(
         outcomes = logging.logs(fleet, request, printer.item, printer.lost)
         for outcome in outcomes:
             if outcome.error is not None:
+                printer.failed(outcome.host, outcome.error)
                 output.error(outcome.error, outcome.host.name)
         finish(exit_code(outcomes))
 

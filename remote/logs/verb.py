@@ -116,7 +116,7 @@ class _Session:
                 remedy="`inv status` lists what was started here; `--follow` waits for a log to appear.",
             )
         for source in lacking:
-            yield LogNotice(source=source, text="There is no log yet.")
+            yield LogNotice(source=source, text=f"There is no log of {source.kind} {source.name!r} yet.")
 
 
 def _compile(grep: str) -> re.Pattern[str] | None:

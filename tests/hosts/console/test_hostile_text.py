@@ -96,7 +96,7 @@ SHOWN: dict[str, Shown] = {
     "bench": (BenchResult, lambda out, one: out.outcomes([one], bench.bench_line)),
     "measurements": (BenchResult, lambda out, one: bench.show_measurements(out, [one])),
     "clean": (CleanResult, lambda out, one: out.outcomes([one], partial(storage.clean_line, dry_run=False))),
-    "stored": (CleanResult, lambda out, one: storage.show_stored(out, [one])),
+    "stored": (CleanResult, lambda out, one: storage.show_stored(out, [one], dry_run=False)),
     "serve": (ServeResult, lambda out, one: out.outcomes([one], servers.server_line)),
     "plan of a start": (ServeResult, lambda out, one: servers.show_plan(out, [one])),
     "stop": (StopResult, lambda out, one: out.outcomes([one], servers.stop_line, servers.is_left)),

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from hosts.console.logs import LogPrinter
-from hosts.errors import ConnectionLostError
+from hosts.errors import ConnectionLostError, HostError
 from hosts.inventory.model import Host
 from remote.shared.messages.logs import LogItem, LogLines, LogNotice, LogPosition, LogSource
 
@@ -95,3 +95,13 @@ def test_a_lost_connection_is_said_beside_the_lines(capsys: pytest.CaptureFixtur
     LogPrinter([GPU1], False, stream).lost(GPU1, ConnectionLostError("The connection broke."), 2.0)
     assert stream.getvalue() == ""
     assert capsys.readouterr().err == "gpu1: The connection broke. Trying again in 2 s.\n"
+
+
+def test_with_json_a_host_that_failed_is_one_object_too() -> None:
+    stream = io.StringIO()
+    host = Host(name="gpu1", address="192.0.2.1")
+    LogPrinter([host], as_json=True, stream=stream).failed(host, HostError("It is gone.", remedy="Look."))
+    told = json.loads(stream.getvalue())
+    assert told == {"host": "gpu1", "error": {"kind": "host", "message": "It is gone.", "remedy": "Look."}}
+    LogPrinter([host], as_json=False, stream=stream).failed(host, HostError("It is gone."))
+    assert stream.getvalue().count("\n") == 1
