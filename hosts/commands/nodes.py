@@ -7,10 +7,8 @@ import secrets
 from hosts.errors import UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host
-from remote.shared.messages.server import AddressRequest, AddressResult, ServerSpec
+from remote.shared.messages.server import NODES_TOKEN, AddressRequest, AddressResult, ServerSpec
 
-TOKEN = "ROOST_NODES_TOKEN"  # noqa: S105
-"""The variable that the nodes' supervisors know each other by."""
 FIRST_RENDEZVOUS_PORT = 10_000
 """Rendezvous ports end below 30,000: Linux chooses the ports of outgoing connections from 32,768 on."""
 
@@ -51,7 +49,7 @@ def _rendezvous(fleet: Fleet, spec: ServerSpec, specs: dict[str, list[ServerSpec
 def _part(fleet: Fleet, host: str, spec: ServerSpec, rendezvous: str, token: str) -> ServerSpec:
     """One node's share: libraries talk over the private interface unless the inventory says otherwise."""
     interface = _interface(_host(fleet, host))
-    env = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface, **spec.env, TOKEN: token}
+    env = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface, **spec.env, NODES_TOKEN: token}
     rank = spec.nodes.index(host)
     return spec.model_copy(update={"node_rank": rank, "dist_init_addr": rendezvous, "env": env})
 

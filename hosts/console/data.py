@@ -8,8 +8,9 @@ from rich.text import Text
 from hosts.commands.plan import Planned
 from hosts.commands.prepare import Inspected
 from hosts.console.output import Output
-from hosts.console.text import duration, printable, size
+from hosts.console.text import printable
 from hosts.plan.capacity import Forecast
+from hosts.units import duration, size
 from remote.shared.messages.dataset import InspectedRecord, Manifest, PrepareResult
 
 _BAR = 40

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from hosts.commands.extract import Preview, Started
 from hosts.commands.status import HostStatus
 from hosts.console.output import Output
-from hosts.console.text import duration, size
 from hosts.fleet import Outcome
 from hosts.plan.plan import Plan
+from hosts.units import duration, size
 from remote.shared.messages.envelope import Progress
 from remote.shared.messages.extract import Counts, ExtractorState, ReopenResult, RunStatus
 from remote.shared.messages.server import ServersResult

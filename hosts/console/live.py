@@ -15,10 +15,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from hosts.console.output import Output
-from hosts.console.text import duration, printable, size
+from hosts.console.text import printable
 from hosts.errors import AuthenticationError, HostKeyError, HostUnreachableError
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
+from hosts.units import duration, size
 from remote.shared.messages import envelope
 from remote.shared.supervised.threads import Thread
 

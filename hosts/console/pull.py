@@ -19,9 +19,9 @@ from rich.progress import (
 
 from hosts.commands.pull import Pulled
 from hosts.console.output import Output, error_document
-from hosts.console.text import size
 from hosts.fleet import Outcome
 from hosts.pull.pull import HostTally, Tallies
+from hosts.units import size
 
 REDRAW_SECONDS = 0.5
 _SHOWN_FAILURES = 5

@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Sequence
 
 from hosts.console.output import Output
-from hosts.console.text import duration, size
 from hosts.doctor.findings import Finding
 from hosts.fleet import Outcome
 from hosts.inventory.model import Host
+from hosts.units import duration, size
 from remote.shared.messages.server import ProcessRow, ServeResult, ServerState, StopResult
 
 IN_THE_WAY = "something stays in the way"

@@ -1,11 +1,10 @@
-"""Foreign text made harmless, and numbers as people read them."""
+"""Foreign text made harmless, and a host's moments as the laptop's clock shows them."""
 
 from __future__ import annotations
 
 import codecs
 import datetime
 import io
-import math
 import sys
 
 _ASCII = {"✓": "ok", "✗": "FAILED", "→": "->", "│": "|", "…": "...", "█": "#", "▏": "|", "\u00d7": "x", "\u2013": "-"}
@@ -32,32 +31,6 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in text)
-
-
-def size(count: float) -> str:
-    """Bytes in binary units: `4.6 TiB`."""
-    if not math.isfinite(count):
-        return "?"
-    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-    for unit in units[:-1]:
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} {units[-1]}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as the two largest units that matter: `2 d 3 h`, `4 min 05 s`."""
-    if not math.isfinite(seconds):
-        return "?"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def moment(unix_seconds: float) -> str:

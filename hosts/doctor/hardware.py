@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from hosts.console.text import size
 from hosts.doctor.findings import Expectations, Finding, green, red, yellow
+from hosts.units import size
 from remote.shared.messages.facts import Facts, GpuFact, GpuFacts, GpuProcess
 
 SLOW_WAYS = {"SYS", "NODE", "PHB"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosts.console.text import size
 from hosts.doctor.findings import Expectations, Finding, green, red, yellow
+from hosts.units import size
 from remote.shared.messages.facts import CaptureFacts, Facts, ModelFacts
 
 NEEDED = ("torch", "transformers", "safetensors", "psutil", "aiohttp", "orjson", "pydantic", "xxhash", "numpy")

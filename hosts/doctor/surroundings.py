@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosts.console.text import duration, size
 from hosts.doctor.findings import Expectations, Finding, Network, green, red, yellow
+from hosts.units import duration, size
 from remote.shared.messages.facts import Facts, LimitFacts
 
 RAM_KINDS = {"tmpfs", "ramfs"}

@@ -26,6 +26,7 @@ from hosts.practice.paths import PracticePaths
 from hosts.practice.sshd import PrivateSshd
 from remote.shared.files import make_directory, write_whole
 from remote.shared.messages.server import ProcessRef
+from remote.shared.paths import DUMP_MARKER
 
 MOST_HOSTS = 16
 
@@ -145,7 +146,7 @@ def _bring_up(paths: PracticePaths, name: str, before: HostState | None) -> Host
 def _take_down(paths: PracticePaths, host: HostState) -> list[str]:
     ended = end_running(paths.host(host.name).workdir, paths.engine_python)
     dump_dir = paths.host(host.name).dump_dir
-    if (dump_dir / ".roost").is_file():
+    if (dump_dir / DUMP_MARKER).is_file():
         shutil.rmtree(dump_dir)
         ended.append(f"removed {dump_dir}")
     if processes.find(host.sshd) is not None:

@@ -10,13 +10,13 @@ from pydantic import BaseModel
 
 from hosts.console.doctor import diagnosis_line, show_findings
 from hosts.console.live import live_lines
-from hosts.console.text import size
 from hosts.doctor.examine import examine
 from hosts.fleet import OnProgress
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, roost_task, session
 from hosts.transport.backend import Backend
 from hosts.transport.payload import current_payload
 from hosts.transport.trust import presented_key, remember
+from hosts.units import size
 from remote.shared.messages.attach import AttachReport, AttachRequest
 from remote.shared.messages.hello import HelloRequest, HelloResult
 

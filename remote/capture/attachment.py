@@ -17,9 +17,9 @@ from remote.capture.status import keep_status
 from remote.parity.canary_hook import CanaryHook
 from remote.shared.errors import UsageError
 from remote.shared.files import make_directory, write_whole
+from remote.shared.paths import DUMP_MARKER
 
 logger = logging.getLogger(__name__)
-MARKER = ".roost"
 
 
 def attach_to_model(model: torch.nn.Module) -> Capture | None:
@@ -110,7 +110,7 @@ def _claim(wanted: Settings) -> None:
     """Mark a dump directory that nobody marked and that holds nothing, so that it may be emptied later."""
     directory = make_directory(wanted.dump_dir)
     if not any(directory.iterdir()):
-        write_whole(directory / MARKER, b"")
+        write_whole(directory / DUMP_MARKER, b"")
 
 
 def _sglang_version() -> str:

@@ -16,7 +16,7 @@ import xxhash
 from remote.context import Context
 from remote.model_config import language_model
 from remote.shared.errors import HostError
-from remote.shared.messages.plan import ModelFacts, Prospect, ProspectRequest
+from remote.shared.messages.plan import ModelShape, Prospect, ProspectRequest
 
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
@@ -26,7 +26,7 @@ def prospect(request: ProspectRequest, context: Context) -> Prospect:
     disk = os.statvfs(_existing(context.workdir.root))
     ramdisk = os.statvfs(_existing(Path(request.dump_dir).expanduser()))
     return Prospect(
-        model=model_facts(Path(request.model).expanduser()),
+        model=model_shape(Path(request.model).expanduser()),
         disk_free_bytes=disk.f_bavail * disk.f_frsize,
         ramdisk_total_bytes=ramdisk.f_blocks * ramdisk.f_frsize,
         ramdisk_free_bytes=ramdisk.f_bavail * ramdisk.f_frsize,
@@ -35,7 +35,7 @@ def prospect(request: ProspectRequest, context: Context) -> Prospect:
     )
 
 
-def model_facts(folder: Path) -> ModelFacts:
+def model_shape(folder: Path) -> ModelShape:
     """Read a model's `config.json`; values of a multimodal model are its text part's."""
     path = folder / "config.json"
     try:
@@ -50,7 +50,7 @@ def model_facts(folder: Path) -> ModelFacts:
     except ValueError as error:
         raise HostError(f"{path} is not JSON.") from error
     text = language_model(values)
-    return ModelFacts(
+    return ModelShape(
         path=str(folder),
         digest=xxhash.xxh3_128_hexdigest(content),
         hidden_size=_number(text, "hidden_size", path),

@@ -12,11 +12,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 from remote.extract.lock import is_locked
-from remote.shared.paths import RunPaths, Workdir
+from remote.shared.paths import DUMP_MARKER, RunPaths, Workdir
 from remote.shared.shard.names import request_of
 from remote.shared.shard.request_id import RequestId
 
-MARK = ".roost"
 _PREFIX_CHARS = 16
 
 
@@ -33,7 +32,7 @@ class Leftovers:
 
     def sweep(self, directory: Path, in_flight: Collection[str]) -> int:
         """Delete the dumps whose id is not in flight; returns how many files went."""
-        if not (directory / MARK).exists():
+        if not (directory / DUMP_MARKER).exists():
             return 0
         names = os.listdir(directory)  # noqa: PTH208 -- names alone
         prefixes = self._prefixes()  # asked later: whoever begins to work now has written none of these names

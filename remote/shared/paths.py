@@ -16,6 +16,9 @@ from pathlib import Path
 
 from remote.shared.errors import UsageError
 
+DUMP_MARKER = ".roost"
+"""A file in a dump directory that says that its contents are Roost's to remove."""
+
 ASSIGNMENT_FILE = "assignment.json"
 TOKENS_FILE = "tokens.safetensors"
 """The two files of a host's share of a run."""

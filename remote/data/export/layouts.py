@@ -36,7 +36,7 @@ class Written:
     linked: bool = False
 
 
-class Layout(ABC):
+class TrainerLayout(ABC):
     """One trainer's layout under `root`."""
 
     accepts: tuple[FinalNorm, ...]
@@ -62,7 +62,7 @@ class Layout(ABC):
         return sample.final if self.norm is None else self.norm(sample.final)
 
 
-class Speculators(Layout):
+class Speculators(TrainerLayout):
     """speculators 0.8 and later: the shards as they are, beside the Arrow dataset."""
 
     accepts = ("pre",)
@@ -75,7 +75,7 @@ class Speculators(Layout):
         return link_or_copy(shard, self.path(index))
 
 
-class SpeculatorsV1(Layout):
+class SpeculatorsV1(TrainerLayout):
     """speculators up to 0.7 (`--legacy-data` from 0.5): a list of states, the final one last."""
 
     accepts = ("pre",)
@@ -90,7 +90,7 @@ class SpeculatorsV1(Layout):
         return Written(save_pickled(content, self.path(index)))
 
 
-class SpecForge(Layout):
+class SpecForge(TrainerLayout):
     """SpecForge's offline features; `hidden_state` is the final state after the norm."""
 
     accepts = ("post",)
@@ -110,7 +110,7 @@ class SpecForge(Layout):
         return Written(save_pickled(content, self.path(index)))
 
 
-class ModelOptimizer(Layout):
+class ModelOptimizer(TrainerLayout):
     """Model-Optimizer's offline dumps; `hidden_states_prenorm` tells its loader which final state it is."""
 
     accepts = ("post", "pre")
@@ -136,7 +136,7 @@ def conversation_id(index: int) -> str:
     return f"roost-{index:09d}"
 
 
-LAYOUTS: dict[Format, type[Layout]] = {
+LAYOUTS: dict[Format, type[TrainerLayout]] = {
     "speculators": Speculators,
     "speculators-v1": SpeculatorsV1,
     "specforge": SpecForge,
@@ -144,7 +144,7 @@ LAYOUTS: dict[Format, type[Layout]] = {
 }
 
 
-def final_wanted(layout: type[Layout], held: FinalNorm, model: str) -> FinalNorm:
+def final_wanted(layout: type[TrainerLayout], held: FinalNorm, model: str) -> FinalNorm:
     """Return the final state that the export gets; raise UsageError where the shards cannot give one it takes."""
     if held in layout.accepts and (held == layout.accepts[0] or not model):
         return held

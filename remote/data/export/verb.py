@@ -19,7 +19,7 @@ from remote.context import Context
 from remote.data import holdings
 from remote.data.dataset import DatasetFolder
 from remote.data.export import card as cards
-from remote.data.export.layouts import LAYOUTS, Layout, Written, final_wanted
+from remote.data.export.layouts import LAYOUTS, TrainerLayout, Written, final_wanted
 from remote.data.export.norm import final_norm
 from remote.data.holdings import Holdings
 from remote.data.workers import cores, in_order
@@ -175,7 +175,7 @@ def _refuse_foreign(shard: Path, index: int, identity: RunIdentity) -> None:
 
 
 @lru_cache(maxsize=1)
-def _layout(job: Job) -> Layout:
+def _layout(job: Job) -> TrainerLayout:
     norm = final_norm(Path(job.model), job.identity.hidden_size) if job.model else None
     return LAYOUTS[job.format](job.out, job.final, norm)
 

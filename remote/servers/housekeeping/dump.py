@@ -13,8 +13,7 @@ from pathlib import Path
 
 from remote.shared.errors import HostError
 from remote.shared.files import ASIDE, make_directory, write_whole
-
-MARKER = ".roost"
+from remote.shared.paths import DUMP_MARKER
 
 
 def claim(path: Path, mark: str) -> None:
@@ -26,21 +25,21 @@ def claim(path: Path, mark: str) -> None:
     _check_own(path)
     if not is_marked(path) and any(path.iterdir()):
         raise HostError(
-            f"The dump directory {path} holds files and no {MARKER} marker, so they are not Roost's.",
+            f"The dump directory {path} holds files and no {DUMP_MARKER} marker, so they are not Roost's.",
             remedy="Give another `dump_dir`, or move those files away.",
         )
-    write_whole(path / MARKER, mark.encode())
+    write_whole(path / DUMP_MARKER, mark.encode())
 
 
 def is_marked(path: Path) -> bool:
     """Whether Roost made this directory its own."""
-    return (path / MARKER).is_file()
+    return (path / DUMP_MARKER).is_file()
 
 
 def claimed_by(path: Path) -> str:
     """The mark of the server that claimed the directory last; "" where there is none."""
     try:
-        return (path / MARKER).read_text()
+        return (path / DUMP_MARKER).read_text()
     except OSError:
         return ""
 
@@ -59,7 +58,7 @@ def empty(path: Path) -> int:
     _check_own(path)
     freed = 0
     for entry in path.iterdir():
-        if entry.name == MARKER:
+        if entry.name == DUMP_MARKER:
             continue
         freed += _size(entry)
         if entry.is_dir() and not entry.is_symlink():

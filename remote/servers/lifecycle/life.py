@@ -18,13 +18,13 @@ import psutil
 from remote.servers.housekeeping import dump
 from remote.servers.lifecycle import ending, key, logfile
 from remote.servers.lifecycle.causes import End, explain, oom_kills
-from remote.servers.lifecycle.peers import TOKEN, Link
+from remote.servers.lifecycle.peers import Link
 from remote.servers.lifecycle.records import Record
 from remote.servers.probing.holders import port_holders
 from remote.servers.probing.ranks import RankWatch
 from remote.servers.probing.ready import Readiness
 from remote.shared.errors import HostError, RoostError
-from remote.shared.messages.server import ProcessRef, SuperviseRequest
+from remote.shared.messages.server import NODES_TOKEN, ProcessRef, SuperviseRequest
 from remote.shared.processes import members, session_leader
 from remote.shared.supervised.tasks import Tasks, start
 from remote.shared.supervised.threads import in_thread
@@ -214,7 +214,7 @@ class Life:
 
     async def _open_link(self) -> None:
         if self._spec.nodes:
-            self._link = Link(self._spec, self._order.env.get(TOKEN, ""))
+            self._link = Link(self._spec, self._order.env.get(NODES_TOKEN, ""))
             await self._link.open()
 
     async def _close_link(self, cause: str, *, stopped: bool = False) -> None:

@@ -19,8 +19,6 @@ from remote.shared.messages.envelope import Message
 from remote.shared.messages.server import ServerSpec
 from remote.shared.supervised import tasks
 
-TOKEN = "ROOST_NODES_TOKEN"  # noqa: S105
-"""In the spec's environment; its name has it redacted wherever the spec is written."""
 LINK_PORT_OFFSET = 1
 BEAT_SECONDS = 5.0
 SILENCE_SECONDS = 20.0

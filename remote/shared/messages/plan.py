@@ -18,7 +18,7 @@ class ProspectRequest(Message):
     """Where the RAM disk with the dumps is, or will be."""
 
 
-class ModelFacts(Message):
+class ModelShape(Message):
     """A model as its `config.json` describes it."""
 
     path: str
@@ -37,7 +37,7 @@ class ModelFacts(Message):
 class Prospect(Message):
     """One host."""
 
-    model: ModelFacts
+    model: ModelShape
     disk_free_bytes: int
     """On the working directory's file system, for this user."""
     ramdisk_total_bytes: int

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from remote.shared.messages.envelope import Message
 
+NODES_TOKEN = "ROOST_NODES_TOKEN"  # noqa: S105
+"""The variable by which the supervisors of one server know each other; it is redacted wherever a spec is written."""
+
 Attach = Literal["auto", "plugin", "patch"]
 FinalNorm = Literal["pre", "post"]
 

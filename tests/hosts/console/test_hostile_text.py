@@ -18,11 +18,12 @@ from hosts.console import attach, bench, extraction, servers, verify
 from hosts.console.attach import show_standing
 from hosts.console.logs import LogPrinter
 from hosts.console.output import Output, new_console
-from hosts.console.text import duration, moment, printable, size
+from hosts.console.text import moment, printable
 from hosts.errors import HostError
 from hosts.fleet import Outcome
 from hosts.inventory.model import Host
 from hosts.tasks import storage
+from hosts.units import duration, size
 from remote.shared.messages.attach import AttachReport
 from remote.shared.messages.bench import BenchResult
 from remote.shared.messages.clean import CleanResult

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hosts.commands.nodes import TOKEN, span_hosts
+from hosts.commands.nodes import span_hosts
 from hosts.errors import HostError, UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host, Inventory, Mode, ServerEntry
 from hosts.inventory.servers import server_specs
-from remote.servers.lifecycle import peers
-from remote.shared.messages.server import ServerSpec
+from remote.shared.messages.server import NODES_TOKEN, ServerSpec
 
 NODES = ["gpu1", "gpu2"]
 
@@ -48,9 +47,8 @@ def test_ranks_follow_the_list_and_all_meet_at_rank_0(fleet: Fleet) -> None:
     first, second = spanned["gpu1"][0], spanned["gpu2"][0]
     assert (first.node_rank, second.node_rank) == (0, 1)
     assert first.dist_init_addr == second.dist_init_addr == "127.0.0.1:26000"
-    assert first.env[TOKEN] == second.env[TOKEN] != ""
+    assert first.env[NODES_TOKEN] == second.env[NODES_TOKEN] != ""
     assert second.env["NCCL_SOCKET_IFNAME"] == "lo"
-    assert TOKEN == peers.TOKEN
 
 
 def test_a_server_on_one_host_is_left_as_it_is(fleet: Fleet, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from remote.servers.housekeeping import dump
 from remote.shared.errors import HostError
+from remote.shared.paths import DUMP_MARKER
 
 
 def test_a_claimed_directory_is_emptied_down_to_its_marker(tmp_path: Path) -> None:
@@ -17,7 +18,7 @@ def test_a_claimed_directory_is_emptied_down_to_its_marker(tmp_path: Path) -> No
     (folder / "deeper").mkdir()
     (folder / "deeper" / "b").write_bytes(b"y" * 5)
     assert dump.empty(folder) == 15
-    assert [path.name for path in folder.iterdir()] == [dump.MARKER]
+    assert [path.name for path in folder.iterdir()] == [DUMP_MARKER]
     assert dump.claimed_by(folder) == "mark#1"
 
 
@@ -51,4 +52,4 @@ def test_sweeping_removes_what_a_dead_writer_left_and_keeps_whole_dumps(tmp_path
     (tmp_path / "dumps" / ".aside-1-x").touch()
     (tmp_path / "dumps" / "whole.safetensors").touch()
     dump.sweep(tmp_path / "dumps")
-    assert sorted(path.name for path in (tmp_path / "dumps").iterdir()) == [dump.MARKER, "whole.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "dumps").iterdir()) == [DUMP_MARKER, "whole.safetensors"]

@@ -13,9 +13,9 @@ from hosts.practice.ports import free_ports
 from remote.context import Context
 from remote.servers.lifecycle import records
 from remote.servers.lifecycle.detach import start_supervisor
-from remote.servers.lifecycle.peers import LINK_PORT_OFFSET, TOKEN
+from remote.servers.lifecycle.peers import LINK_PORT_OFFSET
 from remote.servers.lifecycle.stop import stop
-from remote.shared.messages.server import ServerState, StopRequest, SuperviseRequest
+from remote.shared.messages.server import NODES_TOKEN, ServerState, StopRequest, SuperviseRequest
 from remote.shared.processes import MARK, find
 from tests.remote.servers.states import server_of, supervisor_of
 
@@ -40,7 +40,7 @@ def both(prepare: Start, context: Context) -> Callable[..., None]:
                 state = state.model_copy(update={"command": [*state.command, "--port", "0"]})
                 records.save(context.workdir.server(state.name), state)
             secret = other_token if rank else token
-            order = SuperviseRequest(name=state.name, env={**os.environ, MARK: state.mark, TOKEN: secret})
+            order = SuperviseRequest(name=state.name, env={**os.environ, MARK: state.mark, NODES_TOKEN: secret})
             start_supervisor(state, order, context)
 
     return begin

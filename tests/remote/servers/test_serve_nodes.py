@@ -17,10 +17,10 @@ from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS
 from remote.context import Context
 from remote.report import Report
 from remote.servers.lifecycle import ending, records
-from remote.servers.lifecycle.peers import LINK_PORT_OFFSET, TOKEN
+from remote.servers.lifecycle.peers import LINK_PORT_OFFSET
 from remote.servers.lifecycle.serve import serve
 from remote.servers.lifecycle.stop import stop
-from remote.shared.messages.server import ServeRequest, ServerSpec, ServerState, StopRequest
+from remote.shared.messages.server import NODES_TOKEN, ServeRequest, ServerSpec, ServerState, StopRequest
 from remote.shared.paths import Workdir
 from remote.shared.processes import find
 from tests.remote.servers.states import server_of
@@ -55,7 +55,7 @@ def test_two_nodes_serve_as_one_and_die_as_one(nodes: list[Context], tiny_model_
                 **ENVIRONMENT,
                 "SGLANG_CPU_OMP_THREADS_BIND": "0|1",
                 "GLOO_SOCKET_IFNAME": "lo",
-                TOKEN: "t0ken",
+                NODES_TOKEN: "t0ken",
             },
             ready_timeout_seconds=300.0,
             nodes=NODES,
