@@ -118,7 +118,7 @@ def cat(lane: Lane) -> str:
 def fabric(lane: Lane) -> str:
     key = {"key_filename": lane.host.identity_file, "look_for_keys": False}
     connection = Connection(ADDRESS, port=lane.host.ssh_port, connect_kwargs=key, config=Config(lazy=True))
-    connection.client.load_system_host_keys(lane.host.known_hosts)
+    connection.client.load_system_host_keys(str(lane.host.known_hosts))
     with connection:
         for file in lane.files:
             connection.get(str(file), str(lane.target / file.name))

@@ -10,6 +10,7 @@ from hosts.doctor.findings import Network
 from hosts.errors import ConnectionLostError
 from hosts.transport.backend import Backend
 from hosts.transport.process import Process
+from hosts.transport.words import python_program
 
 EXCHANGES = 6
 ANSWER_SECONDS = 30.0
@@ -18,7 +19,8 @@ SAMPLE_BYTES = 16 << 20
 SAMPLE_SECONDS = 3.0
 """A slow link is measured by what came in this time."""
 
-CLOCK = "import sys, time\nfor line in sys.stdin:\n    print(repr(time.time()), flush=True)\n"
+# A login shell's start-up files may have left a line open (a terminal's title), so an answer begins with a line break.
+CLOCK = "import sys, time\nfor line in sys.stdin:\n    print(chr(10) + repr(time.time()), flush=True)\n"
 SOURCE = f"import os\nfor _ in range({SAMPLE_BYTES >> 16}):\n    os.write(1, b'0' * 65536)\n"
 
 
@@ -43,7 +45,7 @@ def measure_clock(backend: Backend) -> Network:
 
 
 def _python(backend: Backend, program: str) -> Process:
-    return backend.open([*backend.argv()[:-1], program])
+    return backend.open(python_program(backend.host, program, "-I", "-S"))
 
 
 def _exchanges(backend: Backend) -> list[Exchange]:

@@ -18,6 +18,8 @@ from remote.shared.messages.server import Attach, FinalNorm
 FlagValue = str | int | float | bool | list[str | int | float]
 Format = Literal["speculators", "speculators-v1", "specforge", "model-optimizer"]
 
+DEFAULT_SSH_CONFIG = "~/.ssh/config"
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -109,8 +111,11 @@ class Host(Section):
     user: str | None = None
     ssh_port: int | None = Field(default=None, ge=1, le=65535)
     identity_file: str | None = None
-    ssh_config: str = "~/.ssh/config"
-    known_hosts: str = "~/.ssh/known_hosts"
+    ssh: Literal["auto", "fabric", "openssh"] = "auto"
+    """Who carries the control connection; `auto` is Fabric unless the OpenSSH configuration needs OpenSSH itself."""
+    ssh_config: str = DEFAULT_SSH_CONFIG
+    known_hosts: str | None = None
+    """The file of host keys; where unset, what the OpenSSH configuration says, else `~/.ssh/known_hosts`."""
     connect_timeout: float = Field(default=15.0, gt=0)
 
     python: str = "python3"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from hosts.errors import ConnectionLostError, HostError, ProtocolError, UsageErr
 from hosts.transport.backend import Backend
 from hosts.transport.call import LONGEST_MESSAGE
 from hosts.transport.process import Process
+from hosts.transport.words import python_program
 from remote.shared.transfer import receiver
 
 SOURCE = Path(receiver.__file__).read_text(encoding="ascii")
@@ -63,7 +63,7 @@ def push(
     """
     files = _files(local_dir)
     total = sum(file.size for file in files)
-    process = backend.open([*shlex.split(backend.host.exec), backend.host.python, "-I", "-S", "-c", SOURCE])
+    process = backend.open(python_program(backend.host, SOURCE, "-I", "-S"))
     try:
         return _push(_Dialogue(process), files, {"target": remote_dir, "owner": owner}, total, on_bytes)
     except OSError as error:

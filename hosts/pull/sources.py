@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
 from hosts.transport.openssh import AES_CIPHER, ssh_command
 from hosts.transport.payload import current_payload
+from hosts.transport.words import python_program, remote_command
 from remote.shared.messages.extract import (
     Delivered,
     FreedRequest,
@@ -54,12 +54,12 @@ def source_of(host: Host, run: str, folder: Path, *, codec: bool) -> Source:
     its Python, which takes longer.
     """
     bare = [] if codec else ["-I", "-S"]
-    sender = [*shlex.split(host.exec), host.python, *bare, "-c", SOURCE]
+    sender = python_program(host, SOURCE, *bare)
     if host.connection == "local":
         sender[0] = str(Path(sender[0]).expanduser())
         command = sender
     else:
-        command = [*ssh_command(host, folder), shlex.join(sender)]
+        command = [*ssh_command(host, folder), remote_command(sender)]
     payload = f"{host.workdir}/payloads/{current_payload().digest}" if codec else ""
     return Source(host.name, command, f"{host.workdir}/runs/{run}/shards", payload)
 
@@ -67,9 +67,9 @@ def source_of(host: Host, run: str, folder: Path, *, codec: bool) -> Source:
 def fetch_source(host: Host, destination: Host, run: str, rows: list[ShardRow], compress: Compress) -> FetchSource:
     """How the host `destination` pulls these rows from `host`."""
     codec = compress != "never" or any(row.stored == "compressed" for row in rows)
-    sender = [*shlex.split(host.exec), host.python, *([] if codec else ["-I", "-S"]), "-c", SOURCE]
+    sender = python_program(host, SOURCE, *([] if codec else ["-I", "-S"]))
     payload = f"{host.workdir}/payloads/{current_payload().digest}" if codec else ""
-    command = sender if host.name == destination.name else [*_login(host), shlex.join(sender)]
+    command = sender if host.name == destination.name else [*_login(host), remote_command(sender)]
     return FetchSource(
         name=host.name, command=command, root=f"{host.workdir}/runs/{run}/shards", payload=payload, rows=rows
     )

@@ -11,28 +11,18 @@ from pydantic import BaseModel
 from hosts.console.doctor import diagnosis_line, show_findings
 from hosts.console.live import live_lines
 from hosts.doctor.examine import examine
+from hosts.errors import UsageError
 from hosts.fleet import OnProgress
+from hosts.tasks import trusting
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, roost_task, session
 from hosts.transport.backend import Backend
 from hosts.transport.payload import current_payload
-from hosts.transport.trust import presented_key, remember
 from hosts.units import size
 from remote.shared.messages.attach import AttachReport, AttachRequest
 from remote.shared.messages.hello import HelloRequest, HelloResult
 
 ATTACH_DEADLINE_SECONDS = 300.0
 """Importing SGLang on a box with cold file caches takes a minute and more."""
-
-
-class Trusted(BaseModel):
-    """A host's key, and whether known_hosts holds it."""
-
-    name: str
-    kind: str
-    fingerprint: str
-    known_before: bool
-    added_to: str = ""
-    """The known_hosts file that the key was added to just now."""
 
 
 class Deployed(BaseModel):
@@ -49,7 +39,8 @@ class Deployed(BaseModel):
 @roost_task(
     TARGET,
     JSON,
-    yes="accept without asking (after comparing the fingerprint another way)",
+    yes="accept every new key without asking (after comparing the fingerprints another way)",
+    fingerprint="accept new keys with these fingerprints only (SHA256:…, separated by commas), without asking",
     example="inv trust --hosts all",
 )
 def trust(
@@ -57,20 +48,23 @@ def trust(
     host: str | None = None,
     hosts: str | None = None,
     yes: bool = False,
+    fingerprint: str | None = None,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Show each host's key fingerprint and, when accepted, add it to known_hosts."""
+    """Show the key of each host and of its jump hosts and, when accepted, add it to known_hosts; exit 1 if one is not.
+
+    A key that known_hosts holds in another version is never replaced.
+    """
     with session(host, hosts, inventory, json) as (fleet, output):
-        accept = yes
-        if not yes and sys.stdin.isatty() and not json:
-            seen = fleet.each(partial(_trust, accept=False))
-            output.outcomes(seen, _trusted_line)
-            unknown = any(outcome.ok and not outcome.result.known_before for outcome in seen)
-            accept = unknown and input("Trust the unknown ones? [y/N] ").strip().lower() in {"y", "yes"}
-            if not accept:
-                return
-        finish(output.outcomes(fleet.each(partial(_trust, accept=accept)), _trusted_line))
+        wanted = trusting.fingerprints(fingerprint)
+        if yes and wanted:
+            raise UsageError("--yes accepts every key and --fingerprint only some.", remedy="Give one of them.")
+        seen = trusting.trust(fleet, lambda shown: yes or shown in wanted)
+        if not yes and not wanted and sys.stdin.isatty() and not json:
+            seen = trusting.ask(fleet, output, seen)
+        amiss = "not every key on the way is trusted"
+        finish(output.outcomes(seen, trusting.keys_line, lambda result: not result.complete, amiss=amiss))
 
 
 @roost_task(TARGET, JSON, example="inv doctor --hosts all")
@@ -105,24 +99,6 @@ def deploy(
         with live_lines(output, fleet) as lines:
             outcomes = fleet.each(lambda backend: _deploy(backend, lines, dry_run=dry_run, wait=wait))
         finish(output.outcomes(outcomes, _deployed_line))
-
-
-def _trust(backend: Backend, *, accept: bool) -> Trusted:
-    """Look at a host's key and, with `accept`, add an unknown one to known_hosts.
-
-    Raises HostKeyError if known_hosts holds another key for the host: a changed key is never replaced here.
-    """
-    host = backend.host
-    if host.connection == "local":
-        return Trusted(name=host.name, kind="local", fingerprint="", known_before=True)
-    key = presented_key(host)
-    added = str(remember(host, key)) if accept and not key.known else ""
-    return Trusted(name=key.name, kind=key.kind, fingerprint=key.fingerprint, known_before=key.known, added_to=added)
-
-
-def _trusted_line(key: Trusted) -> str:
-    state = f"added to {key.added_to}" if key.added_to else ("known" if key.known_before else "NOT trusted yet")
-    return f"{key.name} {key.kind} {key.fingerprint} ({state})"
 
 
 def _deploy(backend: Backend, on_progress: OnProgress, *, dry_run: bool, wait: bool) -> Deployed:

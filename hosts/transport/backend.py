@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import shlex
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from hosts.transport import bootstrap
 from hosts.transport.call import Conversation, validated
 from hosts.transport.payload import current_payload
 from hosts.transport.process import Process
+from hosts.transport.words import python_program
 from remote.shared.messages.envelope import Call, Progress
 
 R = TypeVar("R", bound=BaseModel)
@@ -84,8 +84,11 @@ class Backend(ABC):
             process.close()
 
     def argv(self) -> list[str]:
-        """How this host starts Python on the bootstrap, its `exec` prefix included."""
-        return [*shlex.split(self.host.exec), self.host.python, "-c", BOOTSTRAP]
+        """How this host starts the bootstrap, its `exec` prefix included.
+
+        Isolated (`-I`) and without `site` (`-S`): nothing is imported from the folder that the login starts in.
+        """
+        return python_program(self.host, BOOTSTRAP, "-I", "-S")
 
 
 def operator() -> str:
@@ -94,7 +97,7 @@ def operator() -> str:
 
 
 def _source() -> str:
-    """The bootstrap's text without its comments' weight: sent as an argument with every call."""
+    """The bootstrap's text, which is sent as an argument with every call."""
     from pathlib import Path
 
     return Path(bootstrap.__file__).read_text(encoding="ascii")

@@ -13,6 +13,8 @@ from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
 from hosts.transport.process import Process
 
+WRITE_SECONDS = 45.0
+
 
 class LocalBackend(Backend):
     """Runs verbs under the inventory's `python` for `local`, without SSH."""
@@ -46,8 +48,11 @@ class LocalProcess(Process):
 
     def write(self, data: bytes) -> None:
         assert self._popen.stdin is not None
-        self._popen.stdin.write(data)
-        self._popen.stdin.flush()
+        descriptor, left = self._popen.stdin.fileno(), memoryview(data)
+        while left:
+            if not _ready(descriptor, select.POLLOUT, WRITE_SECONDS):
+                raise TimeoutError(f"the program took nothing for {WRITE_SECONDS:.0f} s")
+            left = left[os.write(descriptor, left[: select.PIPE_BUF]) :]  # so much never blocks a pipe that is ready
 
     def close_stdin(self) -> None:
         assert self._popen.stdin is not None
@@ -56,7 +61,7 @@ class LocalProcess(Process):
     def read(self, size: int, timeout: float | None) -> bytes:
         assert self._popen.stdout is not None
         descriptor = self._popen.stdout.fileno()
-        if not select.select([descriptor], [], [], timeout)[0]:
+        if not _ready(descriptor, select.POLLIN, timeout):
             raise TimeoutError
         return os.read(descriptor, size)
 
@@ -76,7 +81,18 @@ class LocalProcess(Process):
                 except BrokenPipeError:
                     continue
 
+    def end(self) -> None:
+        """Terminate the program itself, if it has not ended."""
+        self._popen.terminate()
+
     def _drain_stderr(self, stream: IO[bytes]) -> None:
         while chunk := os.read(stream.fileno(), 65536):
             self._keep_stderr(chunk)
         stream.close()
+
+
+def _ready(descriptor: int, event: int, seconds: float | None) -> bool:
+    """Whether reading or writing would not block; waits up to `seconds`. `select` ends at descriptor 1024."""
+    waiting = select.poll()
+    waiting.register(descriptor, event)
+    return bool(waiting.poll(None if seconds is None else seconds * 1000))

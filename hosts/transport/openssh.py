@@ -1,54 +1,114 @@
-"""The same host for OpenSSH's own programs (bulk data): a private configuration file for `ssh -F`.
+"""The configuration file that every OpenSSH program of Roost runs with: control connections, bulk data, `ssh -G`.
 
-A file instead of arguments, because rsync's `-e` is split at spaces and paths may hold anything.
+A file, because the `ssh` that OpenSSH itself starts for a ProxyJump is given the file and none of the options. The
+file's own lines come first, so they win; then the person's configuration is included.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
+import subprocess
+from functools import cache
 from pathlib import Path
 
-from hosts.inventory.model import Host
-from hosts.transport.ssh import known_hosts_file
+from hosts.inventory.model import DEFAULT_SSH_CONFIG, Host
 
 AES_CIPHER = "aes128-gcm@openssh.com"
 """About twice as fast as chacha20 where the CPU has AES instructions; measured by `benchmarks/pull.py`."""
+SYSTEM_CONFIG = "/etc/ssh/ssh_config"
+
+# Never more than the person's own `ssh` would do for a program: no forwarding, no terminal, nothing run on the side.
+HARDENING = (
+    "ForwardAgent no",
+    "ForwardX11 no",
+    "ClearAllForwardings yes",
+    "Tunnel no",
+    "PermitLocalCommand no",
+    "RemoteCommand none",
+    "RequestTTY no",
+    "StrictHostKeyChecking yes",
+    "UpdateHostKeys no",
+    "BatchMode yes",
+    "ControlMaster no",
+    "ControlPath none",
+    "Compression no",
+    "VisualHostKey no",
+    "LogLevel ERROR",
+    "ServerAliveInterval 15",
+    "ServerAliveCountMax 3",
+)
+_SINCE_8_7 = ("SessionType default", "StdinNull no", "ForkAfterAuthentication no")
 
 
 def ssh_command(host: Host, folder: Path) -> list[str]:
-    """Return `ssh -F FILE NAME`, whose FILE is written to `folder` (0600): append the remote command, quoted."""
+    """Return `ssh -F FILE … NAME`, whose FILE is written to `folder` (0600): append the remote command, quoted.
+
+    `folder` must have a plain name: OpenSSH puts it unquoted into the command that reaches a jump host.
+    """
+    return ["ssh", *ssh_arguments(host, write_config(host, folder)), destination(host)]
+
+
+def ssh_arguments(host: Host, config: Path) -> list[str]:
+    """The inventory's settings for the host itself, as options of `ssh`, `scp` and `sftp`; jump hosts lack them."""
+    return [
+        *("-F", str(config)),
+        *login_options(host.user, host.ssh_port),
+        *(["-i", _expanded(host.identity_file), "-oIdentitiesOnly=yes"] if host.identity_file else []),
+    ]
+
+
+def login_options(user: str | None, port: int | str | None) -> list[str]:
+    """User and port, if they are given, as `-oUser=` and `-oPort=`."""
+    return [*([f"-oUser={_quoted(user)}"] if user else []), *([f"-oPort={port}"] if port else [])]
+
+
+def destination(host: Host) -> str:
+    """What is typed after `ssh`: the address or alias."""
+    return host.address or host.name
+
+
+def write_config(host: Host, folder: Path) -> Path:
+    """Write the configuration for `host` to `folder` (0600) and return its path."""
     path = folder / f"ssh_config-{host.name}"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         stream.write(ssh_config(host))
-    return ["ssh", "-F", str(path), host.address or host.name]
+    return path
 
 
 def ssh_config(host: Host) -> str:
-    """The inventory's settings first (the first value obtained wins), then the user's own configuration."""
-    timeout = int(host.connect_timeout)
+    """Roost's own lines, then the person's configuration; the first value of a keyword counts.
+
+    The system's configuration is read after the person's own, as `ssh` does, and not after a file that the inventory
+    names, as `ssh -F` does.
+    """
+    system = [f"Include {SYSTEM_CONFIG}"] if host.ssh_config == DEFAULT_SSH_CONFIG else []
     lines = [
-        f"Host {_quoted(host.address or host.name)}",
-        *([f"User {_quoted(host.user)}"] if host.user else []),
-        *([f"Port {host.ssh_port}"] if host.ssh_port else []),
-        *([f"IdentityFile {_path(host.identity_file)}", "IdentitiesOnly yes"] if host.identity_file else []),
-        "Match all",
-        f"UserKnownHostsFile {_path(str(known_hosts_file(host)))}",
-        "StrictHostKeyChecking yes",
-        "BatchMode yes",
-        f"ConnectTimeout {timeout}",
-        "ServerAliveInterval 15",
-        "ServerAliveCountMax 3",
-        "ControlMaster no",
-        "ControlPath none",
-        "Compression no",
-        *([f"Ciphers ^{AES_CIPHER}"] if cpu_has_aes() else []),
+        *HARDENING,
+        *(_SINCE_8_7 if openssh_version() >= (8, 7) else ()),
+        *([f"UserKnownHostsFile {_path(host.known_hosts)}"] if host.known_hosts else []),
+        f"ConnectTimeout {max(1, round(host.connect_timeout))}",
+        *([f"Ciphers ^{AES_CIPHER}"] if cpu_has_aes() and openssh_version() >= (8, 1) else []),
         f"Include {_path(host.ssh_config)}",
+        *system,
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(["Match all", *lines]) + "\n"
 
 
+@cache
+def openssh_version() -> tuple[int, int]:
+    """This machine's OpenSSH, as in (9, 2); (0, 0) if there is none."""
+    try:
+        said = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    except OSError:
+        return 0, 0
+    found = re.search(r"OpenSSH_\D*(\d+)\.(\d+)", said.stderr + said.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+@cache
 def cpu_has_aes() -> bool:
     """Whether this machine's CPU has AES instructions (Apple silicon and recent Arm do)."""
     if platform.machine() in {"arm64", "aarch64"}:
@@ -59,10 +119,15 @@ def cpu_has_aes() -> bool:
         return True
 
 
+def _expanded(path: str) -> str:
+    return str(Path(path).expanduser())
+
+
 def _path(path: str) -> str:
-    return _quoted(str(Path(path).expanduser()))
+    """A file's name as ssh_config(5) reads it: quoted, and `%` is no token."""
+    return _quoted(_expanded(path).replace("%", "%%"))
 
 
 def _quoted(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -1,245 +1,157 @@
-"""A host over SSH: one Fabric connection, any number of channels, every step with a deadline.
+"""A host over SSH: resolved by OpenSSH, carried by Fabric, or by OpenSSH itself if Fabric cannot do what is configured.
 
-What Fabric leaves open and this module sets (each seen to matter): TCP_NODELAY (a command falls from 50 to 12 ms),
-known hosts enforced (Fabric adds unknown keys and accepts swapped ones), timeouts on connect, banner, authentication
-and on opening a channel (a frozen host blocks for ever otherwise), raw channels instead of `Connection.run`
-(its capture is quadratic in the output). OpenSSH's own configuration is honoured: aliases, ProxyJump, keys.
+`ssh: auto | fabric | openssh` of the inventory decides; `inv doctor` says which one carries a host, and why.
 """
 
 from __future__ import annotations
 
-import logging
-import shlex
-import socket
+import os
+import shutil
+import subprocess
 import threading
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
 
-import paramiko
-from fabric import Config, Connection
-from paramiko.ssh_exception import (
-    AuthenticationException,
-    BadHostKeyException,
-    NoValidConnectionsError,
-    PasswordRequiredException,
-    SSHException,
-)
-
-from hosts.errors import AuthenticationError, HostKeyError, HostUnreachableError, RoostError
+from hosts.errors import HostUnreachableError
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
+from hosts.transport.keys import PLAIN_KINDS, agent_keys, kind_of, read_identity
+from hosts.transport.over_fabric import FabricBackend
+from hosts.transport.over_openssh import OpenSshBackend
 from hosts.transport.process import Process
+from hosts.transport.settings import Hop, Route, UnknownTokenError, resolve
 
-logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it logs tracebacks of what is raised here as a sentence
 
-KEEPALIVE_SECONDS = 15
-CHANNEL_TIMEOUT_SECONDS = 20.0
-_SILENCE = ("No existing session", "Error reading SSH protocol banner")
-"""What paramiko says where the kernel took the connection and sshd, frozen, did not."""
+@dataclass(frozen=True)
+class Choice:
+    """Who carries a host's control connection, and why, as the end of a sentence."""
+
+    openssh: bool
+    why: str
 
 
 class SshBackend(Backend):
-    """Opens its connection at the first call, and again at the next call after it broke."""
+    """Resolves its host at the first call; one that cannot be resolved is that host's own error."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
-        self._connection: Connection | None = None
+        self._carrier: Backend | None = None
         self._lock = threading.Lock()
+        self._route: Route | None = None
+
+    @property
+    def route(self) -> Route:
+        """How the host is reached; asked of OpenSSH once. Raises HostUnreachableError."""
+        with self._lock:
+            return self._resolved()
 
     def open(self, argv: list[str]) -> Process:
-        transport = self._transport()
-        try:
-            channel = transport.open_session(timeout=CHANNEL_TIMEOUT_SECONDS)
-            channel.exec_command(shlex.join(argv))
-        except (SSHException, OSError, EOFError) as error:
-            self.close()
-            raise HostUnreachableError(
-                f"The SSH session could not start a command: {error or type(error).__name__}.",
-                remedy="The host may be frozen or out of processes; look at it by hand.",
-            ) from error
-        return SshProcess(channel)
-
-    def close(self) -> None:
-        """End the connection; one that another thread is just opening is that call's own, and is not waited for."""
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-        finally:
-            self._lock.release()
-
-    def _transport(self) -> paramiko.Transport:
         with self._lock:
-            if self._connection is None or not self._connection.is_connected:
-                self._connection = connect(self.host)
-            transport: paramiko.Transport = self._connection.transport
-            return transport
-
-
-def connect(host: Host) -> Connection:
-    """Return an open Fabric connection; raise one sentence where that fails."""
-    connection = new_connection(host)
-    where = f"{connection.user}@{connection.host}:{connection.port}"
-    try:
-        connection.open()
-    except RoostError:
-        raise
-    except Exception as error:
-        connection.close()
-        raise explain(error, where, host) from error
-    transport = connection.transport
-    transport.set_keepalive(KEEPALIVE_SECONDS)
-    if isinstance(transport.sock, socket.socket):
-        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
-
-
-def new_connection(host: Host) -> Connection:
-    """A Fabric connection, not yet open, that knows this host's keys and accepts no other."""
-    connection = Connection(
-        host.address or host.name,
-        user=host.user,
-        port=host.ssh_port,
-        config=_config(host),
-        connect_timeout=host.connect_timeout,
-        connect_kwargs=_connect_arguments(host),
-    )
-    _enforce_known_hosts(connection.client, host)
-    gateway = connection.gateway
-    while isinstance(gateway, Connection):
-        _enforce_known_hosts(gateway.client, host)
-        gateway = gateway.gateway
-    return connection
-
-
-def _config(host: Host) -> Config:
-    path = Path(host.ssh_config).expanduser()
-    return Config(runtime_ssh_path=str(path)) if path.exists() else Config(lazy=True)
-
-
-def _connect_arguments(host: Host) -> dict[str, Any]:
-    timeout = host.connect_timeout
-    arguments: dict[str, Any] = {
-        "banner_timeout": timeout,
-        "auth_timeout": timeout,
-        "channel_timeout": CHANNEL_TIMEOUT_SECONDS,
-    }
-    if host.identity_file:
-        arguments["key_filename"] = str(Path(host.identity_file).expanduser())
-        arguments["look_for_keys"] = False
-    return arguments
-
-
-def _enforce_known_hosts(client: paramiko.SSHClient, host: Host) -> None:
-    client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    for path in (Path("/etc/ssh/ssh_known_hosts"), known_hosts_file(host)):
-        if path.exists():
-            client.load_system_host_keys(str(path))
-
-
-def known_hosts_file(host: Host) -> Path:
-    """The file that `inv trust` adds to and every connection is checked against."""
-    return Path(host.known_hosts).expanduser()
-
-
-def explain(error: Exception, where: str, host: Host) -> RoostError:
-    """Every way in which connecting fails, as one sentence with its remedy."""
-    if isinstance(error, BadHostKeyException):
-        return HostKeyError(
-            f"The host key of {where} has CHANGED since it was trusted; nothing was sent.",
-            remedy=f"If the box was reinstalled: ssh-keygen -f {known_hosts_file(host)} -R "
-            f"{known_hosts_name(error.hostname, host)}, then inv trust --host {host.name}.",
-        )
-    if isinstance(error, PasswordRequiredException):
-        return AuthenticationError(
-            f"The key for {where} has a passphrase and no agent offers it.", remedy="Run ssh-add first."
-        )
-    if isinstance(error, AuthenticationException) and "saw EOF" not in str(error):
-        return AuthenticationError(
-            f"{where} refused the login: {str(error).rstrip('.')}.",
-            remedy="Check `user` and `identity_file`, or ssh-add the key.",
-        )
-    if isinstance(error, SSHException) and "not found in known_hosts" in str(error):
-        return HostKeyError(
-            f"The host key of {where} is not known; nothing was sent.",
-            remedy=f"Compare its fingerprint and accept it: inv trust --host {host.name}.",
-        )
-    return _unreachable(error, where, host)
-
-
-def _unreachable(error: Exception, where: str, host: Host) -> HostUnreachableError:
-    """No SSH server spoke: refused at once, or nothing came within the connect timeout.
-
-    Where every address of a name was tried, the first one's reason stands for all.
-    """
-    cause = next(iter(error.errors.values())) if isinstance(error, NoValidConnectionsError) else error
-    if isinstance(cause, ConnectionRefusedError):
-        return HostUnreachableError(
-            f"{where} could not be reached: connection refused, so no SSH server listens on that port.",
-            remedy="Start sshd there, or correct the host's `address` and `ssh_port` in the inventory.",
-        )
-    if isinstance(cause, socket.gaierror):
-        return HostUnreachableError(
-            f"{where} could not be reached: the name does not resolve.",
-            remedy="Correct the host's `address` in the inventory, or its alias in `ssh_config`.",
-        )
-    waited = isinstance(cause, TimeoutError) or str(cause).startswith(_SILENCE)
-    within = f" within {host.connect_timeout:.0f} s" if waited else ""
-    return HostUnreachableError(
-        f"{where} could not be reached{within}: {_reason(cause)}.",
-        remedy="Check the address, the network and that sshd runs there.",
-    )
-
-
-def known_hosts_name(address: str, host: Host) -> str:
-    """How known_hosts names it: `[address]:port` where the port is not 22."""
-    return address if (host.ssh_port or 22) == 22 else f"[{address}]:{host.ssh_port}"
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror.lower()}: {error.filename}" if error.filename else error.strerror.lower()
-    if str(error).startswith(_SILENCE):
-        return "the connection was taken and no SSH server spoke"
-    return str(error).rstrip(".") or type(error).__name__
-
-
-class SshProcess(Process):
-    """A command on an SSH channel without a terminal."""
-
-    def __init__(self, channel: paramiko.Channel) -> None:
-        super().__init__()
-        self._channel = channel
-        self._drain = threading.Thread(target=self._drain_stderr, daemon=True)
-        self._drain.start()
-
-    def write(self, data: bytes) -> None:
-        self._channel.settimeout(CHANNEL_TIMEOUT_SECONDS)
-        self._channel.sendall(data)
-
-    def close_stdin(self) -> None:
-        self._channel.shutdown_write()
-
-    def read(self, size: int, timeout: float | None) -> bytes:
-        self._channel.settimeout(timeout)
-        return self._channel.recv(size)
-
-    def wait(self, timeout: float) -> int:
-        if not self._channel.status_event.wait(timeout):
-            raise TimeoutError
-        self._drain.join(1.0)
-        return self._channel.exit_status
+            if self._carrier is None:
+                route = self._resolved()
+                kind = OpenSshBackend if choose(route).openssh else FabricBackend
+                self._carrier = kind(self.host, route)
+            carrier = self._carrier
+        return carrier.open(argv)
 
     def close(self) -> None:
-        self._channel.close()
+        """End the connections; one that another thread is just opening is that call's own, and is not waited for."""
+        carrier = self._carrier
+        if carrier is not None:
+            carrier.close()
 
-    def _drain_stderr(self) -> None:
-        try:
-            while chunk := self._channel.recv_stderr(65536):
-                self._keep_stderr(chunk)
-        except OSError:
-            return
+    def _resolved(self) -> Route:
+        if self._route is None:
+            self._route = resolve(self.host)
+        return self._route
+
+
+def choose(route: Route) -> Choice:
+    """Who carries this host. Looks at files and at the agent; connects to nothing.
+
+    Raises HostUnreachableError if the inventory says `fabric` and a setting has a token that only OpenSSH expands.
+    """
+    wish = route.host.ssh
+    if wish == "openssh":
+        return Choice(True, "the inventory says so")
+    try:
+        reasons = [reason for hop in route.hops if (reason := _why_not_fabric(hop))]
+    except UnknownTokenError as error:
+        if wish == "fabric":
+            raise HostUnreachableError(
+                f"Fabric cannot reach {route.target.where}: {error}.", remedy="Set `ssh: openssh` for this host."
+            ) from error
+        reasons = [str(error)]
+    if wish == "fabric":
+        return Choice(False, "the inventory says so")
+    return Choice(bool(reasons), reasons[0] if reasons else "nothing in the configuration needs OpenSSH itself")
+
+
+def _why_not_fabric(hop: Hop) -> str:
+    """The first setting that Fabric (paramiko) cannot follow; "" if there is none."""
+    return _of_options(hop) or _of_host_keys(hop) or _of_identities(hop)
+
+
+def _of_options(hop: Hop) -> str:
+    for keyword in ("user", "hostkeyalias"):
+        if "%" in hop.option(keyword):
+            return f"{keyword} has a % that versions of OpenSSH read differently"
+    for keyword, name in _ONLY_OPENSSH.items():
+        if hop.option(keyword) not in {"", "no", "false"}:
+            return f"{name} is set"
+    if hop.option("pubkeyauthentication") in {"no", "false"}:
+        return "PubkeyAuthentication is off"
+    if hop.option("addressfamily") not in {"", "any"}:
+        return "AddressFamily is set"
+    if hop.is_on("gssapiauthentication") and has_ticket():
+        return "GSSAPIAuthentication is on and there is a Kerberos ticket"
+    return ""
+
+
+_ONLY_OPENSSH = {
+    "proxycommand": "ProxyCommand",
+    "proxyusefdpass": "ProxyUseFdpass",
+    "knownhostscommand": "KnownHostsCommand",
+    "revokedhostkeys": "RevokedHostKeys",
+    "certificatefile": "CertificateFile",
+    "pkcs11provider": "PKCS11Provider",
+    "identityagent": "IdentityAgent",
+    "hostbasedauthentication": "HostbasedAuthentication",
+    "canonicalizehostname": "CanonicalizeHostname",
+    "bindaddress": "BindAddress",
+    "bindinterface": "BindInterface",
+}
+
+
+def _of_host_keys(hop: Hop) -> str:
+    known = hop.known()
+    authority = known.authority(hop.names)
+    if authority is not None:
+        return f"{authority.place} is a @cert-authority for it"
+    kinds = known.kinds(hop.names)
+    if kinds and not set(kinds) & set(PLAIN_KINDS):
+        return f"its known host key is of the type {kinds[0]}"
+    return ""
+
+
+def _of_identities(hop: Hop) -> str:
+    for path in hop.paths("identityfile"):
+        if path.with_name(f"{path.name}-cert.pub").exists():
+            return f"{path} has a certificate"
+        kind = kind_of(read_identity(path))
+        if kind and kind not in PLAIN_KINDS:
+            return f"{path} is a key of the type {kind}"
+    if not hop.is_on("identitiesonly"):
+        for key in agent_keys():
+            if key.get_name() not in PLAIN_KINDS:
+                return f"the agent holds a key of the type {key.get_name()}"
+    return ""
+
+
+@cache
+def has_ticket() -> bool:
+    """Whether the person has a Kerberos ticket that is still valid (`klist -s`)."""
+    if shutil.which("klist") is None:
+        return False
+    said = subprocess.run(["klist", "-s"], check=False, stdin=subprocess.DEVNULL, capture_output=True, env=os.environ)
+    return said.returncode == 0

@@ -15,7 +15,7 @@ from hosts.console.output import Output
 from hosts.errors import HostUnreachableError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host, Inventory
-from hosts.tasks.reach import Trusted
+from hosts.tasks.trusting import Trusted
 from hosts.transport.backend import Backend
 from remote.shared.messages.envelope import Progress
 
@@ -54,7 +54,7 @@ def test_a_dead_host_is_told_of_while_another_still_works_and_only_once(output: 
         if backend.host.name == "dead":
             raise HostUnreachableError("It could not be reached.")
         assert dead_is_told.wait(DEADLINE_SECONDS)
-        return Trusted(name="slow", kind="", fingerprint="", known_before=True)
+        return Trusted(keys=[])
 
     with live_lines(output, fleet):
         outcomes = fleet.each(one)

@@ -95,7 +95,7 @@ def test_noise_before_the_hello_is_passed_over(tmp_path: Path, noise: str) -> No
 
 
 def test_a_python_that_is_too_old_says_so(tmp_path: Path) -> None:
-    script = f"""shift
+    script = f"""shift 3
 code=$(printf 'import sys; sys.version_info = (3, 8, 1)\\n%s' "$1")
 exec {sys.executable} -c "$code" """
     backend = fake_python(tmp_path, script)

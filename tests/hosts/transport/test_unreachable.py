@@ -8,17 +8,19 @@ import pytest
 
 from hosts.errors import HostUnreachableError
 from hosts.inventory.model import Host
-from hosts.transport.ssh import connect, explain
+from hosts.transport.sentences import unreachable
+from hosts.transport.ssh import SshBackend
 
 HOST = Host(name="gpu1", address="127.0.0.1", user="me", ssh_config="/nowhere", connect_timeout=1.0)
 
 
-def test_a_refused_port_is_called_refused_and_not_a_timeout() -> None:
+@pytest.mark.parametrize("ssh", ["fabric", "openssh"])
+def test_a_refused_port_is_called_refused_and_not_a_timeout(ssh: str) -> None:
     with socket.socket() as bound:  # bound and not listening: nobody else can take it meanwhile
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         with pytest.raises(HostUnreachableError) as caught:
-            connect(HOST.model_copy(update={"ssh_port": port}))
+            SshBackend(HOST.model_copy(update={"ssh_port": port, "ssh": ssh})).open(["true"])
     assert caught.value.message.startswith(f"me@127.0.0.1:{port} could not be reached: connection refused")
     assert "ssh_port" in caught.value.remedy
 
@@ -31,6 +33,6 @@ def test_a_refused_port_is_called_refused_and_not_a_timeout() -> None:
     ],
 )
 def test_only_what_was_waited_for_is_said_to_have_taken_time(error: Exception, message: str, remedy: str) -> None:
-    explained = explain(error, "me@gpu1:22", HOST)
+    explained = unreachable(error, "me@gpu1:22", 1.0)
     assert explained.message == message
     assert remedy in explained.remedy

@@ -1,0 +1,60 @@
+"""How many logins go to one SSH server at once, and what happens if it drops one.
+
+sshd drops logins at random from its `MaxStartups` on (10 by default), so forty inventory entries on one sshd, or
+behind one bastion, must not log in together.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TypeVar
+
+from hosts.transport.sentences import LoginDroppedError
+from hosts.transport.settings import Hop
+
+T = TypeVar("T")
+
+LOGINS_AT_ONCE = 4
+"""To one address and port: a login takes some 50 ms, so forty wait half a second."""
+RETRY_SECONDS = 20.0
+FIRST_PAUSE_SECONDS = 0.4
+LONGEST_PAUSE_SECONDS = 3.0
+
+_doors: dict[tuple[str, int], threading.BoundedSemaphore] = {}
+_guard = threading.Lock()
+
+
+@contextmanager
+def admitted(hops: Sequence[Hop]) -> Iterator[None]:
+    """Hold a place at each of these servers for the time of a login."""
+    with ExitStack() as stack:
+        for address in sorted(
+            {(hop.hostname, hop.port) for hop in hops}
+        ):  # one order for all, so nobody waits in a ring
+            with _guard:
+                door = _doors.setdefault(address, threading.BoundedSemaphore(LOGINS_AT_ONCE))
+            stack.enter_context(door)
+        yield
+
+
+def login(hops: Sequence[Hop], attempt: Callable[[], T]) -> T:
+    """Return what `attempt` returns; one that the server drops is tried again, after a random and growing pause.
+
+    Raises whatever else `attempt` raises, and LoginDroppedError if the server still drops after 20 s.
+    """
+    ends_at = time.monotonic() + RETRY_SECONDS
+    for number in itertools.count():
+        try:
+            with admitted(hops):
+                return attempt()
+        except LoginDroppedError:
+            pause = random.uniform(0, min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**number))  # noqa: S311
+            if time.monotonic() + pause > ends_at:
+                raise
+            time.sleep(pause)
+    raise AssertionError("unreachable: the loop ends by return or raise")

@@ -1,0 +1,214 @@
+"""known_hosts files as OpenSSH reads them: several files, hashed names, patterns, `@cert-authority`, `@revoked`.
+
+A line that cannot be read is skipped and kept by name, for `inv doctor`. Skipping never makes a revoked key acceptable:
+a host that an unreadable `@revoked` line may speak of is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+MARKERS = ("@cert-authority", "@revoked")
+Judgement = Literal["known", "changed", "revoked", "new"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One entry. `blob` is the public key as it travels on the wire; empty if the line could not be read."""
+
+    path: Path
+    number: int
+    marker: str
+    names: str
+    kind: str
+    blob: bytes
+    problem: str = ""
+
+    @property
+    def place(self) -> str:
+        """`FILE line N`."""
+        return f"{self.path} line {self.number}"
+
+    def is_for(self, name: str) -> bool:
+        """Whether this line speaks of a host that known_hosts calls `name` (`host` or `[host]:port`)."""
+        if self.names.startswith("|1|"):
+            return _hashed_match(self.names, name)
+        matched = False
+        for pattern in self.names.split(","):
+            if pattern.startswith("!"):
+                if _pattern(pattern[1:]).fullmatch(name):
+                    return False
+            elif _pattern(pattern).fullmatch(name):
+                matched = True
+        return matched
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What known_hosts says of a key, and the line that says it (None for a new host)."""
+
+    judgement: Judgement
+    line: Line | None = None
+
+
+@dataclass(frozen=True)
+class KnownHosts:
+    """Every entry of several files, in order."""
+
+    lines: tuple[Line, ...]
+
+    @property
+    def unreadable(self) -> list[Line]:
+        """Lines that were skipped; `problem` says why."""
+        return [line for line in self.lines if line.problem]
+
+    def judge(self, names: Sequence[str], blob: bytes) -> Verdict:
+        """Return the verdict on a host's public key.
+
+        `names[0]` is the host's name; a key that is stored for a later name (the host without its port) counts as
+        known too, and another key there says nothing, as in OpenSSH.
+        """
+        spoken = [(name, line) for name in names for line in self.lines if line.is_for(name)]
+        for _, line in spoken:
+            if line.marker == "@revoked" and (line.problem or line.blob == blob):
+                return Verdict("revoked", line)
+        plain = [(name, line) for name, line in spoken if not line.marker and not line.problem]
+        for _, line in plain:
+            if line.blob == blob:
+                return Verdict("known", line)
+        other = next((line for name, line in plain if name == names[0]), None)
+        return Verdict("changed", other) if other else Verdict("new")
+
+    def kinds(self, names: Sequence[str]) -> list[str]:
+        """Types of the keys that are known for a host, each once: what its server should be asked for first."""
+        found = (line.kind for line in self._of(names, ""))
+        return list(dict.fromkeys(found))
+
+    def authority(self, names: Sequence[str]) -> Line | None:
+        """The first `@cert-authority` line that speaks of this host."""
+        return next(self._of(names, "@cert-authority"), None)
+
+    def _of(self, names: Sequence[str], marker: str) -> Iterator[Line]:
+        for line in self.lines:
+            if line.marker == marker and not line.problem and any(line.is_for(name) for name in names):
+                yield line
+
+
+def read(paths: Sequence[Path]) -> KnownHosts:
+    """Read the files that exist; a missing one is empty, and one that may not be read is one unreadable line."""
+    return KnownHosts(tuple(line for path in paths for line in _file(path)))
+
+
+def names_of(hostname: str, port: int, alias: str = "") -> list[str]:
+    """A server's names in known_hosts: its HostKeyAlias if it has one, else `host` or `[host]:port` and then `host`."""
+    if alias:
+        return [alias.lower()]
+    plain = hostname.lower()
+    return [plain] if port == 22 else [f"[{plain}]:{port}", plain]
+
+
+def hashed(name: str, salt: bytes) -> str:
+    """Return `name` as `HashKnownHosts yes` stores it; `salt` is 20 random bytes."""
+    digest = hmac.new(salt, name.encode(), hashlib.sha1).digest()
+    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+
+
+def fingerprint(blob: bytes) -> str:
+    """Return the fingerprint as `ssh-keygen -l` prints it: `SHA256:…`."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def _file(path: Path) -> tuple[Line, ...]:
+    try:
+        state = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        return (Line(path, 0, "", "", "", b"", f"it may not be read: {error.strerror}"),)
+    return _parsed(path, state.st_ino, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _parsed(path: Path, _inode: int, _size: int, _changed: int) -> tuple[Line, ...]:
+    """One file, read once for all hosts of a command."""
+    if not path.is_file():  # UserKnownHostsFile /dev/null
+        return ()
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        return (Line(path, 0, "", "", "", b"", f"it may not be read: {error.strerror}"),)
+    numbered = ((number, row.strip()) for number, row in enumerate(text.split("\n"), 1))
+    return tuple(_line(path, number, row) for number, row in numbered if row and not row.startswith("#"))
+
+
+def _line(path: Path, number: int, row: str) -> Line:
+    words = row.split()
+    marker = words.pop(0) if words[0].startswith("@") else ""
+    # Padding: a line that is cut short still says what it is about.
+    names, kind, key = [*words, "", "", ""][:3]
+    blob, problem = _decoded(kind, key)
+    if marker and marker not in MARKERS:
+        problem = f"unknown marker {marker!r}"
+    elif not names:
+        names, problem = "*", "it names no host"
+    elif names.startswith("|1|") and not _is_hash(names):
+        problem = "its hashed name is damaged"
+    return Line(path, number, marker, names, kind, b"" if problem else blob, problem)
+
+
+def _decoded(kind: str, key: str) -> tuple[bytes, str]:
+    """The key's bytes, or why they cannot be read."""
+    if not key:
+        return b"", "it has no key"
+    try:
+        blob = base64.b64decode(key, validate=True)
+        fields = _fields(blob)
+    except (binascii.Error, ValueError, struct.error):
+        return b"", "its key is no base64 or is cut short"
+    if len(fields) < 2 or fields[0] != kind.encode(errors="replace"):
+        return b"", f"its key is not of the type {kind[:40]!r}"
+    return blob, ""
+
+
+def _fields(blob: bytes) -> list[bytes]:
+    """The strings that a public key consists of; raises ValueError or struct.error if it is cut short."""
+    fields, at = [], 0
+    while at < len(blob):
+        (length,) = struct.unpack_from(">I", blob, at)
+        at += 4 + length
+        if at > len(blob):
+            raise ValueError("cut short")
+        fields.append(blob[at - length : at])
+    return fields
+
+
+def _is_hash(names: str) -> bool:
+    parts = names.split("|")
+    try:
+        return len(parts) == 4 and all(base64.b64decode(part, validate=True) for part in parts[2:])
+    except (binascii.Error, ValueError):
+        return False
+
+
+def _hashed_match(names: str, name: str) -> bool:
+    if not _is_hash(names):
+        return True  # nobody can tell whom it speaks of; only an unreadable @revoked line is asked
+    _, _, salt, digest = names.split("|")
+    expected = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
+    return hmac.compare_digest(expected, base64.b64decode(digest))
+
+
+@lru_cache(maxsize=4096)
+def _pattern(pattern: str) -> re.Pattern[str]:
+    """A host pattern: `*` and `?` are wildcards, `[` is not."""
+    return re.compile("".join({"*": ".*", "?": "."}.get(char, re.escape(char)) for char in pattern.lower()), re.DOTALL)
