@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hosts.bench.compare import SMALLEST_DIFFERENCE, Comparison
 from hosts.console.output import Output
-from hosts.tune.fragment import as_yaml
+from hosts.inventory.document import text_of
 from hosts.tune.outcome import Row, Tuned
 from hosts.tune.search import Search
 
@@ -55,7 +55,7 @@ def show_tuned(output: Output, result: Tuned) -> None:
     if result.chosen:
         output.note(f"{result.host}: under the winner NCCL used {', '.join(result.chosen)}")
     if not result.is_current:
-        output.line(f"\n{as_yaml(result.fragment)}")
+        output.line(f"\n{text_of(result.fragment)}")
 
 
 def _cells(row: Row) -> tuple[str, str, str, str]:

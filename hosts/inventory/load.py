@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from hosts.errors import InventoryError
-from hosts.inventory import positions
+from hosts.inventory import document
 from hosts.inventory.model import SECRET_FLAG, Host, Inventory, Mode, Notify, ServerEntry
 
 ENVIRONMENT_VARIABLE = "ROOST_INVENTORY"
@@ -46,13 +46,13 @@ def load_inventory(path: Path) -> Inventory:
             f"The inventory {path} could not be read: {reason}.",
             remedy="Name one with --inventory or ROOST_INVENTORY.",
         ) from error
-    return _Loader(path, *positions.read(text, str(path))).inventory()
+    return _Loader(path, *document.read(text, str(path))).inventory()
 
 
 class _Loader:
     """One file's data with the lines of its keys."""
 
-    def __init__(self, path: Path, data: dict[str, Any], lines: dict[positions.Path, int]) -> None:
+    def __init__(self, path: Path, data: dict[str, Any], lines: dict[document.Path, int]) -> None:
         self._path = path
         self._data = data
         self._lines = lines
@@ -77,7 +77,7 @@ class _Loader:
         return self._build("local", {**own, **self._mapping("local")}, ("local",), own)
 
     def _build(
-        self, name: str, own: dict[str, Any], where: positions.Path, implied: dict[str, Any] | None = None
+        self, name: str, own: dict[str, Any], where: document.Path, implied: dict[str, Any] | None = None
     ) -> Host:
         """Merge the shared settings with a host's own ones and validate; `implied` needs no line in the file."""
         shared = _merge(
@@ -108,14 +108,14 @@ class _Loader:
     def _mapping(self, key: str) -> dict[str, Any]:
         return self._section(self._data.get(key), (key,))
 
-    def _section(self, value: Any, where: positions.Path) -> dict[str, Any]:
+    def _section(self, value: Any, where: document.Path) -> dict[str, Any]:
         if value is None:
             return {}
         if not isinstance(value, dict):
             raise self._wrong(where, f"{where[-1]!r} must be a mapping of keys to values")
         return value
 
-    def _explain(self, error: ValidationError, where: positions.Path) -> InventoryError:
+    def _explain(self, error: ValidationError, where: document.Path) -> InventoryError:
         """The first problem at the place where the person wrote it: the host's own key, or the shared one."""
         problem = error.errors(include_url=False)[0]
         location = tuple(part for part in problem["loc"] if isinstance(part, str | int))
@@ -130,7 +130,7 @@ class _Loader:
             text = _plain(problem["msg"])
         return self._wrong(written, text)
 
-    def _written(self, location: positions.Path, where: positions.Path) -> positions.Path:
+    def _written(self, location: document.Path, where: document.Path) -> document.Path:
         for length in range(len(location), 0, -1):
             part = location[:length]
             for prefix in (where, ("defaults",), ()):
@@ -138,7 +138,7 @@ class _Loader:
                     return (*prefix, *part)
         return where
 
-    def _wrong(self, where: positions.Path, problem: str) -> InventoryError:
+    def _wrong(self, where: document.Path, problem: str) -> InventoryError:
         line = next((self._lines[where[:n]] for n in range(len(where), 0, -1) if where[:n] in self._lines), None)
         place = f"{self._path}" + (f" line {line}" if line else "")
         end = "" if problem.endswith("?") else "."
@@ -154,7 +154,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _keys_at(location: positions.Path) -> list[str]:
+def _keys_at(location: document.Path) -> list[str]:
     """The keys that would have been right where an unknown one was found."""
     models: dict[str, type[BaseModel]] = {"modes": Mode, "servers": ServerEntry, "notify": Notify}
     model = models.get(str(location[0]), Host) if location else Host

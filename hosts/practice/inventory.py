@@ -10,8 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
+from hosts.inventory.document import text_of
 from hosts.practice.paths import PracticePaths
 from hosts.practice.ports import ADDRESS
 from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS, MAX_RUNNING_REQUESTS
@@ -43,7 +42,7 @@ class HostFacts:
 
 def write_inventory(paths: PracticePaths, hosts: list[HostFacts], model: Path) -> Path:
     """Write `.practice/inventory.yaml` for `hosts`, whose servers serve `model`; return its path."""
-    text = yaml.safe_dump(_inventory(paths, hosts, model), sort_keys=False, width=110, allow_unicode=True)
+    text = text_of(_inventory(paths, hosts, model))
     note = (
         "# The practice fleet, written by `inv practice up`. Use it: export ROOST_INVENTORY=.practice/inventory.yaml\n"
     )

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.util import load_yaml_guess_indent
 
+from hosts.inventory.document import writer
 from hosts.inventory.model import FlagValue, Host
 from hosts.inventory.servers import find_mode
 from hosts.tune.grid import Setting
@@ -34,17 +34,11 @@ def fragment(host: Host, mode: str, setting: Setting) -> dict[str, Any]:
     return {"hosts": {host.name: settings}}
 
 
-def as_yaml(document: dict[str, Any]) -> str:
-    """The fragment as text to paste."""
-    stream = io.StringIO()
-    _yaml().dump(document, stream)
-    return stream.getvalue()
-
-
 def apply(path: Path, document: dict[str, Any]) -> None:
     """Merge the fragment into the inventory file, whole and with its mode; comments and order stay."""
     text = path.read_text(encoding="utf-8")
-    yaml = _yaml(*load_yaml_guess_indent(text)[1:])
+    _, sequence, offset = load_yaml_guess_indent(text)
+    yaml = writer(sequence or 4, 2 if offset is None else offset)
     content = yaml.load(text)
     _merge(content, document)
     stream = io.StringIO()
@@ -62,15 +56,6 @@ def _merge(below: CommentedMap, over: dict[str, Any]) -> None:
             _merge(below[name], value)
         else:
             below[name] = value
-
-
-def _yaml(sequence: int | None = None, offset: int | None = None) -> YAML:
-    """Writes lists indented as given, which is as the file has them."""
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 120
-    yaml.indent(mapping=2, sequence=sequence or 4, offset=2 if offset is None else offset)
-    return yaml
 
 
 def _plain(value: str) -> FlagValue:

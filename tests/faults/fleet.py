@@ -20,8 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-
 from hosts.commands import extract as extraction
 from hosts.commands.plan import plan
 from hosts.commands.prepare import prepare
@@ -232,7 +230,7 @@ def _build(fleet: FaultFleet) -> None:
         box.power_on()
         box.serve()
     fleet.laptop.mkdir()
-    fleet.inventory.write_text(yaml.safe_dump(_inventory(fleet, model), allow_unicode=True))
+    fleet.inventory.write_text(json.dumps(_inventory(fleet, model)))
     fleet.trust()
     dataset = fleet.laptop / "dataset"
     with fleet.connected() as connected:

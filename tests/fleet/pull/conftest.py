@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import xxhash
-import yaml
 
 from hosts.commands.pull import Pulled, pull
 from hosts.fleet import Fleet, fleet_of
@@ -120,7 +120,7 @@ def site(private_sshd: SshHost, tmp_path: Path) -> Site:
     _manifest(dataset)
     workdirs = {name: tmp_path / f"host $HOME '{name}'" for name in ("one", "two")}
     inventory = root / "inventory.yaml"
-    inventory.write_text(yaml.safe_dump(_inventory(private_sshd, workdirs)))
+    inventory.write_text(json.dumps(_inventory(private_sshd, workdirs)))
     save(Plan(identity=IDENTITY, dataset=str(dataset), records=20, epoch=1, shares=[]), Kept(root).plan(RUN))
     made = Site(root, inventory, workdirs)
     for name in workdirs:

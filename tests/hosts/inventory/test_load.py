@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hosts.errors import InventoryError, UsageError
+from hosts.inventory.document import text_of
 from hosts.inventory.load import load_inventory
 from hosts.inventory.model import Inventory
 from hosts.inventory.select import select
@@ -164,3 +165,16 @@ def test_a_secret_comes_from_the_environment_or_is_missed_by_name(
     monkeypatch.setenv("HF_TOKEN", "s3cret")
     (spec,) = server_specs(inventory.hosts["a"], "serve")
     assert spec.env["HF_TOKEN"] == "s3cret"
+
+
+def test_an_unquoted_word_or_time_stays_the_text_that_was_written(tmp_path: Path) -> None:
+    env = (
+        load(tmp_path, "hosts: {a: {env: {SWITCH: off, ANSWER: no, LIMIT: '01:30:00', SPAN: 01:30:00}}}").hosts["a"].env
+    )
+    assert env == {"SWITCH": "off", "ANSWER": "no", "LIMIT": "01:30:00", "SPAN": "01:30:00"}
+
+
+@pytest.mark.parametrize("value", ["off", "yes", "~", "1e3", "0x10", "2026-01-31", "- x", "a: b", "", " ", "12:30:00"])
+def test_what_the_laptop_writes_it_reads_as_the_same_text(tmp_path: Path, value: str) -> None:
+    written = text_of({"hosts": {"a": {"env": {"VALUE": value}}}})
+    assert load(tmp_path, written).hosts["a"].env == {"VALUE": value}

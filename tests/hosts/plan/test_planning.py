@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from hosts.commands.plan import plan
 from hosts.errors import HostError, UsageError
@@ -53,7 +52,7 @@ def fleet_of_two(folder: Path, **of_b: Any) -> Any:
     }
     hosts = {name: {"model": str(folder / name)} for name in ("a", "b")}
     hosts["b"] |= of_b
-    (folder / "inventory.yaml").write_text(yaml.safe_dump({"defaults": settings, "hosts": hosts}))
+    (folder / "inventory.yaml").write_text(json.dumps({"defaults": settings, "hosts": hosts}))
     inventory = load_inventory(folder / "inventory.yaml")
     return fleet_of(inventory, select(inventory, None, "all"))
 

@@ -1,15 +1,23 @@
-"""Where in a YAML file each key stands, for messages that name the line."""
+"""The inventory as YAML 1.2: read with the line of every key, for messages that name it, and written in order. Pure.
+
+Reading and writing (`hosts/tune/fragment.py` too) are one library's, so that a value means the same on both ways: YAML
+1.1 takes an unquoted `off` for false and `12:30:00` for a number.
+"""
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from hosts.errors import InventoryError
 
 Path = tuple[str | int, ...]
 MOST_NODES = 200_000
+WIDTH = 120
 
 
 def read(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
@@ -17,29 +25,46 @@ def read(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
 
     Raises InventoryError for broken YAML, a key given twice, or a file that is no mapping.
     """
+    yaml = YAML(typ="safe", pure=True)
+    lines: dict[Path, int] = {}
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text)
         _refuse_growth(root, name)
-        data = yaml.safe_load(text)
+        if root is not None:
+            _collect(root, (), lines, name)
+        data = None if root is None else yaml.constructor.construct_document(root)
     except InventoryError:
         raise
     except (ValueError, RecursionError, TypeError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InventoryError(f"{name}: {reason}.", remedy="Mend the YAML there.") from error
-    except yaml.YAMLError as error:
+    except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "it is not YAML"
         raise InventoryError(f"{name}{where}: {problem}.", remedy="Mend the YAML there.") from error
     if not isinstance(data, dict):
         raise InventoryError(f"{name} holds no mapping.", remedy="Start from the checked-in inventory.yaml.")
-    lines: dict[Path, int] = {}
-    if root is not None:
-        _collect(root, (), lines, name)
     return data, lines
 
 
-def _refuse_growth(root: yaml.Node | None, name: str) -> None:
+def text_of(document: dict[str, Any]) -> str:
+    """`document` as YAML, its keys in the order they have."""
+    stream = io.StringIO()
+    writer().dump(document, stream)
+    return stream.getvalue()
+
+
+def writer(sequence: int = 4, offset: int = 2) -> YAML:
+    """What keeps comments, order and quotes of a file that it loads and dumps again; lists are indented as given."""
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = WIDTH
+    yaml.indent(mapping=2, sequence=sequence, offset=offset)
+    return yaml
+
+
+def _refuse_growth(root: Node | None, name: str) -> None:
     """Refuse aliases that stand for more than could have been written, and those that hold themselves."""
     left, seen = [root], 0
     while left:
@@ -47,15 +72,17 @@ def _refuse_growth(root: yaml.Node | None, name: str) -> None:
         seen += 1
         if seen > MOST_NODES:
             raise InventoryError(f"{name}: its anchors and aliases stand for over {MOST_NODES:,} values.")
-        if isinstance(node, yaml.MappingNode):
+        if isinstance(node, MappingNode):
             left += [part for pair in node.value for part in pair]
-        elif isinstance(node, yaml.SequenceNode):
+        elif isinstance(node, SequenceNode):
             left += node.value
 
 
-def _collect(node: yaml.Node, path: Path, lines: dict[Path, int], name: str) -> None:
-    if isinstance(node, yaml.MappingNode):
+def _collect(node: Node, path: Path, lines: dict[Path, int], name: str) -> None:
+    if isinstance(node, MappingNode):
         for key_node, value_node in node.value:
+            if not isinstance(key_node.value, str):
+                raise InventoryError(f"{name} line {key_node.start_mark.line + 1}: a key must be one word.")
             key = (*path, key_node.value)
             line = key_node.start_mark.line + 1
             if key in lines:
@@ -64,7 +91,7 @@ def _collect(node: yaml.Node, path: Path, lines: dict[Path, int], name: str) -> 
                 )
             lines[key] = line
             _collect(value_node, key, lines, name)
-    elif isinstance(node, yaml.SequenceNode):
+    elif isinstance(node, SequenceNode):
         for number, item in enumerate(node.value):
             lines[(*path, number)] = item.start_mark.line + 1
             _collect(item, (*path, number), lines, name)
