@@ -4,6 +4,8 @@ Run under the engine's Python: `python -m benchmarks.collector [--disk DIR …] 
 Three ways over the same dumps in /dev/shm, interleaved round by round, fsync included in each:
 
 - collector: `remote.extract.store.store`, N threads: header, token ids and every row checked, xxh3-128, copy, fsync
+- without sums: the same with the row sums left out (remote/shared/shard/rowsums.py)
+- before (`--before CHECKOUT`): the `store` of another checkout, in a process that is started there
 - cp: `cp` of the same files by as many processes, then an fsync of each
 - naive: `torch.load` and `torch.save` of the same tensors, one thread, as harvesting scripts do today, then an fsync
 
@@ -20,6 +22,7 @@ import platform
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -35,10 +38,11 @@ from remote.extract.dump import Expected, token_digest
 from remote.extract.store import store
 from remote.shared.messages.extract import Assignment
 from remote.shared.messages.run import RunIdentity
+from remote.shared.shard.layout import Layout
+from remote.shared.shard.rowsums import NAME, RowSums, text
 
 SLOTS, HIDDEN = 4, 7168
 ROWS = {"15 MB": 262, "135 MB": 2353}
-ROUNDS = 3
 IDENTITY = RunIdentity(
     name="benchmark",
     nonce="0" * 16,
@@ -77,6 +81,8 @@ def write_dump(path: Path, index: int, rows: int) -> Expected:
     states = torch.randn((rows, SLOTS, HIDDEN), generator=generator, dtype=torch.bfloat16)
     norms = states.float().norm(dim=2)
     rid = f"roost.bench.{index}.1.{rows}"
+    sums = RowSums(index, IDENTITY.boundaries)
+    sums.add(states.view(torch.uint8).numpy())
     metadata = {
         "rid": rid,
         "index": str(index),
@@ -85,24 +91,14 @@ def write_dump(path: Path, index: int, rows: int) -> Expected:
         "boundaries": json.dumps(IDENTITY.boundaries),
         "final": "pre",
         "finite": "true",
+        NAME: text(sums.totals),
         "sglang": "bench",
         "capture": "bench",
         "mean_norm": json.dumps(norms.mean(dim=0).tolist()),
         "max_norm": json.dumps(norms.amax(dim=0).tolist()),
     }
-    size = states.numel() * 2
-    header = {
-        "__metadata__": metadata,
-        "token_ids": {"dtype": "I64", "shape": [rows], "data_offsets": [0, 8 * rows]},
-        "hidden_states": {
-            "dtype": "BF16",
-            "shape": [rows, SLOTS, HIDDEN],
-            "data_offsets": [8 * rows, 8 * rows + size],
-        },
-    }
-    text = json.dumps(header).encode().ljust(4088)
     with path.open("wb") as out:
-        out.write(len(text).to_bytes(8, "little") + text)
+        out.write(Layout(rows, SLOTS, HIDDEN, "BF16").header(metadata))
         out.write(tokens.astype("<i8").tobytes())
         out.write(states.view(torch.uint8).numpy().data)
     torch.save({"input_ids": torch.from_numpy(tokens).long(), "hidden_states": states}, path.with_suffix(".pt"))
@@ -114,6 +110,59 @@ def collector(case: Case) -> None:
     with ThreadPoolExecutor(case.workers) as pool:
         targets = [case.disk / f"hs_{number}.safetensors" for number in range(len(case.dumps))]
         list(pool.map(store, case.dumps, targets, case.expected))
+
+
+def without_sums(case: Case) -> None:
+    """Ours, but nobody adds the rows up or compares."""
+    add, compare = RowSums.add, RowSums.compare
+    RowSums.add = RowSums.compare = lambda *_: None  # type: ignore[method-assign,assignment]
+    try:
+        collector(case)
+    finally:
+        RowSums.add, RowSums.compare = add, compare  # type: ignore[method-assign]
+
+
+class Before:
+    """The collector of another checkout: a process that stores a case when it is told to, and says how long it took."""
+
+    def __init__(self, checkout: Path) -> None:
+        command = [sys.executable, "-c", ELSEWHERE]
+        self._process = subprocess.Popen(
+            command, cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}
+        )
+
+    def __call__(self, case: Case) -> tuple[float, float]:
+        """Seconds, and CPU seconds."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        pairs = zip(case.dumps, case.expected, strict=True)
+        said = [(str(dump), one.rid, one.index, one.tokens.tolist()) for dump, one in pairs]
+        order = {"disk": str(case.disk), "workers": case.workers, "dumps": said, "identity": IDENTITY.model_dump()}
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.flush()
+        wall, cpu = self._process.stdout.readline().split()
+        return float(wall), float(cpu)
+
+
+ELSEWHERE = """
+import json, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import numpy as np
+from remote.extract.dump import Expected
+from remote.extract.store import store
+from remote.shared.messages.extract import Identity
+for line in sys.stdin:
+    order = json.loads(line)
+    identity = Identity(**order["identity"])
+    expected = [Expected(r, i, np.array(t, np.int32), identity, "bench", "bench") for _, r, i, t in order["dumps"]]
+    dumps = [Path(dump) for dump, *_ in order["dumps"]]
+    targets = [Path(order["disk"]) / f"hs_{number}.safetensors" for number in range(len(dumps))]
+    since, used = time.perf_counter(), time.process_time()
+    with ThreadPoolExecutor(order["workers"]) as pool:
+        list(pool.map(store, dumps, targets, expected))
+    print(time.perf_counter() - since, time.process_time() - used, flush=True)
+"""
 
 
 def copy(case: Case) -> None:
@@ -143,21 +192,30 @@ def sync(path: Path) -> None:
     os.close(descriptor)
 
 
-WAYS: dict[str, Callable[[Case], None]] = {"collector": collector, "cp": copy, "naive": naive}
+WAYS: dict[str, Callable[[Case], tuple[float, float] | None]] = {
+    "collector": collector,
+    "without sums": without_sums,
+    "cp": copy,
+    "naive": naive,
+}
 
 
-def measure(case: Case) -> dict[str, list[float]]:
-    """GB/s of every round, by way; the order turns with the rounds, so that no way always comes first."""
-    found: dict[str, list[float]] = {name: [] for name in WAYS}
+def measure(case: Case, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Of every way, round by round, GB/s and CPU seconds a GB; the order turns, so that no way always comes first.
+
+    `cp` is a program of its own, whose CPU seconds are not counted here.
+    """
+    found: dict[str, dict[str, list[float]]] = {name: {"speed": [], "cpu": []} for name in WAYS}
     names = list(WAYS)
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             shutil.rmtree(case.disk, ignore_errors=True)
             case.disk.mkdir()
             os.sync()
-            start = time.perf_counter()
-            WAYS[name](case)
-            found[name].append(case.size_bytes / (time.perf_counter() - start) / 1e9)
+            start, used = time.perf_counter(), time.process_time()
+            took = WAYS[name](case) or (time.perf_counter() - start, time.process_time() - used)
+            found[name]["speed"].append(case.size_bytes / took[0] / 1e9)
+            found[name]["cpu"].append(took[1] / case.size_bytes * 1e9)
     shutil.rmtree(case.disk, ignore_errors=True)
     return found
 
@@ -176,7 +234,9 @@ def machine() -> dict[str, str]:
     }
 
 
-def measured(disk: Path, workers: int, gigabytes: float) -> Iterator[tuple[str, dict[str, list[float]]]]:
+def measured(
+    disk: Path, workers: int, gigabytes: float, rounds: int
+) -> Iterator[tuple[str, dict[str, dict[str, list[float]]]]]:
     """All ways for records of each size, into a folder of their own on this disk."""
     for label, rows in ROWS.items():
         count = max(1, round(gigabytes * 1e9 / (rows * SLOTS * HIDDEN * 2)))
@@ -184,7 +244,7 @@ def measured(disk: Path, workers: int, gigabytes: float) -> Iterator[tuple[str, 
             dumps = [Path(ram) / f"{number}.safetensors" for number in range(count)]
             expected = [write_dump(dump, number, rows) for number, dump in enumerate(dumps)]
             tensors = [dump.with_suffix(".pt") for dump in dumps]
-            yield label, measure(Case(dumps, tensors, expected, Path(out) / "out", workers))
+            yield label, measure(Case(dumps, tensors, expected, Path(out) / "out", workers), rounds)
 
 
 def file_system(folder: Path) -> str:
@@ -198,20 +258,28 @@ def main() -> None:
     parser.add_argument("--disk", type=Path, nargs="+", default=[Path.cwd()], help="folders on the disks to measure")
     parser.add_argument("--workers", type=int, default=Assignment.model_fields["workers"].default)
     parser.add_argument("--gigabytes", type=float, default=2.0, help="of dumps a size")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS), help="all by default")
+    parser.add_argument("--before", type=Path, help="a checkout of an older version, measured beside this one")
     options = parser.parse_args()
-    results: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for name in WAYS.keys() - set(options.ways):
+        del WAYS[name]
+    if options.before:
+        WAYS["before"] = Before(options.before)
+    results: dict[str, dict[str, dict[str, dict[str, list[float]]]]] = {}
     for disk in options.disk:
         kind = file_system(disk)
         if kind in results:
             kind += f" {len(results) + 1}"
         results[kind] = {}
-        for label, found in measured(disk, options.workers, options.gigabytes):
+        for label, found in measured(disk, options.workers, options.gigabytes, options.rounds):
             results[kind][label] = found
-            for name, speeds in found.items():
-                spread = f"({min(speeds):.2f} to {max(speeds):.2f})"
-                print(f"{kind:>6} {label:>7} {name:<10} {statistics.median(speeds):6.2f} GB/s  {spread}", flush=True)
+            for name, values in found.items():
+                speeds, cpu = values["speed"], statistics.median(values["cpu"])
+                spread = f"({min(speeds):.2f} to {max(speeds):.2f}), {cpu:.2f} CPU s a GB"
+                print(f"{kind:>6} {label:>7} {name:<12} {statistics.median(speeds):6.2f} GB/s  {spread}", flush=True)
     date = datetime.date.today().isoformat()
-    document = {"date": date, "machine": machine(), "workers": options.workers, "gigabytes_per_second": results}
+    document = {"date": date, "machine": machine(), "workers": options.workers, "measured": results}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"collector-{date}.json").write_text(json.dumps(document, indent=1) + "\n")
 

@@ -17,6 +17,7 @@ from remote.shared.messages.dataset import Manifest
 from remote.shared.messages.extract import RunRequest, RunStatus, longest_record
 from remote.shared.messages.plan import Prospect, ProspectRequest
 from remote.shared.messages.run import RunIdentity, new_nonce
+from remote.shared.shard.boundaries import boundaries_of
 from remote.shared.transfer.space import PACKED_SHARE
 
 FASTEST_TOKENS_PER_SECOND = 1e9
@@ -104,11 +105,6 @@ def _identity(run: str, nonce: str, host: Host, prospect: Prospect, manifest: Ma
     model = prospect.model
     if not host.layers:
         raise UsageError(f"{host.name} has no `layers` in the inventory.", remedy="Say which, as in [3, 31, 59].")
-    if host.layers[-1] >= model.blocks:
-        raise UsageError(
-            f"{host.name} is to capture boundary {host.layers[-1]}, and its model has {model.blocks} blocks.",
-            remedy=f"Layers lie between 0 and {model.blocks - 1}; boundary {model.blocks} is always the last slot.",
-        )
     if manifest.vocab_size > model.vocab_size:
         raise UsageError(
             f"The dataset was made for a vocabulary of {manifest.vocab_size}, and the model on {host.name} has "
@@ -122,7 +118,7 @@ def _identity(run: str, nonce: str, host: Host, prospect: Prospect, manifest: Ma
         tokenizer=manifest.tokenizer,
         model=model.digest,
         model_path=model.path,
-        boundaries=(*host.layers, model.blocks),
+        boundaries=boundaries_of(host.layers, model.blocks, whose=f"the model on {host.name}"),
         final=host.final,
         hidden_size=model.hidden_size,
         dtype=_dtype(host, model.dtype),

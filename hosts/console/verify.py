@@ -36,6 +36,8 @@ def verdict(result: VerifyResult) -> str:
     if result.delivered:
         parts.append(f"{result.delivered:,} delivered and freed")
     found = ", ".join(parts) if parts else "all right"
+    if result.without_sums:
+        found += f"; {result.without_sums:,} of an older Roost hold no row sums to compare"
     if result.parity:
         worst = max((error for one in result.parity for error in one.errors), default=0.0)
         found += f"; {len(result.parity)} compared with transformers, at most {worst:.1e} off"

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from hosts.inventory.kept import Kept
 from remote.shared.messages.server import Attach, FinalNorm
+from remote.shared.shard.boundaries import FORM, are_rising
 
 FlagValue = str | int | float | bool | list[str | int | float]
 Format = Literal["speculators", "speculators-v1", "specforge", "model-optimizer"]
@@ -189,8 +190,8 @@ class Host(Section):
     @field_validator("layers")
     @classmethod
     def _rising(cls, value: list[int]) -> list[int]:
-        if any(layer < 0 for layer in value) or sorted(set(value)) != value:
-            raise ValueError("layers are boundaries in rising order, each once")
+        if not are_rising(value):
+            raise ValueError(f"layers are {FORM}")
         return value
 
     @model_validator(mode="after")

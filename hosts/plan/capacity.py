@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from remote.shared.messages.run import ITEM_BYTES, RunIdentity
-
-HEADER_BYTES = 4096
-"""Of a shard before its tensors: capture writes a header area of fixed size (`remote.capture`)."""
-TOKEN_ID_BYTES = 8
+from remote.shared.messages.run import RunIdentity
+from remote.shared.shard.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -18,21 +15,22 @@ class RecordSize:
 
     slots: int
     hidden_size: int
-    item_bytes: int
+    dtype: str
 
     @classmethod
     def of(cls, identity: RunIdentity) -> RecordSize:
         """The size that follows from a run's identity."""
-        return cls(len(identity.boundaries), identity.hidden_size, ITEM_BYTES[identity.dtype])
+        return cls(len(identity.boundaries), identity.hidden_size, identity.dtype)
 
     @property
     def token_bytes(self) -> int:
         """A token's states and its id: 57,352 for four slots of 7,168 in bf16."""
-        return self.slots * self.hidden_size * self.item_bytes + TOKEN_ID_BYTES
+        return self.records_bytes(0, 1)
 
     def records_bytes(self, records: int, tokens: int) -> int:
         """Bytes of `records` shards with `tokens` tokens in all."""
-        return records * HEADER_BYTES + tokens * self.token_bytes
+        together = Layout(tokens, self.slots, self.hidden_size, self.dtype)
+        return together.size + (records - 1) * together.header_bytes
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ def _more_hosts(forecasts: list[Forecast]) -> list[str]:
 def _fewer_slots(forecasts: list[Forecast], size: RecordSize) -> list[str]:
     """Fewer aux layers, if one number of slots would do for every host."""
     for slots in range(size.slots - 1, 1, -1):
-        smaller = RecordSize(slots, size.hidden_size, size.item_bytes)
+        smaller = RecordSize(slots, size.hidden_size, size.dtype)
         if all(smaller.records_bytes(one.share.records, one.share.tokens) <= one.disk_room_bytes for one in forecasts):
             return [f"fewer layers: {slots - 1} and the final state would fit"]
     return []

@@ -31,6 +31,7 @@ from remote.capture.space import Space, Unfinished
 from remote.capture.writers import Writers
 from remote.shared.errors import RecordError
 from remote.shared.shard.layout import Layout
+from remote.shared.shard.names import WHOLE
 from remote.shared.shard.request_id import RequestId
 
 logger = logging.getLogger(__name__)
@@ -65,8 +66,8 @@ class Admission:
         self.space = Space(settings.dump_dir, settings.high_water_bytes, place.writers)
         self.writers = Writers(self.ring, settings.writers)
         self._directory = settings.dump_dir
-        self._suffix = place.suffix
-        self._sender = Sender(self.ring, self.writers)
+        self._place = place
+        self._sender = Sender(self.ring, self.writers, place.local)
         self._records: dict[str, Record] = {}
         self._over: OrderedDict[str, None] = OrderedDict()
         self._busy = False
@@ -167,8 +168,8 @@ class Admission:
         layout = Layout(request.rows, states.shape[1], states.shape[2], dtype)
         if layout.row_bytes > self.ring.slab_bytes:
             raise RecordError(f"A row takes {layout.row_bytes} bytes, and pinned memory holds {self.ring.slab_bytes}.")
-        path = self._directory / f"{request}{self._suffix}.safetensors"
-        record = Record(request, path, layout, self._about, self._ended)
+        path = self._directory / f"{request}{self._place.suffix}{WHOLE}"
+        record = Record(request, path, layout, self._place.local, self._about, self._ended)
         self._records[str(request)] = record
         return record
 

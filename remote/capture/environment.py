@@ -13,6 +13,7 @@ from typing import Literal
 
 from remote.shared.errors import UsageError
 from remote.shared.messages.server import CaptureSpec
+from remote.shared.shard.boundaries import FORM, are_rising
 
 DUMP_DIR = "SGLANG_HS_DUMP_DIR"
 LAYERS = "SGLANG_HS_LAYERS"
@@ -81,8 +82,8 @@ def _layers(text: str) -> tuple[int, ...]:
         layers = tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError as error:
         raise UsageError(f"{LAYERS}={text!r} is not a list of whole numbers such as 3,31,59.") from error
-    if any(layer < 0 for layer in layers) or len(set(layers)) != len(layers):
-        raise UsageError(f"{LAYERS}={text!r} has a negative or repeated boundary.")
+    if not are_rising(layers):
+        raise UsageError(f"{LAYERS}={text!r} are not {FORM}.")
     return layers
 
 

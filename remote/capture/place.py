@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from remote.capture.families import Family
-from remote.shared.errors import UsageError
+from remote.shared.shard.boundaries import boundaries_of
+from remote.shared.shard.names import stage_suffix
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Place:
     @property
     def suffix(self) -> str:
         """Between a dump's request id and its extension."""
-        return "" if self.parts == 1 else f".stage{self.part}of{self.parts}"
+        return stage_suffix(self.part, self.parts)
 
 
 def find_ranks(model: Any) -> Ranks:
@@ -58,13 +59,7 @@ def find_ranks(model: Any) -> Ranks:
 def find_place(layers: Sequence[int], model: Any, family: Family, ranks: Ranks) -> Place:
     """Share the slots among the pipeline's stages. Raises UsageError for a boundary that the model does not have."""
     depth = family.depth(model)
-    for layer in layers:
-        if layer >= depth:
-            raise UsageError(
-                f"Boundary {layer} cannot be an auxiliary layer: the model has {depth} blocks, and boundary {depth}"
-                " is always the last slot."
-            )
-    boundaries = (*layers, depth)
+    boundaries = tuple(boundaries_of(layers, depth))
     stages = [_boundaries_of(stage, boundaries) for stage in _stages(depth, ranks.pp_size)]
     with_slots = [number for number, slots in enumerate(stages) if slots]
     local = stages[ranks.pp_rank]

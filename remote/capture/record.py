@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +23,11 @@ from numpy.typing import NDArray
 
 from remote.shared.errors import RecordError
 from remote.shared.files import ASIDE, FILE_MODE, write_whole
+from remote.shared.shard import rowsums
 from remote.shared.shard.layout import CONVENTION, Layout
+from remote.shared.shard.names import FAILED
 from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.rows import check_norms
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +40,11 @@ class Record:
         request: RequestId,
         path: Path,
         layout: Layout,
+        boundaries: Sequence[int],
         about: dict[str, str],
         on_end: Callable[[Record], None],
     ) -> None:
-        """`path` is the dump's final name, `about` the metadata that is the same for all records.
+        """`path` is the dump's final name, `boundaries` are its slots, `about` the metadata that all records share.
 
         `on_end` is called once, by whichever thread ends the record.
         """
@@ -52,6 +56,7 @@ class Record:
         self.ended = False
         self.admitted = 0
         """Rows [0, admitted) were seen in the forward pass."""
+        self._boundaries = boundaries
         self._about = about
         self._on_end = on_end
         self._lock = threading.Lock()
@@ -61,6 +66,7 @@ class Record:
         self._aside = path.with_name(f"{ASIDE}{os.getpid()}-{path.name}")
         self._tokens: NDArray[np.int64] = np.zeros(request.rows, dtype=np.int64)
         self._norms: NDArray[np.float32] = np.zeros((request.rows, layout.slots), dtype=np.float32)
+        self._sums: NDArray[np.uint64] = np.zeros((request.rows, layout.slots), dtype=np.uint64)
 
     def admit(self, first: int, rows: int) -> None:
         """Take note of rows [first, first + rows); raises RecordError where they do not follow those seen."""
@@ -84,14 +90,25 @@ class Record:
         with self._lock:
             self._outstanding += pieces
 
-    def put(self, first: int, states: memoryview, tokens: NDArray[np.int64], norms: NDArray[np.float32]) -> int:
-        """Write rows from `first` on: raw bytes of `states`, ids [n], norms [n, slots]. Returns the bytes written."""
+    def put(
+        self,
+        first: int,
+        states: memoryview,
+        tokens: NDArray[np.int64],
+        norms: NDArray[np.float32],
+        sums: NDArray[np.uint64],
+    ) -> int:
+        """Write rows from `first` on: raw bytes of `states`, ids [n], norms and salted row sums [n, slots].
+
+        Returns the bytes written.
+        """
         try:
             if self.cause:
                 return 0
             end = first + len(tokens)
             self._tokens[first:end] = tokens
             self._norms[first:end] = norms
+            self._sums[first:end] = sums
             _write_all(self._open(), states, self.layout.row_offset(first))
             return len(states)
         except OSError as error:
@@ -142,7 +159,7 @@ class Record:
 
     def _finish(self) -> None:
         try:
-            self._check_rows()
+            check_norms(self._norms, self._boundaries)
             file = self._open()
             _write_all(file, memoryview(self._tokens.astype("<i8").tobytes()), self.layout.tokens_offset)
             _write_all(file, memoryview(self.layout.header(self._metadata())), 0)
@@ -152,16 +169,6 @@ class Record:
             self.cause = _sentence(error, self.path.parent)
         except (RecordError, ValueError) as error:
             self.cause = str(error)
-
-    def _check_rows(self) -> None:
-        broken = ~np.isfinite(self._norms)
-        if broken.any():
-            row, slot = (int(place[0]) for place in np.nonzero(broken))
-            raise RecordError(f"Row {row} of slot {slot} holds a value that is not finite.")
-        zero = self._norms == 0
-        if zero.any():
-            row, slot = (int(place[0]) for place in np.nonzero(zero))
-            raise RecordError(f"Row {row} of slot {slot} is all zeros.")
 
     def _metadata(self) -> dict[str, str]:
         index = "canary" if self.request.index is None else str(self.request.index)
@@ -175,6 +182,7 @@ class Record:
             "convention": CONVENTION,
             "mean_norm": _numbers(self._norms.mean(axis=0, dtype=np.float64)),
             "max_norm": _numbers(self._norms.max(axis=0)),
+            rowsums.NAME: rowsums.text(self._sums.sum(axis=0, dtype=np.uint64)),
             "finite": "true",
         }
 
@@ -198,7 +206,7 @@ def write_cause(directory: Path, request: RequestId, cause: str) -> None:
     try:
         if directory.is_dir():
             content = json.dumps({"rid": str(request), "cause": cause}).encode()
-            write_whole(directory / f"{request}.error.json", content)
+            write_whole(directory / f"{request}{FAILED}", content)
     except OSError as error:
         logger.warning("Roost's capture could not say so in %s: %s", directory, error.strerror)
 

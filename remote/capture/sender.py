@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -17,6 +18,7 @@ from remote.capture.batch import Segment
 from remote.capture.gather import Gather
 from remote.capture.record import Record
 from remote.capture.ring import Ring
+from remote.capture.rowsums import DeviceSums, salts_of
 from remote.capture.writers import Piece, Writers
 
 AHEAD_BYTES = 32 << 20
@@ -27,7 +29,8 @@ all rows of a forward pass, an answer would wait until they are over (10 ms for 
 class Sender:
     """Copies rows into the ring and hands them to the writers. One thread uses it."""
 
-    def __init__(self, ring: Ring, writers: Writers) -> None:
+    def __init__(self, ring: Ring, writers: Writers, boundaries: Sequence[int]) -> None:
+        """`boundaries` are the slots of the gathered states."""
         self._ring = ring
         self._writers = writers
         self._stream: torch.cuda.Stream | None = None
@@ -35,11 +38,13 @@ class Sender:
         """Copies that the device may not have done yet: the event behind each, and its bytes."""
         self._tokens = torch.empty(0)
         self._norms = torch.empty(0)
+        self._sums = torch.empty(0)
+        self._device_sums = DeviceSums(boundaries)
 
     def begin(self, gather: Gather) -> torch.Tensor:
-        """Start with a closed pass: measure every row's norm, and bring norms and token ids over.
+        """Start with a closed pass: compute every row's norm and salted sum, and bring them and the token ids over.
 
-        A norm is float32 and not finite where a value of its row is not. Returns the states [rows, slots, hidden].
+        A norm is float32, and not finite if a value of its row is not. Returns the states [rows, slots, hidden].
         """
         states, tokens = gather.states, gather.tokens
         assert states is not None
@@ -52,6 +57,9 @@ class Sender:
         with self._on_stream():
             self._norms = _to_host(torch.linalg.vector_norm(states, dim=-1, dtype=torch.float32))
             self._tokens = _to_host(tokens)
+            self._sums = _to_host(
+                self._device_sums.of(states, _to_device(salts_of(gather.segments, len(states)), states))
+            )
         return states
 
     def send(self, states: torch.Tensor, record: Record, segment: Segment) -> None:
@@ -79,7 +87,8 @@ class Sender:
         except RuntimeError:
             self._ring.give(slab)
             raise
-        piece = Piece(record, segment.first + start, slab, size, self._tokens[rows], self._norms[rows], ready)
+        first = segment.first + start
+        piece = Piece(record, first, slab, size, self._tokens[rows], self._norms[rows], self._sums[rows], ready)
         self._writers.put(piece)
 
     def _pace(self, size: int) -> None:
@@ -99,6 +108,11 @@ class Sender:
 
     def _on_stream(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext()
+
+
+def _to_device(tensor: torch.Tensor, beside: torch.Tensor) -> torch.Tensor:
+    """A host's tensor on the device of another, copied in the order of the current stream."""
+    return tensor.pin_memory().to(beside.device, non_blocking=True) if beside.is_cuda else tensor
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:

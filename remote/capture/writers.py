@@ -33,6 +33,8 @@ class Piece:
     """int64 [rows], host memory."""
     norms: torch.Tensor
     """float32 [rows, slots], host memory."""
+    sums: torch.Tensor
+    """Salted row sums, int64 [rows, slots], host memory."""
     ready: torch.cuda.Event | None
     """None where the copy was done at once (CPU)."""
 
@@ -70,6 +72,7 @@ class Writers:
                 piece.record.fail(f"The device failed while the rows were copied: {error}.")
         states = memoryview(piece.slab[: piece.size].numpy())
         tokens: np.ndarray = piece.tokens.numpy()
-        written = piece.record.put(piece.first, states, tokens, piece.norms.numpy())
+        norms, sums = piece.norms.numpy(), piece.sums.numpy().view(np.uint64)
+        written = piece.record.put(piece.first, states, tokens, norms, sums)
         with self._lock:
             self.bytes_written += written

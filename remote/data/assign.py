@@ -18,7 +18,8 @@ from remote.shared.files import make_directory, write_whole, written_aside
 from remote.shared.messages.dataset import AssignRequest, AssignResult, HostShare, Ranges
 from remote.shared.messages.extract import Assignment
 from remote.shared.paths import ASSIGNMENT_FILE, TOKENS_FILE
-from remote.shared.shard.tensorfile import TensorSpec, header
+from remote.shared.shard import header
+from remote.shared.shard.header import TensorSpec
 
 
 def assign(request: AssignRequest, context: Context) -> AssignResult:
@@ -67,7 +68,7 @@ def _write(dataset: DatasetFolder, share: HostShare) -> tuple[Assignment, int]:
 def _write_tokens(out: BinaryIO, dataset: DatasetFolder, ranges: Ranges, lengths: np.ndarray) -> None:
     records, tokens = len(lengths), int(lengths.sum(dtype=np.int64))
     out.write(
-        header(
+        header.write(
             [
                 TensorSpec("index", "I64", (records,)),
                 TensorSpec("offset", "I64", (records + 1,)),

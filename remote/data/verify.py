@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from remote.context import Context
 from remote.data import holdings
 from remote.data.holdings import Holdings
-from remote.data.shardcheck import check_shard
+from remote.data.shardcheck import Checked, check_shard
 from remote.data.workers import cores
 from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.dataset import Ranges
@@ -40,7 +40,8 @@ def verify(request: VerifyRequest, context: Context) -> VerifyResult:
     found: Counter[FaultKind] = Counter()
     again: set[int] = set()
     parity: list[ParityResult] = []
-    for fault in _all_faults(place, request, context, parity):
+    unsummed: list[int] = []
+    for fault in _all_faults(place, request, context, parity, unsummed):
         context.report.item(fault)
         found[fault.kind] += 1
         if fault.index is not None:
@@ -56,6 +57,7 @@ def verify(request: VerifyRequest, context: Context) -> VerifyResult:
         faults=sum(found.values()),
         parity=parity,
         by_kind=dict(found),
+        without_sums=len(unsummed),
         requeue=_ranges(sorted(again)),
         holes=_ranges(place.holes().tolist()),
         complete=not found and len(place.rows) + len(place.delivered) == len(place.expected),
@@ -72,11 +74,12 @@ def _place(request: VerifyRequest, context: Context) -> Holdings:
 
 
 def _all_faults(
-    place: Holdings, request: VerifyRequest, context: Context, parity: list[ParityResult]
+    place: Holdings, request: VerifyRequest, context: Context, parity: list[ParityResult], unsummed: list[int]
 ) -> Iterator[Fault]:
+    """Yield what is wrong; `parity` and `unsummed` (records without row sums) are filled on the way."""
     for path in place.strangers():
         yield Fault(kind="stranger", file=path.name, message="No row of the ledger speaks of it.")
-    yield from _shard_faults(place, request, context)
+    yield from _shard_faults(place, request, context, unsummed)
     if request.model:
         context.report.progress("comparing a sample with transformers")
         yield from _parity_faults(place, request, parity)
@@ -111,15 +114,17 @@ def _relative_errors(reference: Reference, place: Holdings, row: ShardRow) -> li
     return relative_errors(found, wanted) if found.shape == wanted.shape else None
 
 
-def _shard_faults(place: Holdings, request: VerifyRequest, context: Context) -> Iterator[Fault]:
+def _shard_faults(place: Holdings, request: VerifyRequest, context: Context, unsummed: list[int]) -> Iterator[Fault]:
     total, done, said = sum(row.size_bytes for row in place.rows), 0, 0.0
 
-    def check(row: ShardRow) -> list[Fault]:
+    def check(row: ShardRow) -> Checked:
         ids = place.token_ids(row.index)
         return check_shard(place.path(row), row, place.identity, ids, every_byte=request.digests)
 
-    for row, faults in _in_threads(check, place.rows, request.threads or cores()):
-        yield from faults
+    for row, checked in _in_threads(check, place.rows, request.threads or cores()):
+        yield from checked.faults
+        if checked.without_sums:
+            unsummed.append(row.index)
         done += row.size_bytes
         if time.monotonic() - said > _PROGRESS_SECONDS:
             said = time.monotonic()
@@ -127,8 +132,8 @@ def _shard_faults(place: Holdings, request: VerifyRequest, context: Context) -> 
 
 
 def _in_threads(
-    check: Callable[[ShardRow], list[Fault]], rows: list[ShardRow], threads: int
-) -> Iterator[tuple[ShardRow, list[Fault]]]:
+    check: Callable[[ShardRow], Checked], rows: list[ShardRow], threads: int
+) -> Iterator[tuple[ShardRow, Checked]]:
     """Check rows on `threads` threads, in order, a bounded number ahead of the reader."""
     with Pool(threads, "verify") as pool:
         yield from zip(rows, in_order(pool, check, rows, ahead=threads * _AHEAD), strict=True)

@@ -21,7 +21,7 @@ from remote.extract.assignment import Work
 from remote.extract.backlog import Task
 from remote.extract.client import Answer, AttemptError, ServerGoneError
 from remote.extract.commit import Committer
-from remote.extract.dump import Expected, expected_bytes
+from remote.extract.dump import Expected, layout_of
 from remote.extract.endpoint import Endpoint
 from remote.extract.join import join
 from remote.extract.ledger import Row
@@ -65,7 +65,7 @@ class Harvest:
 
     def size_bytes(self, position: int) -> int:
         """What the record takes in the RAM disk, and on the disk."""
-        return expected_bytes(self.work.assignment.identity, len(self.work.tokens(position)))
+        return layout_of(self.work.assignment.identity, len(self.work.tokens(position))).size
 
     async def attempt(self, task: Task, endpoint: Endpoint) -> Row:
         """Run one try to its committed row; gives the try's tokens back to `endpoint` once the prefill is over.
@@ -153,7 +153,7 @@ class Harvest:
                         f"The shard of record {expected.index} could not be written: {error.strerror or error}.",
                         remedy="Mend the disk; then `inv extract` resumes.",
                     ) from error
-            await self._await_room(expected_bytes(expected.identity, len(expected.tokens)))
+            await self._await_room(expected.layout.size)
 
     async def _await_room(self, size: int) -> None:
         while True:

@@ -5,43 +5,23 @@ Runs on the host in the collector's threads. Reads only; what is in the rows the
 
 from __future__ import annotations
 
+import errno
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import orjson
 import xxhash
 from numpy.typing import NDArray
 
 from remote.shared import foreign
 from remote.shared.errors import RecordError
 from remote.shared.messages.run import RunIdentity
-
-_HEADER_LIMIT = 1 << 20
-HEADER_BYTES = 4096
-"""About what a dump's header takes."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """A tensor's place in the file, in bytes from its start."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
-@dataclass(frozen=True)
-class Header:
-    """A safetensors header, with absolute offsets."""
-
-    tensors: dict[str, Span]
-    metadata: dict[str, str]
-    size_bytes: int
-    """Of the header area: where the tensors begin."""
+from remote.shared.shard import header as headers
+from remote.shared.shard import rowsums
+from remote.shared.shard.header import Header, HeaderError, Span
+from remote.shared.shard.layout import STATES, TOKENS, Layout
 
 
 @dataclass(frozen=True)
@@ -56,19 +36,26 @@ class Expected:
     capture: str
 
     @property
-    def size_limit_bytes(self) -> int:
-        """No sound dump of this record is larger."""
-        return 2 * _HEADER_LIMIT + state_bytes(self.identity, len(self.tokens)) + 8 * len(self.tokens)
+    def layout(self) -> Layout:
+        """The bytes of this record's dump and shard."""
+        return layout_of(self.identity, len(self.tokens))
 
 
-def state_bytes(identity: RunIdentity, rows: int) -> int:
-    """Bytes of a record's hidden states."""
-    return rows * identity.row_bytes
+def layout_of(identity: RunIdentity, rows: int) -> Layout:
+    """The bytes of a record with so many rows in a run of this identity."""
+    return Layout(rows, len(identity.boundaries), identity.hidden_size, identity.dtype)
 
 
-def expected_bytes(identity: RunIdentity, rows: int) -> int:
-    """Bytes of a record's dump, and of its shard."""
-    return state_bytes(identity, rows) + 8 * rows + HEADER_BYTES
+def open_dump(path: Path) -> BinaryIO:
+    """Open a dump or a part of one; raises RecordError unless it is a regular file, OSError as `open` does."""
+    try:
+        return headers.open_regular(path, follow_links=False)
+    except HeaderError as error:
+        raise RecordError(f"The dump {path.name} {error}.") from error
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise RecordError(f"The dump {path.name} is a symbolic link.") from error
+        raise
 
 
 def token_digest(tokens: NDArray[Any]) -> str:
@@ -77,30 +64,22 @@ def token_digest(tokens: NDArray[Any]) -> str:
 
 
 def read_header(file: BinaryIO, path: Path) -> Header:
-    """Read the header of an open safetensors file; raises RecordError where it is not one."""
+    """Read the header of an open dump; raises RecordError if it is not a whole safetensors file."""
     try:
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= _HEADER_LIMIT:
-            raise ValueError(f"a header of {length} bytes")
-        entries = orjson.loads(file.read(length))
-        metadata = entries.pop("__metadata__", {})
-        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-            raise TypeError("its metadata are not texts")
-        tensors = {name: _span(entry, 8 + length) for name, entry in entries.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"The dump {path.name} is not a safetensors file: {error}.") from error
-    return Header(tensors, metadata, 8 + length)
+        return headers.read(file)
+    except HeaderError as error:
+        raise RecordError(f"The dump {path.name} {error}.") from error
 
 
-def check(header: Header, size: int, expected: Expected) -> Span:
+def check(header: Header, expected: Expected) -> Span:
     """Compare a dump's own words with what was asked for; returns the place of its hidden states.
 
     Raises RecordError with both values where one differs.
     """
-    identity, rows = expected.identity, len(expected.tokens)
-    states, tokens = header.tensors.get("hidden_states"), header.tensors.get("token_ids")
+    identity, rows, layout = expected.identity, len(expected.tokens), expected.layout
+    states, tokens = header.tensors.get(STATES), header.tensors.get(TOKENS)
     if states is None or tokens is None:
-        raise RecordError(f"The dump holds {sorted(header.tensors)} instead of hidden_states and token_ids.")
+        raise RecordError(f"The dump holds {sorted(header.tensors)} instead of hidden_states and token_ids."[:300])
     said = header.metadata.get
     _same("rid", said("rid"), expected.rid)
     _same("rows", said("rows"), str(rows))
@@ -111,9 +90,9 @@ def check(header: Header, size: int, expected: Expected) -> Span:
     _same("capture version", said("capture"), expected.capture)
     _same("dtype", states.dtype, identity.dtype)
     _same("shape", states.shape, (rows, len(identity.boundaries), identity.hidden_size))
-    _same("size of the states", states.end - states.begin, state_bytes(identity, rows))
-    _same("token_ids", (tokens.dtype, tokens.shape, tokens.end - tokens.begin), ("I64", (rows,), 8 * rows))
-    _same("size of the file", size, max(states.end, tokens.end))
+    _same("token_ids", (tokens.dtype, tokens.shape), ("I64", (rows,)))
+    _same("places", (tokens.begin, states.begin), (layout.tokens_offset, layout.states_offset))
+    _same("size", header.size, layout.size)
     if said("finite") != "true":
         raise RecordError("The capture saw a value that is not finite.")
     return states
@@ -121,7 +100,7 @@ def check(header: Header, size: int, expected: Expected) -> Span:
 
 def check_tokens(file: BinaryIO, header: Header, expected: Expected) -> None:
     """Compare the token ids in the file, one by one, with those sent."""
-    span = header.tensors["token_ids"]
+    span = header.tensors[TOKENS]
     file.seek(span.begin)
     echoed = np.frombuffer(file.read(span.end - span.begin), dtype="<i8")
     if not np.array_equal(echoed, expected.tokens):
@@ -141,11 +120,12 @@ def norms(header: Header, slots: int) -> tuple[list[float], list[float]]:
     return mean, largest
 
 
-def _span(entry: dict[str, Any], base: int) -> Span:
-    begin, end = entry["data_offsets"]
-    if not (isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end):
-        raise ValueError(f"offsets {begin}, {end}")
-    return Span(entry["dtype"], tuple(entry["shape"]), base + begin, base + end)
+def row_sums(header: Header) -> str:
+    """The dump's row sums as capture wrote them; raises RecordError if it has none."""
+    claimed = header.metadata.get(rowsums.NAME)
+    if claimed is None:
+        raise RecordError("The dump has no row sums: its server runs an older Roost's capture; restart it.")
+    return claimed
 
 
 def _json(text: str | None) -> Any:

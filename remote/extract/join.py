@@ -14,20 +14,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remote.extract.dump import Header, Span, read_header
+from remote.extract.dump import open_dump, read_header
 from remote.shared.errors import RecordError
 from remote.shared.files import ASIDE, FILE_MODE
-from remote.shared.shard.layout import Layout
+from remote.shared.shard import rowsums
+from remote.shared.shard.header import Header, Span
+from remote.shared.shard.layout import STATES, TOKENS, Layout
 
 _ALIKE = ("rid", "rows", "token_digest", "dtype", "final", "sglang", "capture", "record_boundaries")
-_BY_SLOT = ("boundaries", "mean_norm", "max_norm")
+_BY_SLOT = ("boundaries", "mean_norm", "max_norm", rowsums.NAME)
 
 
 def join(parts: Sequence[Path], dump: Path) -> None:
     """Write `dump` from its parts in order of stages; raises RecordError where they do not belong together."""
     headers = [_header(part) for part in parts]
     _check_alike(parts, headers)
-    states = [_span(header, part, "hidden_states") for header, part in zip(headers, parts, strict=True)]
+    states = [_span(header, part, STATES) for header, part in zip(headers, parts, strict=True)]
     rows, _, hidden = states[0].shape
     layout = Layout(rows, sum(span.shape[1] for span in states), hidden, states[0].dtype)
     aside = dump.with_name(f"{ASIDE}{os.getpid()}-{dump.name}")
@@ -52,7 +54,7 @@ def _interleave(
     first = 0
     for part, header, span in zip(parts, headers, states, strict=True):
         content = np.memmap(part, np.uint8, "r")
-        tokens = _span(header, part, "token_ids")
+        tokens = _span(header, part, TOKENS)
         found = content[tokens.begin : tokens.end]
         if first == 0:
             ids[:] = found
@@ -90,12 +92,12 @@ def _metadata(headers: list[Header]) -> dict[str, str]:
 
 
 def _header(part: Path) -> Header:
-    with part.open("rb") as file:
+    with open_dump(part) as file:
         return read_header(file, part)
 
 
 def _span(header: Header, part: Path, name: str) -> Span:
     span = header.tensors.get(name)
-    if span is None or span.end > part.stat().st_size:
-        raise RecordError(f"The part {part.name} has no whole {name}.")
+    if span is None:
+        raise RecordError(f"The part {part.name} has no {name}.")
     return span

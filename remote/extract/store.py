@@ -7,30 +7,25 @@ GIL. The chunk stays in the cache between the four.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
-from remote.extract.dump import Expected, Span, check, check_tokens, norms, read_header
+from remote.extract.dump import Expected, check, check_tokens, norms, open_dump, read_header, row_sums
 from remote.shared.errors import RecordError
 from remote.shared.files import written_aside
-from remote.shared.messages.run import RunIdentity
-from remote.shared.shard.layout import with_metadata
+from remote.shared.shard.header import Header, Span
+from remote.shared.shard.rows import RowCheck
 
 CHUNK_BYTES = 2 << 20
 """With 1 MiB eight threads wait for the GIL in turns, with 8 MiB for memory (`benchmarks/collector.py`)."""
 
-_BITS: dict[str, tuple[Any, int, int]] = {
-    # dtype: unsigned type of its size, mask without the sign, smallest masked value that is not finite
-    "BF16": (np.uint16, 0x7FFF, 0x7F80),
-    "F16": (np.uint16, 0x7FFF, 0x7C00),
-    "F32": (np.uint32, 0x7FFFFFFF, 0x7F800000),
-}
+
+_mine = threading.local()
 
 
 @dataclass(frozen=True)
@@ -49,39 +44,34 @@ def store(dump: Path, shard: Path, expected: Expected) -> Stored:
 
     Raises RecordError where the dump is not the record that was asked for, OSError where the disk fails.
     """
-    with dump.open("rb", buffering=0) as source:
-        size = os.fstat(source.fileno()).st_size
-        if size > expected.size_limit_bytes:
-            raise RecordError(f"The dump is {size} bytes long; the record admits {expected.size_limit_bytes}.")
+    with open_dump(dump) as source:
         header = read_header(source, dump)
-        states = check(header, size, expected)
+        states = check(header, expected)
         check_tokens(source, header, expected)
         mean, largest = norms(header, len(expected.identity.boundaries))
-        source.seek(0)
-        head = _head(source, header.size_bytes, expected.identity)
+        claimed, head = row_sums(header), _head(header, expected)
+        source.seek(len(head))
         with written_aside(shard) as aside:
-            digest = _copy(source, aside, head, size, states, expected.identity.boundaries)
-    return Stored(shard, size, digest, mean, largest)
+            digest = _copy(source, aside, head, states, expected, claimed)
+    return Stored(shard, header.size, digest, mean, largest)
 
 
-def _head(source: BinaryIO, size: int, identity: RunIdentity) -> bytes:
-    """The dump's header area as the shard gets it: with the marks of its run, so that a file alone says whose it is."""
-    head = bytearray(size)
-    _fill(source, memoryview(head))
+def _head(header: Header, expected: Expected) -> bytes:
+    """The shard's header area: the dump's metadata, and the marks of its run, so that a file alone says whose it is."""
     try:
-        return with_metadata(bytes(head), identity.marks)
+        return expected.layout.header({**header.metadata, **expected.identity.marks})
     except ValueError as error:
         raise RecordError(f"The dump's header cannot name its run: {error}.") from error
 
 
-def _copy(source: BinaryIO, aside: Path, head: bytes, size: int, states: Span, boundaries: tuple[int, ...]) -> str:
+def _copy(source: BinaryIO, aside: Path, head: bytes, states: Span, expected: Expected, claimed: str) -> str:
     """Write `head`, copy all bytes behind it, and return the xxh3-128 of what was written.
 
-    The rows of the hidden states are looked at on the way.
+    The rows of the hidden states are looked at on the way, and their sums compared with those that capture `claimed`.
     """
-    digest = xxhash.xxh3_128(head)
-    rows = RowCheck(states, boundaries)
-    buffer = memoryview(bytearray(max(CHUNK_BYTES, rows.row_bytes)))
+    digest, size = xxhash.xxh3_128(head), expected.layout.size
+    rows = RowCheck(states, expected.identity.boundaries, expected.index)
+    buffer = _buffer(max(CHUNK_BYTES, rows.row_bytes))
     with aside.open("r+b", buffering=0) as target:
         os.posix_fallocate(target.fileno(), 0, size)
         _write(target, memoryview(head))
@@ -90,9 +80,18 @@ def _copy(source: BinaryIO, aside: Path, head: bytes, size: int, states: Span, b
             _fill(source, piece)
             digest.update(piece)
             if states.begin <= begin < states.end:
-                rows.look(piece)
+                rows.take(piece)
             _write(target, piece)
+    rows.finish(expected.tokens)
+    rows.sums.compare(claimed)
     return digest.hexdigest()
+
+
+def _buffer(size: int) -> memoryview:
+    """At least `size` bytes that this thread uses again for every record: new memory costs a page fault every 4 KiB."""
+    if len(getattr(_mine, "buffer", b"")) < size:
+        _mine.buffer = bytearray(size)
+    return memoryview(_mine.buffer)[:size]
 
 
 def _pieces(first: int, size: int, states: Span, step: int) -> Iterator[tuple[int, int]]:
@@ -115,44 +114,3 @@ def _write(target: BinaryIO, piece: memoryview) -> None:
     done = 0
     while done < len(piece):
         done += target.write(piece[done:])
-
-
-class RowCheck:
-    """Looks at every value of the states, in order of rows: finite, not all zeros, not all alike.
-
-    Capture said so already, on the device; this sees what happened between there and here as well.
-    """
-
-    def __init__(self, states: Span, boundaries: tuple[int, ...]) -> None:
-        self._type, self._mask, self._limit = _BITS[states.dtype]
-        _, self._slots, self._hidden = states.shape
-        self.row_bytes = self._slots * self._hidden * np.dtype(self._type).itemsize
-        self._boundaries = boundaries
-        self._scratch: NDArray[Any] = np.empty(
-            (max(CHUNK_BYTES // self.row_bytes, 1) * self._slots, self._hidden), self._type
-        )
-        self._seen = 0
-
-    def look(self, piece: memoryview) -> None:
-        """Check whole rows; raises RecordError naming the first row and slot that cannot be right."""
-        values = np.frombuffer(piece, self._type).reshape(-1, self._hidden)
-        magnitudes = self._scratch[: len(values)]
-        np.bitwise_and(values, self._type(self._mask), out=magnitudes)
-        largest = magnitudes.max(axis=1)
-        self._refuse(largest >= self._limit, "holds a value that is not finite")
-        zero = largest == 0
-        if zero.any():
-            embedding = np.tile(np.array(self._boundaries) == 0, len(values) // self._slots)
-            self._refuse(zero & ~embedding, "is all zeros")
-        if self._hidden > 1:
-            constant = (magnitudes[:, 0] == largest) & (magnitudes[:, -1] == largest) & ~zero
-            if constant.any():  # hardly ever: the whole row is looked at then alone
-                constant[constant] = magnitudes[constant].min(axis=1) == largest[constant]
-            self._refuse(constant, "has one magnitude throughout")
-        self._seen += len(values) // self._slots
-
-    def _refuse(self, wrong: NDArray[np.bool_], what: str) -> None:
-        if wrong.any():
-            row, slot = divmod(int(np.flatnonzero(wrong)[0]), self._slots)
-            boundary = self._boundaries[slot]
-            raise RecordError(f"Row {self._seen + row} of boundary {boundary} {what}.")

@@ -21,6 +21,7 @@ from remote.servers.probing.model import check_model, depth
 from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.attach import CheckedFlags
 from remote.shared.messages.server import CaptureState, ServerSpec
+from remote.shared.shard.boundaries import boundaries_of
 
 LAUNCH_MODULE = "sglang.launch_server"
 LISTEN = "127.0.0.1"
@@ -94,7 +95,7 @@ def plan_launch(spec: ServerSpec, context: Context, cwd: Path) -> Launch:
         attach=way,
         payload=context.payload.name,
         version=CAPTURE_VERSION,
-        boundaries=_boundaries(spec, config),
+        boundaries=boundaries_of(spec.capture.layers, depth(dict(config))),
         final=spec.capture.final,
         dump_dir=spec.capture.dump_dir,
     )
@@ -166,15 +167,3 @@ def _devices(spec: ServerSpec) -> dict[str, str]:
     if not spec.gpus:
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in spec.gpus)}
-
-
-def _boundaries(spec: ServerSpec, config: Mapping[str, object]) -> list[int]:
-    assert spec.capture is not None
-    blocks = depth(dict(config))
-    outside = [layer for layer in spec.capture.layers if layer >= blocks]
-    if outside:
-        raise UsageError(
-            f"Layer {outside[0]} is not a boundary below the last one: the model has {blocks} blocks.",
-            remedy=f"Choose layers from 0 to {blocks - 1}; boundary {blocks} is always captured.",
-        )
-    return [*spec.capture.layers, blocks]

@@ -13,6 +13,7 @@ from typing import Any
 
 from remote.model_config import find_number
 from remote.shared.errors import HostError
+from remote.shared.shard.header import LONGEST, HeaderError, open_regular, read
 
 _BLOCK = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
@@ -67,24 +68,19 @@ def _check_blocks(folder: Path, config: dict[str, Any]) -> None:
 
 
 def tensor_names(file: Path) -> list[str]:
-    """Names in a safetensors file's header; raises HostError where header and file size do not fit together."""
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise _damaged(file, "it is no safetensors file (a Git LFS pointer, or an error page?)")
-        try:
-            header: dict[str, Any] = json.loads(stream.read(length))
-            end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _damaged(file, "its header cannot be read") from error
-    if 8 + length + end != size:
-        raise _damaged(file, f"it has {size:,} bytes and its header speaks of {8 + length + end:,}")
-    return [name for name in header if name != "__metadata__"]
+    """Names in a safetensors file's header; raises HostError if the file is damaged."""
+    try:
+        with open_regular(file) as stream:
+            return list(read(stream, longest=LONGEST).tensors)
+    except HeaderError as error:
+        raise _damaged(file, f"it {error}") from error
 
 
 def _damaged(file: Path, why: str) -> HostError:
-    return HostError(f"The weight file {file} is damaged: {why}.", remedy="Copy the model to this host again.")
+    return HostError(
+        f"The weight file {file} is damaged: {why}.",
+        remedy="Copy the model to this host again; a Git LFS pointer or an error page may lie there in its place.",
+    )
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import struct
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from remote.shared import foreign
+from remote.shared.shard import header
+from remote.shared.shard.header import HeaderError
 
 PIECE_BYTES = 16 << 20
 """Plain bytes of a piece: 292 rows of four slots of 7,168; the base then costs 0.2%."""
@@ -40,23 +41,22 @@ def layout_of(head: bytes) -> Layout:
     The largest BF16 tensor counts; its rows are all of its dimensions but the first.
     """
     try:
-        (length,) = struct.unpack_from("<Q", head)
-        header = foreign.loads(head[8 : 8 + length])
-        tensors = [entry for name, entry in header.items() if name != "__metadata__" and entry["dtype"] == "BF16"]
-        largest = max(tensors, key=lambda entry: int(entry["data_offsets"][1]) - int(entry["data_offsets"][0]))
-        begin, end = (8 + length + int(offset) for offset in largest["data_offsets"])
-        channels = 1
-        for dimension in largest["shape"][1:]:
-            channels *= int(dimension)
-    except (struct.error, ValueError, LookupError, TypeError, AttributeError):
+        spans = header.parse(head, None, longest=_MOST_HEADER_BYTES).tensors.values()
+    except HeaderError:
         return Layout()
-    return Layout(begin, end, channels) if 0 <= begin < end and 0 < channels <= PIECE_BYTES // 2 else Layout()
+    states = max((span for span in spans if span.dtype == "BF16"), key=lambda span: span.end - span.begin, default=None)
+    if states is None or states.begin == states.end:
+        return Layout()
+    channels = math.prod(states.shape[1:])
+    return Layout(states.begin, states.end, channels) if 0 < channels <= PIECE_BYTES // 2 else Layout()
 
 
 def header_bytes(first: bytes) -> int:
-    """How many bytes of the file `layout_of` needs, from its first 8; 8 where it is no safetensors file."""
-    (length,) = struct.unpack("<Q", first) if len(first) == 8 else (0,)
-    return 8 + length if length <= _MOST_HEADER_BYTES else 8
+    """How many bytes of the file `layout_of` needs, from its first 8; 8 if it is no safetensors file."""
+    try:
+        return 8 + header.length_of(first, _MOST_HEADER_BYTES)
+    except HeaderError:
+        return 8
 
 
 def _up(value: int, step: int) -> int:

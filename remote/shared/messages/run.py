@@ -17,12 +17,10 @@ from pydantic import ConfigDict
 from remote.shared.errors import UsageError
 from remote.shared.messages.envelope import Message
 from remote.shared.messages.server import FinalNorm
+from remote.shared.shard.header import ITEM_BYTES
 
 Dtype = Literal["BF16", "F16", "F32"]
 """Of states, as safetensors names it."""
-
-ITEM_BYTES: dict[Dtype, int] = {"BF16": 2, "F16": 2, "F32": 4}
-"""Bytes of one value, by the dtype's name in safetensors."""
 
 _WORDS = {
     "dataset": "dataset",

@@ -11,11 +11,23 @@ from remote.shared.messages.envelope import Message
 from remote.shared.messages.run import RunIdentity
 
 FaultKind = Literal[
-    "missing", "run", "digest", "size", "shape", "dtype", "tokens", "values", "unreadable", "stranger", "parity"
+    "missing",
+    "run",
+    "digest",
+    "size",
+    "shape",
+    "dtype",
+    "tokens",
+    "values",
+    "sums",
+    "unreadable",
+    "stranger",
+    "parity",
 ]
 """`missing`: in the ledger, not on disk. `run`: the file's own metadata names another run.
 `stranger`: a file that no row of the ledger speaks of.
-`values`: not finite, a row of zeros, or the same in every row."""
+`values`: not finite, a row of zeros, or the same in every row.
+`sums`: other rows than capture summed up."""
 
 
 class VerifyRequest(Message):
@@ -67,6 +79,8 @@ class VerifyResult(Message):
     """Of a run: records that were pulled and freed here."""
     faults: int
     by_kind: dict[FaultKind, int] = Field(default_factory=dict)
+    without_sums: int = 0
+    """Shards without row sums, made by an older Roost: exchanged rows would go unseen in them."""
     requeue: Ranges = Field(default_factory=list)
     """Records whose shard is wrong or gone: to be done again."""
     holes: Ranges = Field(default_factory=list)

@@ -103,7 +103,7 @@ def test_a_plan_that_does_not_fit_is_not_written(dataset: Path, tmp_path: Path) 
     ("of_b", "words"),
     [
         ({"layers": [1, 2, 3]}, "a and b differ in boundaries"),
-        ({"layers": [1, 2, 6]}, "its model has 6 blocks"),
+        ({"layers": [1, 2, 6]}, "the model on b has 6 blocks"),
         ({"final": "post"}, "a and b differ in final"),
         ({"context_length": 120}, "longer than the 113 tokens that the servers admit"),
     ],

@@ -127,9 +127,9 @@ def test_rows_that_do_not_make_the_record_fail_it(harness: Harness, passes: list
 @pytest.mark.parametrize(
     ("value", "cause"),
     [
-        (float("nan"), "Row 3 of slot 1 holds a value that is not finite."),
-        (float("inf"), "Row 3 of slot 1 holds a value that is not finite."),
-        (0.0, "Row 3 of slot 1 is all zeros."),
+        (float("nan"), "Row 3 of boundary 2 holds a value that is not finite."),
+        (float("inf"), "Row 3 of boundary 2 holds a value that is not finite."),
+        (0.0, "Row 3 of boundary 2 is all zeros."),
     ],
 )
 def test_values_that_no_state_has_fail_the_record(harness: Harness, value: float, cause: str) -> None:
@@ -165,7 +165,7 @@ def test_at_the_high_water_mark_rows_wait_for_the_collector(tmp_path: Path) -> N
     requests = [record(index, 5) for index in range(6)]
     for request in requests[:3]:
         harness.send([(request, 0, 5)])
-    await_true(lambda: len(list(tmp_path.glob("roost.*"))) == 2)
+    await_true(lambda: len(list(tmp_path.glob("roost.*"))) == 2 and harness.admission.in_flight == 1)
     for number, request in enumerate(requests):
         harness.assert_whole(request)
         held = sum(path.stat().st_size for path in tmp_path.iterdir())

@@ -8,10 +8,10 @@ from remote.shared.messages.server import CaptureSpec
 
 
 def test_a_spec_arrives_as_it_was_ordered() -> None:
-    spec = CaptureSpec(layers=[59, 3, 31], final="post", dump_dir="/dev/shm/x y", high_water_bytes=9, pinned_bytes=8)
+    spec = CaptureSpec(layers=[3, 31, 59], final="post", dump_dir="/dev/shm/x y", high_water_bytes=9, pinned_bytes=8)
     read = settings(environment(spec))
     assert read is not None
-    assert (str(read.dump_dir), read.layers, read.final) == ("/dev/shm/x y", (59, 3, 31), "post")
+    assert (str(read.dump_dir), read.layers, read.final) == ("/dev/shm/x y", (3, 31, 59), "post")
     assert (read.high_water_bytes, read.pinned_bytes) == (9, 8)
     assert set(environment(spec)) <= set(VARIABLES)
 
@@ -34,6 +34,7 @@ def test_no_layers_means_the_final_slot_alone() -> None:
         ("SGLANG_HS_LAYERS", "3,x"),
         ("SGLANG_HS_LAYERS", "3,3"),
         ("SGLANG_HS_LAYERS", "-1"),
+        ("SGLANG_HS_LAYERS", "31,3"),
         ("SGLANG_HS_FINAL", "both"),
         ("SGLANG_HS_HIGH_WATER", "0"),
         ("SGLANG_HS_PINNED", "4G"),

@@ -19,7 +19,7 @@ from remote.shared.shard.request_id import RequestId
 
 pytestmark = pytest.mark.engine
 
-LAYERS = (0, 5, 2, 3)
+LAYERS = (0, 2, 3, 5)
 CHUNK = 64
 CONTEXT = 1024
 

@@ -6,11 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from remote.capture.stages import Part, join
+from hosts.practice.engine.families import HIDDEN
+from remote.capture import VERSION
+from remote.extract.dump import Expected
+from remote.extract.join import join
+from remote.extract.store import store
 from remote.parity.canary import check_canary
+from remote.shared.shard.names import WHOLE, stage_suffix
 from remote.shared.shard.request_id import RequestId
+from tests.identities import run_identity
 
 pytestmark = pytest.mark.engine
 
@@ -49,27 +56,35 @@ def test_each_request_is_written_once_by_the_ranks_that_hold_it(
         assert all(status.failed == 0 for status in statuses)
 
 
-def test_pipeline_stages_write_their_own_slots_and_the_parts_join(
+def test_pipeline_stages_write_their_own_slots_and_the_collector_joins_the_parts(
     capturing: Any, prompts_of: Callable[..., Any], assert_right: Callable[..., float], tmp_path: Path
 ) -> None:
     prompts = prompts_of(33, *LENGTHS)
     with capturing(flags=("--pp-size", "2", *CHUNKED), layers=LAYERS, env=ENV) as server:
-        first = RequestId("pp", 0, 0, LENGTHS[0])
+
+        def joined(rid: RequestId) -> Path:
+            parts = [server.await_one([server.dumps / f"{rid}{stage_suffix(k, 2)}{WHOLE}"]) for k in (0, 1)]
+            assert not (server.dumps / f"{rid}{WHOLE}").exists()
+            join(parts, tmp_path / f"{rid}{WHOLE}")
+            return tmp_path / f"{rid}{WHOLE}"
+
         rids = [RequestId("pp", index, 0, length) for index, length in enumerate(LENGTHS)]
         server.send(prompts, rids)
         for rid, prompt in zip(rids, prompts, strict=True):
-            parts = [server.await_one([path]) for path in Part(str(rid), 0, 2).siblings(server.dumps)]
-            whole = tmp_path / f"{rid}.safetensors"
-            join(parts, whole)
-            assert_right(whole, prompt, LAYERS)
+            shard = tmp_path / f"hs_{rid.index}{WHOLE}"
+            store(joined(rid), shard, expected(rid, prompt, server.statuses()[0].sglang))
+            assert_right(shard, prompt, LAYERS)
         canary = RequestId("canary", None, 0, 40)
         server.generate(prompts_of(34, 40)[0], str(canary))
         listened = [
             server.await_one([server.dumps / f"{canary}.canary.stage{stage}of2.safetensors"]) for stage in (0, 1)
         ]
-        parts = [server.await_one([path]) for path in Part(str(canary), 0, 2).siblings(server.dumps)]
-        whole = tmp_path / f"{canary}.safetensors"
-        join(parts, whole)
-        assert check_canary(whole, listened).passed
+        assert check_canary(joined(canary), listened).passed
         assert {status.stages for status in server.statuses()} == {2}
-        assert not (server.dumps / f"{first}.safetensors").exists()
+
+
+def expected(rid: RequestId, prompt: list[int], sglang: str) -> Expected:
+    """What the collector wants to hear from the dump of a record of the practice model, which has 6 blocks."""
+    identity = run_identity(boundaries=(*LAYERS, 6), hidden_size=HIDDEN, dtype="F32")
+    assert rid.index is not None
+    return Expected(str(rid), rid.index, np.array(prompt, np.int32), identity, sglang, VERSION)

@@ -16,6 +16,8 @@ from remote.shared.codec.container import SUFFIX, pack_file
 from remote.shared.messages.dataset import PrepareRequest
 from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.transfer import DeliveredRow, DestinationManifest
+from remote.shared.shard.rowsums import NAME, RowSums, text
+from remote.shared.shard.tensorfile import read_metadata
 from remote.shared.transfer.ledger import DestinationLedger
 from tests.identities import run_identity
 from tests.remote.data.samples import chat, write_jsonl
@@ -36,9 +38,19 @@ class Destination:
     def token_ids(self, index: int) -> torch.Tensor:
         return load_file(self.shard(index))["token_ids"]
 
-    def rewrite(self, index: int, tensors: dict[str, torch.Tensor]) -> None:
-        """Replace a shard and put its new digest into the ledger: wrong content that digests cannot see."""
-        save_file(tensors, self.shard(index), metadata=self.identity.marks)
+    def rewrite(self, index: int, tensors: dict[str, torch.Tensor], *, summed: bool = False) -> None:
+        """Replace a shard and put its new digest into the ledger: wrong content that digests cannot see.
+
+        `summed`: with the row sums of these very rows; else with those that the shard has, if it has any.
+        """
+        metadata = self.identity.marks
+        if summed:
+            sums = RowSums(index, BOUNDARIES)
+            sums.add(tensors["hidden_states"].view(torch.uint8).numpy())
+            metadata = {**metadata, NAME: text(sums.totals)}
+        elif self.shard(index).exists():
+            metadata = read_metadata(self.shard(index))
+        save_file(tensors, self.shard(index), metadata)
         enter(self.folder, index, self.shard(index), len(tensors["token_ids"]))
 
 
@@ -70,7 +82,7 @@ def make_destination(
         generator = torch.Generator().manual_seed(record.index)
         states = torch.randn(len(record.input_ids), len(BOUNDARIES), HIDDEN, generator=generator).to(DTYPES[dtype])
         ids = torch.from_numpy(record.input_ids.astype("int64"))
-        made.rewrite(record.index, {"token_ids": ids, "hidden_states": states})
+        made.rewrite(record.index, {"token_ids": ids, "hidden_states": states}, summed=True)
     return made
 
 

@@ -17,7 +17,9 @@ from remote.data.shardcheck import check_shard
 from remote.data.sources import parse_line
 from remote.shared.errors import RecordError
 from remote.shared.messages.extract import ShardRow
-from remote.shared.shard.tensorfile import TensorFile, TensorSpec, header
+from remote.shared.shard import header
+from remote.shared.shard.header import TensorSpec
+from remote.shared.shard.tensorfile import TensorFile
 from tests.hostile import Maker, examples, json_values, seeds
 from tests.identities import run_identity
 
@@ -99,18 +101,18 @@ def test_a_shard_of_any_content_is_a_fault_and_no_crash(
     path = tmp_path_factory.mktemp("shards") / "hs_0.safetensors"
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
     row = ShardRow(index=0, rows=3, size_bytes=path.stat().st_size, xxh3="0" * 32, epoch=1)
-    assert check_shard(path, row, IDENTITY, np.arange(3), every_byte=True)
+    assert check_shard(path, row, IDENTITY, np.arange(3), every_byte=True).faults
 
 
 @examples(100)
 @given(st.integers(0, 400), st.integers(0, 255))
 def test_a_changed_byte_in_a_header_never_reaches_outside_the_file(place: int, value: int) -> None:
     specs = [TensorSpec("token_ids", "I64", (3,)), TensorSpec("hidden_states", "BF16", (3, 2, 4))]
-    content = bytearray(header(specs) + bytes(sum(spec.size_bytes for spec in specs)))
+    content = bytearray(header.write(specs) + bytes(sum(spec.size_bytes for spec in specs)))
     content[place % len(content)] = value
     try:
         file = TensorFile.parse(content)
-        for name in file.tensors:
+        for name in file.header.tensors:
             assert file.array(name).nbytes <= len(content)
     except RecordError:
         return
@@ -120,4 +122,4 @@ def test_an_empty_shard_is_a_fault(tmp_path: Path) -> None:
     path = tmp_path / "hs_0.safetensors"
     path.write_bytes(b"")
     row = ShardRow(index=0, rows=3, size_bytes=0, xxh3="0" * 32, epoch=1)
-    assert check_shard(path, row, IDENTITY, np.arange(3), every_byte=True)
+    assert check_shard(path, row, IDENTITY, np.arange(3), every_byte=True).faults

@@ -98,9 +98,9 @@ def other_dtype(tensors: dict[str, torch.Tensor]) -> None:
         (flip_a_byte, "digest", "the ledger says"),
         (cut_short, "size", "the ledger says"),
         (lambda place: place.shard(2).unlink(), "missing", "not on disk"),
-        (rewritten(zero_middle_row), "values", "Row 5 of slot 1 is all zeros"),
-        (rewritten(nan_in_one_row), "values", "Row 7 of slot 3 is not finite"),
-        (rewritten(same_rows), "values", "All rows of slot 0"),
+        (rewritten(zero_middle_row), "values", "Row 5 of boundary 2 is all zeros"),
+        (rewritten(nan_in_one_row), "values", "Row 7 of boundary 4 holds a value that is not finite"),
+        (rewritten(same_rows), "values", "All rows of boundary 1"),
         (rewritten(other_token), "tokens", "Token 4 is"),
         (rewritten(one_row_less), "shape", "was wanted"),
         (rewritten(one_slot_less), "shape", "was wanted"),
@@ -116,6 +116,24 @@ def test_each_planted_fault_is_found_in_its_record(
     assert any(fault.kind == kind and words in fault.message for fault in faults)
     assert result.requeue == [(2, 3)]
     assert not result.complete
+
+
+def test_rows_that_are_not_those_of_the_forward_pass_are_found_without_the_model(place: Destination) -> None:
+    tensors = load_file(place.shard(2))
+    tensors["hidden_states"][[3, 5], 1] = tensors["hidden_states"][[5, 3], 1]
+    place.rewrite(2, tensors)
+    result, faults = verified(place)
+    assert [(fault.index, fault.kind) for fault in faults] == [(2, "sums")]
+    assert "The rows of boundary 2 are not those that the forward pass left" in faults[0].message
+    assert (result.requeue, result.without_sums) == ([(2, 3)], 0)
+
+
+def test_shards_of_an_older_roost_without_row_sums_are_counted(place: Destination) -> None:
+    tensors = load_file(place.shard(2))
+    place.shard(2).unlink()
+    place.rewrite(2, tensors)
+    result, faults = verified(place)
+    assert (faults, result.without_sums, result.complete) == ([], 1, True)
 
 
 def test_strangers_and_holes_are_told_apart_from_faulty_shards(place: Destination) -> None:

@@ -28,6 +28,8 @@ from remote.shared.messages.server import CaptureSpec, CaptureState, ServerSpec,
 from remote.shared.paths import Workdir
 from remote.shared.processes import MARK, reference
 from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.rowsums import CANARY_INDEX, NAME, RowSums
+from remote.shared.shard.rowsums import text as sums_text
 
 HEADER_BYTES = 4096
 SGLANG = "0.0.standin"
@@ -67,34 +69,95 @@ def states_of(tokens: list[int], config: Config) -> np.ndarray:
     return values if config.dtype == "F32" else (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
+def _nan(states: np.ndarray, tokens: list[int], config: Config) -> None:
+    states[len(tokens) // 2, 1, 5] = np.nan if config.dtype == "F32" else 0x7FC0
+
+
+def _zero_embedding(states: np.ndarray, tokens: list[int], config: Config) -> None:
+    states[0, 0] = 0
+
+
+def _zeros(states: np.ndarray, tokens: list[int], config: Config) -> None:
+    states[len(tokens) // 2, 1] = 0
+
+
+def _shift(states: np.ndarray, tokens: list[int], config: Config) -> None:
+    states[:, -1] = np.roll(states[:, -1], 1, axis=0)
+
+
+def _foreign(states: np.ndarray, tokens: list[int], config: Config) -> None:
+    states[:, -1] = states_of([token ^ 1 for token in tokens], config)[:, -1]
+
+
+def _second_norm(states: np.ndarray, tokens: list[int], config: Config) -> None:
+    states[:, -1] = _normed(states[:, -1], config)
+
+
+def _foreign_aux(states: np.ndarray, tokens: list[int], config: Config) -> None:
+    states[:, 0] = states_of([token ^ 1 for token in tokens], config)[:, 0]
+
+
+def _slots(states: np.ndarray, tokens: list[int], config: Config) -> None:
+    states[:, [0, 1]] = states[:, [1, 0]]
+
+
+def _repeated(states: np.ndarray, tokens: list[int], config: Config) -> None:
+    states[len(tokens) // 2, 1] = states[len(tokens) // 2 - 1, 1]
+
+
+def _stale(states: np.ndarray, tokens: list[int], config: Config) -> None:
+    half = len(tokens) // 2
+    states[half:, 1] = states_of([token ^ 1 for token in tokens], config)[half:, 1]
+
+
+def _bit(states: np.ndarray, tokens: list[int], config: Config) -> None:
+    states.view(np.uint8)[len(tokens) // 2, 1, 9] ^= 4
+
+
+IN_THE_FORWARD_PASS = {
+    "zero embedding": _zero_embedding,
+    "shift": _shift,
+    "foreign": _foreign,
+    "normed": _second_norm,
+}
+"""Faults that capture sums up as it sees them."""
+ON_THE_WAY = {
+    "nan": _nan,
+    "zeros": _zeros,
+    "foreign slot": _foreign_aux,
+    "slots exchanged": _slots,
+    "row repeated": _repeated,
+    "stale rows": _stale,
+    "bit": _bit,
+}
+"""Faults that come after the sums."""
+
+
 def dump_content(rid: str, tokens: list[int], config: Config, fault: str, slots: slice | None = None) -> bytes:
     """A dump as capture writes it, or a wrong one; with `slots`, the part of a pipeline stage that has these."""
     if fault == "rows":
         tokens = tokens[:-1]
     if fault == "tokens":
         tokens = [*tokens[:-1], tokens[-1] ^ 1]
-    states = states_of(tokens, config)
-    floats = states.astype(np.float32) if config.dtype == "F32" else (states.astype(np.uint32) << 16).view(np.float32)
-    norms = np.linalg.norm(floats, axis=2)
-    if fault == "nan":
-        states[len(tokens) // 2, 1, 5] = np.nan if config.dtype == "F32" else 0x7FC0
-    if fault == "shift":
-        states[:, -1] = np.roll(states[:, -1], 1, axis=0)
-    if fault == "foreign":
-        states[:, -1] = states_of([token ^ 1 for token in tokens], config)[:, -1]
-    if fault == "normed":
-        states[:, -1] = _normed(states[:, -1], config)
-    if fault == "loud":
-        norms = norms * 100
-    if fault == "zeros":
-        states[len(tokens) // 2, 1] = 0
-    boundaries = config.boundaries if fault != "boundaries" else [0, *config.boundaries[1:]]
-    about = {} if slots is None else {"record_boundaries": json.dumps(boundaries)}
-    if slots is not None:
-        states, norms, boundaries = states[:, slots], norms[:, slots], boundaries[slots]
-    ids = np.array(tokens, "<i8")
     request = RequestId.parse(rid)
     assert request is not None
+    boundaries = config.boundaries if fault != "boundaries" else [0, *config.boundaries[1:]]
+    states = states_of(tokens, config)
+    if fault in IN_THE_FORWARD_PASS:
+        IN_THE_FORWARD_PASS[fault](states, tokens, config)
+    sums = RowSums(CANARY_INDEX if request.index is None else request.index, boundaries)
+    sums.add(states)
+    digests = json.loads(sums_text(sums.totals))
+    floats = states.astype(np.float32) if config.dtype == "F32" else (states.astype(np.uint32) << 16).view(np.float32)
+    norms = np.linalg.norm(floats, axis=2)
+    if fault == "loud":
+        norms = norms * 100
+    if fault in ON_THE_WAY:
+        ON_THE_WAY[fault](states, tokens, config)
+    about = {} if slots is None else {"record_boundaries": json.dumps(boundaries)}
+    if slots is not None:
+        states, norms, boundaries, digests = states[:, slots], norms[:, slots], boundaries[slots], digests[slots]
+    ids = np.array(tokens, "<i8")
     metadata = {
         "rid": rid,
         "index": "canary" if request.index is None else str(request.index),
@@ -109,6 +172,7 @@ def dump_content(rid: str, tokens: list[int], config: Config, fault: str, slots:
         "finite": "false" if fault == "nonfinite" else "true",
         "sglang": config.sglang,
         "capture": config.capture,
+        NAME: json.dumps(digests),
         **about,
     }
     header = {

@@ -40,7 +40,9 @@ def test_every_record_becomes_a_shard_with_a_row_and_leaves_no_dump(host: Host) 
             np.testing.assert_array_equal(opened.get_tensor("hidden_states"), states_of(tokens.tolist(), server.config))
 
 
-@pytest.mark.parametrize("fault", ["500", "503", "garbage", "abort", "wrong", "error", "full", "rows", "nan", "zeros"])
+@pytest.mark.parametrize(
+    "fault", ["500", "503", "garbage", "abort", "wrong", "error", "full", "rows", "nan", "zeros", "bit"]
+)
 def test_a_fault_that_passes_costs_a_retry(host: Host, fault: str) -> None:
     server = host.serve(faults={"3": [fault, ""]})
     host.assign(LENGTHS)
@@ -59,10 +61,14 @@ def test_a_fault_that_passes_costs_a_retry(host: Host, fault: str) -> None:
         ("tokens", "The dump's token ids' digest", 3),
         ("boundaries", "The dump's boundaries is [0, 3, 6], and [1, 3, 6] was asked for", 3),
         ("nonfinite", "The capture saw a value that is not finite", 3),
-        ("nan", "Row 64 of boundary 3 holds a value that is not finite", 3),
+        ("nan", "The rows of boundary 3 are not those that the forward pass left", 3),
         ("zeros", "Row 64 of boundary 3 is all zeros", 3),
-        ("short", "The dump's size of the file", 3),
+        ("short", "and its header speaks of", 3),
         ("error", "A row never came", 3),
+        ("foreign slot", "The rows of boundary 1 are not those that the forward pass left", 3),
+        ("slots exchanged", "The rows of boundary 1 are not those that the forward pass left", 3),
+        ("row repeated", "The rows of boundary 3 are not those that the forward pass left", 3),
+        ("stale rows", "The rows of boundary 3 are not those that the forward pass left", 3),
     ],
 )
 def test_a_poison_record_is_quarantined_with_its_cause_and_the_others_go_on(

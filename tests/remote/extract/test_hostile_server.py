@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import math
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote.extract.client import Answer, AttemptError, Client, RefusedError, ServerGoneError, _understand, most_bytes
-from remote.extract.dump import Expected, check, check_tokens, norms, read_header, token_digest
+from remote.extract.dump import Expected, check, check_tokens, norms, open_dump, read_header, token_digest
 from remote.parity.logprobs import ServerLogprobs, deviations
 from remote.shared.errors import RecordError
 from tests.hostile import Maker, examples, json_values, seeds
@@ -100,7 +100,9 @@ def test_an_answer_of_any_content_is_taken_or_that_try_s_error(status: int, body
 
 @examples(150)
 @given(seeds)
-def test_a_dump_s_header_of_any_content_is_right_or_a_record_s_error(seed: int) -> None:
+def test_a_dump_s_header_of_any_content_is_right_or_a_record_s_error(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
     maker = Maker(seed)
     entries: dict[str, Any] = {
         "__metadata__": dict(METADATA),
@@ -113,20 +115,34 @@ def test_a_dump_s_header_of_any_content_is_right_or_a_record_s_error(seed: int) 
     if maker.random.random() < 0.2:
         entries[maker.random.choice([*entries, "more"])] = maker.anything()
     text = json.dumps(entries).encode()
-    file = io.BytesIO(struct.pack("<Q", len(text)) + text + TOKENS.astype("<i8").tobytes() + bytes(48))
+    text = text.ljust(EXPECTED.layout.header_bytes - 8)
+    dump = tmp_path_factory.mktemp("dumps") / "dump"
+    dump.write_bytes(struct.pack("<Q", len(text)) + text + TOKENS.astype("<i8").tobytes() + bytes(48))
     try:
-        found = read_header(file, Path("dump"))
-        check(found, len(file.getvalue()), EXPECTED)
-        check_tokens(file, found, EXPECTED)
+        with open_dump(dump) as file:
+            found = read_header(file, dump)
+            check(found, EXPECTED)
+            check_tokens(file, found, EXPECTED)
         assert all(norm > 0 and math.isfinite(norm) for slots in norms(found, 2) for norm in slots)
     except RecordError:
         return
 
 
 @pytest.mark.parametrize("text", [b"[" * 10_000, b'{"__metadata__": {"mean_norm": "' + b"[" * 10_000 + b'"}}'])
-def test_a_deeply_nested_header_is_a_record_s_error(text: bytes) -> None:
-    with pytest.raises(RecordError):
-        norms(read_header(io.BytesIO(struct.pack("<Q", len(text)) + text), Path("dump")), 2)
+def test_a_deeply_nested_header_is_a_record_s_error(tmp_path: Path, text: bytes) -> None:
+    dump = tmp_path / "dump"
+    dump.write_bytes(struct.pack("<Q", len(text)) + text)
+    with open_dump(dump) as file, pytest.raises(RecordError):
+        norms(read_header(file, dump), 2)
+
+
+def test_a_pipe_or_a_link_in_place_of_a_dump_is_a_record_s_error_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    with pytest.raises(RecordError, match="is not a regular file"):
+        open_dump(tmp_path / "pipe")
+    with pytest.raises(RecordError, match="is a symbolic link"):
+        open_dump(tmp_path / "link")
 
 
 @pytest.mark.parametrize("status", [200, 500])

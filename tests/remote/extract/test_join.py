@@ -61,10 +61,24 @@ def test_parts_of_different_records_or_servers_are_refused(part: MakePart, tmp_p
     assert list(tmp_path.glob(".aside*")) == []
 
 
+def test_rows_that_change_in_a_part_or_while_parts_are_joined_are_seen(part: MakePart, tmp_path: Path) -> None:
+    first, second = part(0), part(1)
+    content = bytearray(second.read_bytes())
+    content[-5] ^= 1
+    second.write_bytes(content)
+    join([first, second], tmp_path / f"{RID}.safetensors")
+    with pytest.raises(RecordError, match="The rows of boundary 6 are not those that the forward pass left"):
+        store(
+            tmp_path / f"{RID}.safetensors",
+            tmp_path / "hs_7.safetensors",
+            Expected(RID, 7, TOKENS, identity(), SGLANG, CAPTURE),
+        )
+
+
 def test_a_part_that_is_cut_short_is_refused(part: MakePart, tmp_path: Path) -> None:
     short = part(1)
     short.write_bytes(short.read_bytes()[:-10])
-    with pytest.raises(RecordError, match="has no whole hidden_states"):
+    with pytest.raises(RecordError, match="and its header speaks of"):
         join([part(0), short], tmp_path / "whole.safetensors")
 
 

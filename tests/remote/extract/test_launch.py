@@ -10,7 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from remote.context import Context
 from remote.extract.launch import extract
@@ -22,7 +24,9 @@ from remote.servers.lifecycle import records
 from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.extract import ControlRequest, ExtractRequest, RunRequest, RunStatus
 from remote.shared.processes import members
-from tests.remote.extract.conftest import RUN, Host, identity, write_assignment
+from remote.shared.shard.layout import Layout
+from tests.remote.extract.conftest import RUN, Host, identity, tokens_of, write_assignment
+from tests.remote.extract.standin import states_of
 from tests.remote.extract.standin_process import until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -120,6 +124,28 @@ def test_pause_resume_and_stop_let_what_is_in_flight_finish(host: Host) -> None:
     assert told.state.counts.done == len(server.seen()) < 200
     with pytest.raises(UsageError, match="No extractor of the run 'trial' is at work"):
         control(ControlRequest(run=RUN, action="pause"), quiet(host))
+
+
+def test_dumps_whose_rows_are_exchanged_while_it_is_frozen_are_made_again(host: Host) -> None:
+    server = host.serve(delay=1.0)
+    host.assign([48, 48], in_flight_tokens=96)
+    state = extract(ExtractRequest(run=RUN), quiet(host))
+    assert state.process is not None
+    until(lambda: server.seen() == {"0": 1, "1": 1}, "both requests")
+    os.kill(state.process.pid, signal.SIGSTOP)
+    until(lambda: len(host.dumps()) == 2, "both dumps")
+    first, second = (host.dump_dir / name for name in host.dumps())
+    contents = first.read_bytes(), second.read_bytes()
+    rows = Layout(48, 3, 64, "F32").states_offset
+    first.write_bytes(contents[0][:rows] + contents[1][rows:])
+    second.write_bytes(contents[1][:rows] + contents[0][rows:])
+    os.kill(state.process.pid, signal.SIGCONT)
+    told = ended(host).state
+    assert (told.status, told.counts.done, told.retries) == ("complete", 2, 2)
+    assert server.seen() == {"0": 2, "1": 2}
+    for index in (0, 1):
+        wanted = states_of(tokens_of(index, 48).tolist(), server.config)
+        np.testing.assert_array_equal(load_file(host.paths.shard(index))["hidden_states"], wanted)
 
 
 def test_sigterm_ends_it_like_a_stop(host: Host) -> None:

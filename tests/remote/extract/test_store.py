@@ -18,6 +18,8 @@ from remote.extract import store as storing
 from remote.extract.dump import Expected
 from remote.extract.store import store
 from remote.shared.errors import RecordError
+from remote.shared.shard.rowsums import RowSums
+from remote.shared.shard.rowsums import text as sums_text
 from remote.shared.shard.tensorfile import read_metadata
 from tests.remote.extract.conftest import identity, tokens_of
 from tests.remote.extract.standin import CAPTURE, HEADER_BYTES, SGLANG, Config, dump_content
@@ -79,16 +81,21 @@ def test_a_dump_whose_header_has_no_room_for_the_run_is_refused(trial: Callable[
 @pytest.mark.parametrize("row", [0, 17, ROWS - 1])
 @pytest.mark.parametrize("slot", [0, 2])
 @pytest.mark.parametrize(
-    ("value", "says"), [(0x7F80, "not finite"), (0xFF80, "not finite"), (0x7FC1, "not finite"), (0x3F80, "magnitude")]
+    ("value", "count", "says"),
+    [
+        (0x7FC1, 1, "The rows of boundary {} are not those that the forward pass left"),
+        (0x0001, 1, "The rows of boundary {} are not those that the forward pass left"),
+        (0x3F80, 64, "Row {row} of boundary {} has one magnitude throughout"),
+        (0x8000, 64, "Row {row} of boundary {} is all zeros"),
+    ],
 )
-def test_a_wrong_row_is_named_wherever_it_is(
-    trial: Callable[..., Path], tmp_path: Path, row: int, slot: int, value: int, says: str
+def test_a_value_that_changed_on_the_way_is_seen_wherever_it_is(
+    trial: Callable[..., Path], tmp_path: Path, row: int, slot: int, value: int, count: int, says: str
 ) -> None:
     data = content()
     start = HEADER_BYTES + 8 * ROWS + 2 * 64 * (3 * row + slot)
-    count = 64 if says == "magnitude" else 1
     data[start : start + 2 * count] = struct.pack("<H", value) * count
-    with pytest.raises(RecordError, match=f"Row {row} of boundary {[1, 3, 6][slot]} .*{says}"):
+    with pytest.raises(RecordError, match=says.format([1, 3, 6][slot], row=row)):
         trial(data, expected())
     assert list(tmp_path.glob("*hs_*")) == []
 
@@ -96,10 +103,11 @@ def test_a_wrong_row_is_named_wherever_it_is(
 def test_an_embedding_of_zeros_is_right_at_boundary_0_and_there_alone(trial: Callable[..., Path]) -> None:
     wanted = expected()
     wanted = replace(wanted, identity=identity(dtype="BF16", boundaries=[0, 3, 6]))
-    data = bytearray(dump_content(RID, wanted.tokens.tolist(), replace(config("BF16"), boundaries=[0, 3, 6]), ""))
-    start = HEADER_BYTES + 8 * ROWS
-    data[start : start + 128] = bytes(128)
+    about = replace(config("BF16"), boundaries=[0, 3, 6])
+    data = bytearray(dump_content(RID, wanted.tokens.tolist(), about, "zero embedding"))
     assert trial(data, wanted).exists()
+    start = HEADER_BYTES + 8 * ROWS
+    assert data[start : start + 128] == bytes(128)
     data[start + 128 : start + 256] = bytes(128)
     with pytest.raises(RecordError, match="Row 0 of boundary 3 is all zeros"):
         trial(data, wanted)
@@ -121,6 +129,23 @@ def test_an_embedding_of_zeros_is_right_at_boundary_0_and_there_alone(trial: Cal
 def test_another_record_s_dump_is_refused(trial: Callable[..., Path], change: dict[str, object], says: str) -> None:
     with pytest.raises(RecordError, match=says):
         trial(content(), replace(expected(), **change))  # type: ignore[arg-type]
+
+
+def without(metadata: str) -> bytearray:
+    """A dump whose header lacks a key."""
+    return bytearray(bytes(content()).replace(b'"%s"' % metadata.encode(), b'"%s"' % metadata.upper().encode()))
+
+
+def test_a_dump_without_row_sums_or_with_other_ones_is_refused(trial: Callable[..., Path]) -> None:
+    with pytest.raises(RecordError, match="has no row sums: its server runs an older Roost's capture; restart it"):
+        trial(without("row_sums"), expected())
+    sums = RowSums(7, [1, 3, 6])
+    sums.add(np.frombuffer(content()[HEADER_BYTES + 8 * ROWS :], np.uint16).reshape(ROWS, 3, 64))
+    (first, *_) = json.loads(sums_text(sums.totals))
+    with pytest.raises(RecordError, match="instead of 3 digests"):
+        trial(content().replace(first.encode(), b'\\"' * 8), expected())
+    with pytest.raises(RecordError, match="The rows of boundary 1 are not"):
+        trial(content().replace(first.encode(), b"0" * 16), expected())
 
 
 def test_token_ids_are_compared_themselves_and_not_only_by_the_digest_that_the_dump_claims(
