@@ -28,7 +28,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -44,13 +43,27 @@ from hosts.inventory.model import Host
 from hosts.practice.ports import ADDRESS
 from hosts.practice.sshd import PrivateSshd
 from hosts.transport.openssh import ssh_command
-from remote.shared.messages.extract import ShardRow
-from remote.shared.transfer.delivery import Delivery
+from remote.shared.messages.extract import Delivered, IndicesResult, ShardRow
+from remote.shared.messages.run import RunIdentity
+from remote.shared.messages.transfer import Source, Wish
+from remote.shared.shard.layout import Layout
+from remote.shared.transfer.bounds import Bounds
 from remote.shared.transfer.destination import Destination
-from remote.shared.transfer.hostpull import HostPull, Limits, Source
-from remote.shared.transfer.rate import RateLimit
+from remote.shared.transfer.engine import Engine, Offer
 from remote.shared.transfer.stream import SOURCE
 
+IDENTITY = RunIdentity(
+    name="run",
+    nonce="0" * 16,
+    dataset="d",
+    tokenizer="t",
+    model="m",
+    model_path="/m",
+    boundaries=(2, 18, 33, 36),
+    final="pre",
+    hidden_size=4096,
+    dtype="BF16",
+)
 MB = 1_000_000
 ROUND_TRIP_SECONDS = 0.060
 LOOPBACK = {"1 x 1 GiB": (1, 1 << 30), "8 x 135 MB": (8, 135 * MB), "2,000 x 512 KiB": (2000, 512 << 10)}
@@ -83,15 +96,30 @@ class Measured:
     note: str = ""
 
 
+@dataclass
+class Ledgered:
+    """The host, whose ledger was read already."""
+
+    source: Source
+    rows: list[ShardRow]
+
+    def offers(self, after: int) -> Offer:
+        return Offer(self.rows, len(self.rows), "complete")
+
+    def free(self, records: list[Delivered]) -> IndicesResult:
+        raise NotImplementedError
+
+
 def ours(lane: Lane) -> str:
-    """As `hosts.pull.pull` runs one host; finds its number of streams itself."""
+    """The engine with one host; it finds its number of streams itself."""
     sender = [sys.executable, "-I", "-S", "-c", SOURCE]
-    source = Source("host", [*lane.ssh, shlex.join(sender)], str(lane.source))
-    with Destination(lane.target) as destination, Delivery(destination) as delivery:
-        pull = HostPull("host", destination, delivery, Limits(), RateLimit(None), threading.Event())
-        report = pull.run(source, lane.rows, lambda rows: None)
-    assert report.delivered == len(lane.rows), report
-    return f"{report.streams} streams"
+    command = [*lane.ssh, shlex.join(sender)]
+    source = Source(name="host", sender=command, codec_sender=command, root=str(lane.source))
+    bounds = Bounds(IDENTITY, len(lane.rows), [row.rows for row in lane.rows])
+    with Destination(lane.target) as destination, Engine(destination, Wish(run="run"), bounds) as engine:
+        tally = engine.bring(Ledgered(source, lane.rows))
+    assert tally.delivered == len(lane.rows), tally
+    return f"{tally.streams} streams"
 
 
 def rsync(lane: Lane) -> str:
@@ -165,14 +193,17 @@ def measure(contend: Callable[[Lane], str], lane: Lane, sshd: int) -> Measured:
 
 
 def rows_of(folder: Path, count: int, size: int) -> list[ShardRow]:
-    """Files of random bytes, as a host's ledger would list them."""
+    """Shards of about `size` random bytes, as a host's ledger would list them."""
     folder.mkdir()
+    layout = Layout(0, len(IDENTITY.boundaries), IDENTITY.hidden_size, IDENTITY.dtype)
+    layout = replace(layout, rows=(size - layout.header_bytes) // (8 + layout.row_bytes))
+    size = layout.size
     rows = []
     for index in range(count):
-        content = os.urandom(size)
+        content = layout.header(IDENTITY.marks) + os.urandom(size - layout.header_bytes)
         (folder / f"hs_{index}.safetensors").write_bytes(content)
         digest = xxhash.xxh3_128_hexdigest(content)
-        rows.append(ShardRow(index=index, rows=1, size_bytes=size, xxh3=digest, epoch=1))
+        rows.append(ShardRow(index=index, rows=layout.rows, size_bytes=size, xxh3=digest, epoch=1))
     return rows
 
 

@@ -18,7 +18,7 @@ from remote.shared.messages.extract import RunRequest, RunStatus, longest_record
 from remote.shared.messages.plan import Prospect, ProspectRequest
 from remote.shared.messages.run import RunIdentity, new_nonce
 from remote.shared.shard.boundaries import boundaries_of
-from remote.shared.transfer.space import PACKED_SHARE
+from remote.shared.transfer.destination import PACKED_SHARE
 
 FASTEST_TOKENS_PER_SECOND = 1e9
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "half": "F16", "float32": "F32", "float": "F32"}

@@ -1,18 +1,39 @@
-"""`inv pull`: verified shards come back into a folder that a trainer loads as it is. Runs on the laptop."""
+"""`inv pull`: verified shards come back into a folder that a trainer loads as it is. Runs on the laptop.
+
+The engine runs here for a folder or a bucket, and under the verb `fetch` for a folder on a host: the bytes then never
+pass through here.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from hosts.errors import UsageError
+from hosts.errors import HostError, ProtocolError, RoostError, UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
+from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, dataset_of, load
 from hosts.pull.bucket import destination_of, is_bucket
-from hosts.pull.direct import DirectPull, Place, place_of
-from hosts.pull.pull import HostTally, Pull, Tallies, Wish, missing_of
-from remote.shared.messages.transfer import DestinationManifest, Store
+from hosts.pull.places import Place, place_of
+from hosts.pull.push import push
+from hosts.pull.sources import LaptopOrigin, source_for_host, source_for_laptop
+from hosts.transport.backend import Backend
+from remote.shared.messages.hello import HelloRequest, HelloResult
+from remote.shared.messages.transfer import (
+    DestinationManifest,
+    FetchNews,
+    FetchRequest,
+    FetchResult,
+    HostTally,
+    Store,
+    Wish,
+)
+from remote.shared.transfer.bounds import Bounds
 from remote.shared.transfer.dataset import gaps, place_dataset
+from remote.shared.transfer.destination import Destination
+from remote.shared.transfer.engine import Engine, Tallies, look
 from remote.shared.transfer.manifest import opened_for, refuse_other, write_manifest
 
 Watch = Callable[[Tallies], Callable[[], None]]
@@ -37,7 +58,34 @@ class Pulled:
     @property
     def failed_records(self) -> int:
         """Records that were offered and could not be brought here right."""
-        return sum(len(o.value.report.failed) for o in self.outcomes if o.value and o.value.report)
+        return sum(len(outcome.value.failed) for outcome in self.outcomes if outcome.value)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What every kind of destination is given."""
+
+    fleet: Fleet
+    wish: Wish
+    plan: Plan
+    dataset: Path | None
+    """The dataset's folder, if it is on this laptop."""
+    bounds: Bounds
+
+    def origin(self, backend: Backend, folder: Path) -> LaptopOrigin:
+        source = source_for_laptop(backend.host, self.plan, self.bounds, folder)
+        return LaptopOrigin(backend, self.plan.run, source, self.bounds)
+
+    def judged(self, outcomes: list[Outcome[HostTally]]) -> list[Outcome[HostTally]]:
+        """A host that does not know the run, and that the plan gave no share, has nothing to bring: no failure."""
+        return [
+            Outcome(outcome.host, HostTally(has_share=False))
+            if outcome.error is not None
+            and outcome.error.kind == UsageError.kind
+            and not self.plan.share(outcome.host.name)
+            else outcome
+            for outcome in outcomes
+        ]
 
 
 def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain") -> Pulled:
@@ -45,66 +93,109 @@ def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain"
 
     What goes wrong on one host is its outcome.
     """
-    plan = _plan(fleet, wish)
+    job = _job(fleet, wish)
     place = place_of(fleet, to)
     if place is not None:
-        return _pull_to_host(fleet, place, wish, plan, watch, store)
-    records, dataset = plan.records, dataset_of(plan)
-    with opened_for(
-        destination_of(to, store, fleet.inventory.kept.spools, plan.identity), plan.identity, records
-    ) as destination:
+        return _fetch(job, place, watch, store, dry=False)
+    identity, records = job.plan.identity, job.plan.records
+    with opened_for(destination_of(to, store, fleet.inventory.kept.spools, identity), identity, records) as destination:
         if wish.free:
             destination.refuse_freeing()
-        if dataset is not None:
-            place_dataset(dataset, destination)
-        job = Pull(fleet, destination, wish, records)
-        end = watch(job.tallies)
-        try:
-            outcomes = job.run()
-        finally:
-            end()
-        manifest = write_manifest(destination, plan.identity, records)
-        return Pulled(wish.run, to, _judged(outcomes, plan), manifest, gaps(destination.ledger.indices(), records))
-
-
-def _pull_to_host(fleet: Fleet, place: Place, wish: Wish, plan: Plan, watch: Watch, store: Store) -> Pulled:
-    with fleet_of(fleet.inventory, [place.host]) as one:
-        job = DirectPull(fleet, one.backend(place.host), place.folder, wish, plan, store)
-        end = watch(job.tallies)
-        try:
-            outcomes, result = job.run()
-        finally:
-            end()
-    return Pulled(wish.run, str(place), _judged(outcomes, plan), result.manifest, result.missing)
+        if job.dataset is not None:
+            place_dataset(job.dataset, destination)
+        outcomes = _bring(job, destination, watch)
+        manifest = write_manifest(destination, identity, records)
+        return Pulled(wish.run, to, job.judged(outcomes), manifest, gaps(destination.ledger.indices(), records))
 
 
 def dry_run(fleet: Fleet, wish: Wish, to: str) -> Pulled:
     """What a pull would bring; writes nothing on the hosts (but the payload, where it is missing)."""
-    plan = _plan(fleet, wish)
+    job = _job(fleet, wish)
     place = place_of(fleet, to)
     if place is not None:
-        with fleet_of(fleet.inventory, [place.host]) as one:
-            outcomes, result = DirectPull(fleet, one.backend(place.host), place.folder, wish, plan).look()
-        return Pulled(wish.run, to, _judged(outcomes, plan), None, result.missing)
-    records = plan.records
-    destination = destination_of(to, "plain", fleet.inventory.kept.spools, plan.identity)
-    if not refuse_other(destination, plan.identity) and not is_bucket(to):
-        outcomes = missing_of(fleet, None, wish.run, records)
-        return Pulled(wish.run, to, _judged(outcomes, plan), None, [(0, records)])
+        return _fetch(job, place, lambda tallies: lambda: None, "plain", dry=True)
+    destination = destination_of(to, "plain", fleet.inventory.kept.spools, job.plan.identity)
+    if not refuse_other(destination, job.plan.identity) and not is_bucket(to):
+        return Pulled(wish.run, to, _look(job, None), None, [(0, job.plan.records)])
     with destination:
-        outcomes = missing_of(fleet, destination, wish.run, records)
-        return Pulled(wish.run, to, _judged(outcomes, plan), None, gaps(destination.ledger.indices(), records))
+        missing = gaps(destination.ledger.indices(), job.plan.records)
+        return Pulled(wish.run, to, _look(job, destination), None, missing)
 
 
-def _judged(outcomes: list[Outcome[HostTally]], plan: Plan) -> list[Outcome[HostTally]]:
-    """A host that does not know the run, and that the plan gave no share, has nothing to bring: no failure."""
-    return [
-        Outcome(outcome.host, HostTally(has_share=False))
-        if outcome.error is not None and outcome.error.kind == UsageError.kind and not plan.share(outcome.host.name)
-        else outcome
-        for outcome in outcomes
+def _bring(job: _Job, destination: Destination, watch: Watch) -> list[Outcome[HostTally]]:
+    """The engine in this process, with a thread a host."""
+    with (
+        tempfile.TemporaryDirectory(prefix="roost-ssh-") as folder,
+        Engine(destination, job.wish, job.bounds) as engine,
+    ):
+        engine.enlist([host.name for host in job.fleet.hosts])
+        end = watch(engine.tallies)
+        try:
+            return job.fleet.each(lambda backend: engine.bring(job.origin(backend, Path(folder))))
+        finally:
+            end()
+
+
+def _look(job: _Job, destination: Destination | None) -> list[Outcome[HostTally]]:
+    with tempfile.TemporaryDirectory(prefix="roost-ssh-") as folder:
+        return job.judged(job.fleet.each(lambda backend: look(job.origin(backend, Path(folder)), destination)))
+
+
+def _fetch(job: _Job, place: Place, watch: Watch, store: Store, *, dry: bool) -> Pulled:
+    """The engine on the destination host. The laptop places the payload and the dataset, and tells what it hears."""
+    reached = job.fleet.each(lambda backend: backend.call("hello", HelloRequest(), HelloResult))
+    pushed = f"{place.folder.rstrip('/')}/roost/dataset-{job.plan.identity.dataset[:16]}"
+    hosts = [outcome.host for outcome in reached if outcome.ok or job.wish.follow]
+    request = FetchRequest(
+        to=place.folder,
+        dataset=pushed if job.dataset is not None else "",
+        identity=job.plan.identity,
+        records=job.plan.records,
+        lengths=list(job.bounds.lengths),
+        store=store,
+        wish=job.wish,
+        dry_run=dry,
+        sources=[source_for_host(host, job.plan, job.bounds, place.host) for host in hosts],
+    )
+    tallies: Tallies = {host.name: HostTally() for host in hosts}
+    errors: dict[str, RoostError] = {}
+
+    def hear(value: dict[str, object]) -> None:
+        news = FetchNews.model_validate(value)
+        if news.name not in tallies:
+            raise ProtocolError(f"The host tells of {news.name!r}, which it was not asked to pull from."[:500])
+        tallies[news.name] = news.tally
+        if news.kind:
+            errors[news.name] = _error(news)
+
+    end = watch(tallies)
+    try:
+        with fleet_of(job.fleet.inventory, [place.host]) as one:
+            backend = one.backend(place.host)
+            if job.dataset is not None and not dry:
+                push(backend, job.dataset, pushed, shared=True)
+            result = backend.call("fetch", request, FetchResult, deadline=None, on_item=hear)
+    finally:
+        end()
+    outcomes = [
+        Outcome(outcome.host, None, outcome.error)
+        if outcome.host not in hosts
+        else Outcome(outcome.host, None, errors[outcome.host.name])
+        if outcome.host.name in errors
+        else Outcome(outcome.host, tallies[outcome.host.name])
+        for outcome in reached
     ]
+    return Pulled(job.wish.run, str(place), job.judged(outcomes), result.manifest, result.missing)
 
 
-def _plan(fleet: Fleet, wish: Wish) -> Plan:
-    return load(fleet.inventory.kept.plan(wish.run))
+def _error(news: FetchNews) -> RoostError:
+    error = HostError(news.error, remedy=news.remedy)
+    error.kind = news.kind
+    return error
+
+
+def _job(fleet: Fleet, wish: Wish) -> _Job:
+    plan = load(fleet.inventory.kept.plan(wish.run))
+    dataset = dataset_of(plan)
+    lengths = read_lengths(dataset, read_manifest(dataset)) if dataset is not None else ()
+    return _Job(fleet, wish, plan, dataset, Bounds(plan.identity, plan.records, lengths))

@@ -20,31 +20,56 @@ from rich.progress import (
 from hosts.commands.pull import Pulled
 from hosts.console.output import Output, error_document
 from hosts.fleet import Outcome
-from hosts.pull.pull import HostTally, Tallies
 from hosts.units import size
+from remote.shared.messages.transfer import HostTally
+from remote.shared.supervised.threads import Thread
+from remote.shared.transfer.engine import Tallies
 
 REDRAW_SECONDS = 0.5
 _SHOWN_FAILURES = 5
 
 
 def watching(output: Output) -> Callable[[Tallies], Callable[[], None]]:
-    """Bars on a terminal; nothing when piped or with `--json`."""
+    """Bars on a terminal; when piped, a line for each host that is waited for; nothing with `--json`."""
 
     def watch(tallies: Tallies) -> Callable[[], None]:
-        if output.as_json or not output.err.is_terminal:
+        if output.as_json:
             return lambda: None
-        bars = _Bars(output, tallies)
-        bars.start()
-        return bars.end
+        shown = _Bars(output, tallies) if output.err.is_terminal else _Waits(output, tallies)
+        over = threading.Event()
+        thread = Thread(lambda: shown.run(over), "progress")
+
+        def end() -> None:
+            over.set()
+            thread.join()
+
+        return end
 
     return watch
 
 
-class _Bars(threading.Thread):
+class _Waits:
+    """Says once why a host brings nothing now."""
+
     def __init__(self, output: Output, tallies: Tallies) -> None:
-        super().__init__(name="bars", daemon=True)
+        self._output = output
         self._tallies = tallies
-        self._over = threading.Event()
+        self._said: set[tuple[str, str]] = set()
+
+    def run(self, over: threading.Event) -> None:
+        while not over.wait(REDRAW_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        for name, tally in list(self._tallies.items()):
+            if tally.waiting and (name, tally.waiting) not in self._said:
+                self._said.add((name, tally.waiting))
+                self._output.note(f"{name}: waiting {tally.waiting}")
+
+
+class _Bars:
+    def __init__(self, output: Output, tallies: Tallies) -> None:
+        self._tallies = tallies
         self._display = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),
@@ -57,19 +82,15 @@ class _Bars(threading.Thread):
         )
         self._tasks: dict[str, TaskID] = {}
 
-    def run(self) -> None:
+    def run(self, over: threading.Event) -> None:
         with self._display:
-            while not self._over.wait(REDRAW_SECONDS):
-                for name, tally in self._tallies.items():
-                    self._draw(name, tally.arrived_bytes, tally.wanted_bytes, _records(tally))
-                if len(self._tallies) > 1:
-                    every = self._tallies.values()
-                    arrived = sum(tally.arrived_bytes for tally in every)
-                    self._draw("all hosts", arrived, sum(tally.wanted_bytes for tally in every), "")
-
-    def end(self) -> None:
-        self._over.set()
-        self.join()
+            while not over.wait(REDRAW_SECONDS):
+                every = list(self._tallies.items())
+                for name, tally in every:
+                    self._draw(name, tally.done_bytes, tally.total_bytes, _records(tally))
+                if len(every) > 1:
+                    done = sum(tally.done_bytes for _, tally in every)
+                    self._draw("all hosts", done, sum(tally.total_bytes for _, tally in every), "")
 
     def _draw(self, name: str, done: int, total: int, records: str) -> None:
         if name not in self._tasks:
@@ -78,16 +99,16 @@ class _Bars(threading.Thread):
 
 
 def _records(tally: HostTally) -> str:
-    delivered = tally.report.delivered if tally.report else 0
-    return f"{tally.present + delivered:,} of {tally.offered:,} records"
+    if tally.waiting:
+        return f"waiting {escape(tally.waiting)}"
+    return f"{tally.present + tally.delivered:,} of {max(tally.share_records, tally.offered):,} records"
 
 
 def show_pulled(output: Output, pulled: Pulled) -> int:
     """A line a host, then what is where and what is missing; returns the exit code."""
     for outcome in pulled.outcomes:
-        if outcome.value is not None and outcome.value.report is not None:
-            for index, reason in list(outcome.value.report.failed.items())[:_SHOWN_FAILURES]:
-                output.note(f"{outcome.host.name}: record {index} was not delivered: {reason}.")
+        if outcome.value is not None:
+            _note_records(output, outcome.host.name, outcome.value)
     output.document(pulled_document(pulled))
     code = 0
     for outcome in pulled.outcomes:
@@ -100,24 +121,33 @@ def show_pulled(output: Output, pulled: Pulled) -> int:
     return 1 if code or pulled.failed_records else 0
 
 
+def _note_records(output: Output, host: str, tally: HostTally) -> None:
+    for index in tally.damaged[:_SHOWN_FAILURES]:
+        again = "; it is not replaced" if index in tally.failed else " and was pulled again"
+        output.note(f"{host}: record {index} was damaged at the destination{again}.")
+    for index, reason in list(tally.failed.items())[:_SHOWN_FAILURES]:
+        output.note(f"{host}: record {index} was not delivered: {reason}.")
+
+
 def _host_line(tally: HostTally) -> str:
     if not tally.has_share:
         return "no share in this run"
-    if tally.report is None:
+    if tally.looked_only:
         missing = tally.offered - tally.present
         return f"{tally.offered:,} records ready, {missing:,} of them ({size(tally.wanted_bytes)}) not here yet"
-    report = tally.report
-    parts = [f"{report.delivered:,} records pulled ({size(report.delivered_bytes)}"]
-    rate = f", {report.tally.wire_bytes / report.seconds / 1e6:,.0f} MB/s" if report.seconds else ""
-    parts[0] += f"{rate}, {report.streams} streams)" if report.streams > 1 else f"{rate})"
+    parts = [f"{tally.delivered:,} records pulled ({size(tally.delivered_bytes)}"]
+    rate = f", {tally.wire_bytes / tally.seconds / 1e6:,.0f} MB/s" if tally.seconds else ""
+    parts[0] += f"{rate}, {tally.streams} streams)" if tally.streams > 1 else f"{rate})"
     if tally.present:
         parts.append(f"{tally.present:,} were here")
-    if report.tally.kept_bytes:
-        parts.append(f"{size(report.tally.kept_bytes)} kept from an interrupted pull")
+    if tally.damaged:
+        parts.append(f"{len(tally.damaged):,} damaged here")
+    if tally.kept_bytes:
+        parts.append(f"{size(tally.kept_bytes)} kept from an interrupted pull")
     if tally.freed:
         parts.append(f"{tally.freed:,} freed there ({size(tally.freed_bytes)})")
-    if report.failed:
-        parts.append(f"{len(report.failed):,} NOT delivered")
+    if tally.failed:
+        parts.append(f"{len(tally.failed):,} NOT delivered")
     return ", ".join(parts)
 
 
@@ -148,25 +178,26 @@ def _host_document(outcome: Outcome[HostTally]) -> dict[str, Any]:
     if outcome.value is None:
         assert outcome.error is not None
         return {"ok": False, "error": error_document(outcome.error)}
-    tally, report = outcome.value, outcome.value.report
+    tally = outcome.value
     found: dict[str, Any] = {
-        "ok": not (report and report.failed),
+        "ok": not tally.failed,
         "share": tally.has_share,
         "offered": tally.offered,
         "present": tally.present,
         "wanted_bytes": tally.wanted_bytes,
         "status": tally.status,
     }
-    if report is not None:
+    if tally.has_share and not tally.looked_only:
         found |= {
-            "delivered": report.delivered,
-            "delivered_bytes": report.delivered_bytes,
-            "wire_bytes": report.tally.wire_bytes,
-            "kept_bytes": report.tally.kept_bytes,
-            "streams": report.streams,
-            "seconds": round(report.seconds, 3),
+            "delivered": tally.delivered,
+            "delivered_bytes": tally.delivered_bytes,
+            "wire_bytes": tally.wire_bytes,
+            "kept_bytes": tally.kept_bytes,
+            "streams": tally.streams,
+            "seconds": round(tally.seconds, 3),
             "freed": tally.freed,
             "freed_bytes": tally.freed_bytes,
-            "failed": {str(index): reason for index, reason in report.failed.items()},
+            "failed": {str(index): reason for index, reason in tally.failed.items()},
+            "damaged": tally.damaged,
         }
     return found

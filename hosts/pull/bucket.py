@@ -12,6 +12,7 @@ import math
 import os
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -106,7 +107,7 @@ class Bucket(Destination):
     def flush(self) -> bool:
         return True
 
-    def committed(self) -> None:
+    def committed(self, indices: Iterable[int]) -> None:
         if time.monotonic() - self._copied_at > LEDGER_SECONDS:
             self._copy_ledger()
 

@@ -52,12 +52,19 @@ class _File:
 
 
 def push(
-    backend: Backend, local_dir: Path, remote_dir: str, on_bytes: OnBytes | None = None, *, owner: str = ""
+    backend: Backend,
+    local_dir: Path,
+    remote_dir: str,
+    on_bytes: OnBytes | None = None,
+    *,
+    owner: str = "",
+    shared: bool = False,
 ) -> Pushed:
     """Make `remote_dir` (absolute, or with a leading `~`) on the host hold exactly the files of `local_dir`.
 
     `owner` names the JSON file among them that says whose the folder is: a copy there that has the same one, or one
-    that cannot be read, is a damaged copy and is replaced.
+    that cannot be read, is a damaged copy and is replaced. With `shared`, files and folders have the modes of the
+    login's umask there, instead of 0600 and 0700.
     Calls `on_bytes(done, total)` as bytes leave. Raises HostError where `remote_dir` exists with other content or
     cannot be written, ConnectionLostError where the connection breaks: the next call sends what is missing.
     """
@@ -65,7 +72,9 @@ def push(
     total = sum(file.size for file in files)
     process = backend.open(python_program(backend.host, SOURCE, "-I", "-S"))
     try:
-        return _push(_Dialogue(process), files, {"target": remote_dir, "owner": owner}, total, on_bytes)
+        return _push(
+            _Dialogue(process), files, {"target": remote_dir, "owner": owner, "shared": shared}, total, on_bytes
+        )
     except OSError as error:
         raise ConnectionLostError(
             f"The connection broke while {local_dir.name} was being pushed.",
@@ -76,7 +85,7 @@ def push(
 
 
 def _push(
-    dialogue: _Dialogue, files: list[_File], where: dict[str, str], total: int, on_bytes: OnBytes | None
+    dialogue: _Dialogue, files: list[_File], where: dict[str, object], total: int, on_bytes: OnBytes | None
 ) -> Pushed:
     listing = [{"path": file.relative, "size": file.size, "sha256": file.sha256} for file in files]
     dialogue.say({**where, "files": listing})

@@ -1,13 +1,15 @@
-"""A host of the inventory as a source of shards: how its sender is started, and what its ledger offers."""
+"""The hosts of the inventory as sources of records: how each is reached, what it offers, how it frees.
+
+Runs on the laptop. `LaptopOrigin` is the engine's host when it runs here; a `Source` alone is what the verb `fetch`
+needs to reach the same host from another one.
+"""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from hosts.errors import ProtocolError
 from hosts.inventory.model import Host
+from hosts.plan.plan import Plan
 from hosts.transport.backend import Backend
 from hosts.transport.openssh import AES_CIPHER, ssh_command
 from hosts.transport.payload import current_payload
@@ -17,12 +19,12 @@ from remote.shared.messages.extract import (
     FreedRequest,
     IndicesResult,
     ShardBatch,
-    ShardRow,
     ShardsRequest,
     ShardsResult,
 )
-from remote.shared.messages.transfer import FetchSource
-from remote.shared.transfer.hostpull import Compress, Source
+from remote.shared.messages.transfer import Source
+from remote.shared.transfer.bounds import Bounds, Listing
+from remote.shared.transfer.engine import Offer
 from remote.shared.transfer.stream import SOURCE
 
 LISTING_DEADLINE_SECONDS = 300.0
@@ -36,78 +38,76 @@ _OPTIONS = {
     "Compression": "no",
     "Ciphers": f"^{AES_CIPHER}",
 }
-_DIGEST = re.compile(r"[0-9a-f]{32}")
+_BARE = ["-I", "-S"]
+_VERB = (
+    "import os, sys; sys.path[0] = os.path.expanduser(sys.argv[1]); os.umask(0o077); "
+    "from remote.__main__ import main; sys.exit(main([]))"
+)
+"""Runs the verb that stdin names, from a payload that is there already."""
 
 
-@dataclass
-class Offer:
-    """What a host has, as far as its ledger has been read."""
+class LaptopOrigin:
+    """A host that the laptop itself pulls from, through its own connection."""
 
-    rows: list[ShardRow] = field(default_factory=list)
-    result: ShardsResult | None = None
+    def __init__(self, backend: Backend, run: str, source: Source, bounds: Bounds) -> None:
+        self.source = source
+        self._backend = backend
+        self._run = run
+        self._bounds = bounds
+
+    def offers(self, after: int) -> Offer:
+        """Rows of the host's ledger that are newer than the cursor `after`, each within the run's bounds."""
+        listing = Listing(self._bounds)
+        result = self._backend.call(
+            "shards",
+            ShardsRequest(run=self._run, after=after),
+            ShardsResult,
+            deadline=LISTING_DEADLINE_SECONDS,
+            on_item=lambda value: listing.take(ShardBatch.model_validate(value).rows),
+        )
+        return Offer(listing.rows, result.cursor, result.status)
+
+    def free(self, records: list[Delivered]) -> IndicesResult:
+        """Let the host delete what is delivered; a record that it has made anew since stays."""
+        request = FreedRequest(run=self._run, records=records)
+        return self._backend.call("freed", request, IndicesResult, deadline=FREEING_DEADLINE_SECONDS)
 
 
-def source_of(host: Host, run: str, folder: Path, *, codec: bool) -> Source:
-    """How `host` is pulled from; `folder` (0700) takes the private ssh configuration.
-
-    With `codec` the sender can compress, and read what is compressed at rest: it then starts with the packages of
-    its Python, which takes longer.
-    """
-    bare = [] if codec else ["-I", "-S"]
-    sender = python_program(host, SOURCE, *bare)
-    if host.connection == "local":
-        sender[0] = str(Path(sender[0]).expanduser())
-        command = sender
-    else:
-        command = [*ssh_command(host, folder), remote_command(sender)]
-    payload = f"{host.workdir}/payloads/{current_payload().digest}" if codec else ""
-    return Source(host.name, command, f"{host.workdir}/runs/{run}/shards", payload)
+def source_for_laptop(host: Host, plan: Plan, bounds: Bounds, folder: Path) -> Source:
+    """How the laptop reaches `host`; `folder` (0700) takes the private ssh configuration."""
+    local = host.connection == "local"
+    return _source(host, plan, bounds, [] if local else ssh_command(host, folder), local=local)
 
 
-def fetch_source(host: Host, destination: Host, run: str, rows: list[ShardRow], compress: Compress) -> FetchSource:
-    """How the host `destination` pulls these rows from `host`."""
-    codec = compress != "never" or any(row.stored == "compressed" for row in rows)
-    sender = python_program(host, SOURCE, *([] if codec else ["-I", "-S"]))
-    payload = f"{host.workdir}/payloads/{current_payload().digest}" if codec else ""
-    command = sender if host.name == destination.name else [*_login(host), remote_command(sender)]
-    return FetchSource(
-        name=host.name, command=command, root=f"{host.workdir}/runs/{run}/shards", payload=payload, rows=rows
+def source_for_host(host: Host, plan: Plan, bounds: Bounds, destination: Host) -> Source:
+    """How the host `destination` reaches `host`: by the same address, with its own keys and known hosts."""
+    local = host.name == destination.name
+    return _source(host, plan, bounds, [] if local else _login(host), local=local)
+
+
+def _source(host: Host, plan: Plan, bounds: Bounds, login: list[str], *, local: bool) -> Source:
+    def command(argv: list[str]) -> list[str]:
+        if not local:
+            return [*login, remote_command(argv)]
+        return [str(Path(argv[0]).expanduser()), *argv[1:]] if host.connection == "local" else argv
+
+    payload = f"{host.workdir}/payloads/{current_payload().digest}"
+    share = plan.share(host.name)
+    return Source(
+        name=host.name,
+        sender=command(python_program(host, SOURCE, *_BARE)),
+        codec_sender=command(python_program(host, SOURCE)),
+        verbs=command([*python_program(host, _VERB), payload]),
+        workdir=host.workdir,
+        root=f"{host.workdir}/runs/{plan.run}/shards",
+        payload=payload,
+        share_records=share.records if share else 0,
+        share_bytes=bounds.tensor_bytes(share.tokens) if share else 0,
     )
 
 
 def _login(host: Host) -> list[str]:
-    """How another host reaches this one: by the same address, with that host's keys."""
     options = [f"-o{key}={value}" for key, value in _OPTIONS.items()]
     user = ["-l", host.user] if host.user else []
     port = ["-p", str(host.ssh_port)] if host.ssh_port else []
     return ["ssh", *options, f"-oConnectTimeout={host.connect_timeout:.0f}", *user, *port, host.address or host.name]
-
-
-def offer(backend: Backend, run: str, after: int, records: int) -> Offer:
-    """Rows of the host's ledger that are newer than the cursor `after`, of a dataset of so many `records`.
-
-    Raises ProtocolError where the host offers what cannot be a record of this dataset, or one twice.
-    """
-    found = Offer()
-    seen: set[int] = set()
-
-    def take(value: dict[str, object]) -> None:
-        for row in ShardBatch.model_validate(value).rows:
-            if row.index in seen or not _can_be(row, records):
-                raise ProtocolError(f"The host offers what is no record of a dataset of {records:,}: {row!r}."[:500])
-            seen.add(row.index)
-            found.rows.append(row)
-
-    request = ShardsRequest(run=run, after=after)
-    found.result = backend.call("shards", request, ShardsResult, deadline=LISTING_DEADLINE_SECONDS, on_item=take)
-    return found
-
-
-def _can_be(row: ShardRow, records: int) -> bool:
-    return 0 <= row.index < records and row.rows > 0 and row.size_bytes > 0 and bool(_DIGEST.fullmatch(row.xxh3))
-
-
-def free(backend: Backend, run: str, records: list[Delivered]) -> IndicesResult:
-    """Let the host delete what is delivered; what it has made anew since, with another digest, stays."""
-    request = FreedRequest(run=run, records=records)
-    return backend.call("freed", request, IndicesResult, deadline=FREEING_DEADLINE_SECONDS)

@@ -18,13 +18,11 @@ from hosts.console.verify import show_exported
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, fleet_of
 from hosts.pull.bucket import is_bucket
-from hosts.pull.direct import Place, place_of
-from hosts.pull.pull import Wish
+from hosts.pull.places import Place, place_of
 from hosts.tasks.runs import chosen_run
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
 from remote.shared.messages.export import ExportRequest, ExportResult
-from remote.shared.messages.transfer import Store
-from remote.shared.transfer.hostpull import Compress, Limits
+from remote.shared.messages.transfer import Compress, Limits, Store, Wish
 
 
 @roost_task(
@@ -73,8 +71,10 @@ def pull(
             raise UsageError(f"--compress is {compress!r}; it can be never, auto or always.")
         if export and is_bucket(to):
             raise UsageError("--export writes from a folder.", remedy="Pull to a folder, or leave --export away.")
-        limits = Limits(streams or None, _rate(limit_rate), cast(Compress, compress))
-        wish = Wish(chosen_run(fleet, output, run), limits, follow=follow, free=free, check=check)
+        rate = _rate(limit_rate)
+        limits = Limits(streams=streams or None, bytes_per_second=rate, compress=cast(Compress, compress))
+        named = chosen_run(fleet, output, run)
+        wish = Wish(run=named, limits=limits, follow=follow, free=free, check=check)
         if dry_run:
             finish(show_pulled(output, pulling.dry_run(fleet, wish, to)))
             return

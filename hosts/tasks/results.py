@@ -18,7 +18,7 @@ from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.model import Host
 from hosts.inventory.select import select
 from hosts.plan.plan import load
-from hosts.pull.direct import Place, place_of
+from hosts.pull.places import Place, place_of
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.runs import chosen_run
 from hosts.tasks.session import JSON, TARGET, finish, printing, roost_task, session, the_inventory

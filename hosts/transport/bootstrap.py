@@ -97,7 +97,7 @@ def main():  # type: () -> None
         message = "Python %s at %s is too old: Roost needs 3.10 or newer." % (version, sys.executable)
         say({"type": "error", "kind": "python", "message": message, "remedy": "Set `python` for this host."})
         sys.exit(1)
-    os.umask(0o077)
+    os.environ["ROOST_UMASK"] = "%o" % os.umask(0o077)  # for what others may read: delivered shards
     payloads = os.path.join(os.path.expanduser(header["workdir"]), "payloads")
     target = os.path.join(payloads, header["digest"])
     hello["have_payload"] = tree_digest(os.path.join(target, "remote")) == header["digest"]

@@ -13,6 +13,8 @@ from pathlib import Path
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
+SHARED_MODE = 0o666
+"""Less the umask: for what other users may read, such as delivered shards."""
 ASIDE = ".aside-"
 """Prefix of a file still being written; whoever cleans a folder may delete these when their writer is dead."""
 
@@ -37,13 +39,13 @@ def _fsync(path: Path, flags: int) -> None:
 
 
 @contextmanager
-def written_aside(path: Path, *, durable: bool = True) -> Iterator[Path]:
+def written_aside(path: Path, *, durable: bool = True, mode: int = FILE_MODE) -> Iterator[Path]:
     """Yield a name beside `path` to write to; on success fsync it and rename it to `path`, on failure remove it.
 
-    Without `durable` nothing is fsynced: for file systems that cannot.
+    Without `durable` nothing is fsynced: for file systems that cannot. The umask applies to `mode`.
     """
     aside = path.with_name(f"{ASIDE}{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
-    os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
+    os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     try:
         yield aside
         if durable:
@@ -56,8 +58,8 @@ def written_aside(path: Path, *, durable: bool = True) -> Iterator[Path]:
         fsync_directory(path.parent)
 
 
-def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
+def write_whole(path: Path, content: bytes, *, durable: bool = True, mode: int = FILE_MODE) -> None:
     """Replace `path` with `content`, atomically and (with `durable`) durably."""
     make_directory(path.parent)
-    with written_aside(path, durable=durable) as aside:
+    with written_aside(path, durable=durable, mode=mode) as aside:
         aside.write_bytes(content)

@@ -1,154 +1,85 @@
 """The verb `fetch`: this host pulls from others, directly, what the laptop's `inv pull --to HOST:FOLDER` asked for.
 
-Runs on the host that becomes the destination; writes only that folder. Its own keys and known hosts lead to the
-sources. Nothing is freed here: the laptop tells the sources, from what is streamed back.
+Runs the engine on the host that becomes the destination; writes only that folder. Its own keys and known hosts lead
+to the sources, which are listed, pulled from and freed from here. The verb ends with the laptop's connection.
 """
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
+import os
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 from remote.context import Context
 from remote.shared.errors import RoostError
-from remote.shared.messages.extract import ShardRow
-from remote.shared.messages.transfer import DeliveredRow, FetchNews, FetchReport, FetchRequest, FetchResult, FetchSource
+from remote.shared.messages.transfer import FetchNews, FetchRequest, FetchResult, HostTally, Source
+from remote.shared.supervised.threads import Pool
+from remote.shared.transfer.bounds import Bounds
 from remote.shared.transfer.dataset import gaps, place_dataset
-from remote.shared.transfer.delivery import Delivery
 from remote.shared.transfer.destination import Destination
-from remote.shared.transfer.hostpull import HostPull, Limits, Source, cannot_write
+from remote.shared.transfer.engine import Engine, look
 from remote.shared.transfer.manifest import opened_for, refuse_other, write_manifest
-from remote.shared.transfer.rate import RateLimit
-from remote.shared.transfer.space import Space
+from remote.transfer.login import LoginOrigin
 
 NEWS_SECONDS = 1.0
+LOGIN_UMASK = "ROOST_UMASK"
+"""The login's own umask (octal), kept by the bootstrap, which sets a private one: delivered files are not private."""
 
 
 def fetch(request: FetchRequest, context: Context) -> FetchResult:
-    """Pull every source's rows; a source that fails is reported and costs only itself."""
-    root = Path(request.to).expanduser()
+    """Pull from every source; a source that fails is reported and costs only itself."""
+    bounds = Bounds(request.identity, request.records, request.lengths)
+    place = Destination(Path(request.to).expanduser(), request.store)
     if request.dry_run:
-        return _look(root, request, context)
-    stop = threading.Event()
-    with opened_for(Destination(root, request.store), request.identity, request.records) as destination:
-        if request.free:
+        return _look(place, request, bounds, context)
+    os.umask(int(os.environ.get(LOGIN_UMASK, "077"), 8))
+    wish = request.wish
+    with opened_for(place, request.identity, request.records) as destination:
+        if wish.free:
             destination.refuse_freeing()
-        place_dataset(Path(request.dataset).expanduser(), destination)
-        with Delivery(destination) as delivery, ThreadPoolExecutor(max(1, len(request.sources))) as pool:
-            space = Space(destination)
-            rate = RateLimit(request.bytes_per_second)
-            fetchers = [_Fetcher(one, request, destination, delivery, rate, stop) for one in request.sources]
-            try:
-                running = [pool.submit(fetcher.run, space) for fetcher in fetchers]
-                while not all(job.done() for job in running):
-                    stop.wait(NEWS_SECONDS)
-                    _tell(context, fetchers)
-            finally:
-                stop.set()
-            for job in running:
-                job.result()
-        if delivery.error is not None:
-            raise cannot_write(destination, delivery.error)
+        if request.dataset:
+            place_dataset(Path(request.dataset).expanduser(), destination)
+        with Engine(destination, wish, bounds) as engine, Pool(max(1, len(request.sources)), "host") as pool:
+            engine.enlist([source.name for source in request.sources])
+            origins = [LoginOrigin(source, wish.run, bounds) for source in request.sources]
+            jobs = {origin.source.name: pool.submit(engine.bring, origin) for origin in origins}
+            while wait(jobs.values(), NEWS_SECONDS).not_done:
+                _tell(context, engine, jobs)
+            _tell(context, engine, jobs)
         manifest = write_manifest(destination, request.identity, request.records)
-        _tell(context, fetchers)
         return FetchResult(manifest=manifest, missing=gaps(destination.ledger.indices(), request.records))
 
 
-def _look(root: Path, request: FetchRequest, context: Context) -> FetchResult:
-    """What is there of what the sources offer; a place that nothing was pulled to yet stays as it is."""
-    destination = Destination(root, request.store)
-    if not refuse_other(destination, request.identity):
-        for source in request.sources:
-            _tell_present(context, source, source.rows)
-        return FetchResult(manifest=None, missing=gaps([], request.records))
-    with destination:
-        for source in request.sources:
-            _tell_present(context, source, [row for row in source.rows if not destination.has(row, source.name)])
-        return FetchResult(manifest=None, missing=gaps(destination.ledger.indices(), request.records))
+def _tell(context: Context, engine: Engine, jobs: dict[str, Future[HostTally]]) -> None:
+    for name, job in jobs.items():
+        tally = engine.tallies[name]
+        error = job.exception() if job.done() else None
+        context.report.item(_news(name, tally.model_copy(update={"failed": dict(tally.failed)}), error))
 
 
-def _tell_present(context: Context, source: FetchSource, missing: list[ShardRow]) -> None:
-    report = FetchReport(present=len(source.rows) - len(missing), wanted_bytes=sum(row.size_bytes for row in missing))
-    context.report.item(FetchNews(name=source.name, report=report))
+def _news(name: str, tally: HostTally, error: BaseException | None = None) -> FetchNews:
+    if error is None:
+        return FetchNews(name=name, tally=tally)
+    if not isinstance(error, RoostError):
+        raise error
+    return FetchNews(name=name, tally=tally, kind=error.kind, error=error.message, remedy=error.remedy)
 
 
-def _tell(context: Context, fetchers: list[_Fetcher]) -> None:
-    for fetcher in fetchers:
-        context.report.item(fetcher.news())
+def _look(place: Destination, request: FetchRequest, bounds: Bounds, context: Context) -> FetchResult:
+    """What the sources offer and the destination lacks; a place that nothing was pulled to yet stays as it is."""
 
-
-class _Fetcher:
-    """One source, in a thread of its own."""
-
-    def __init__(
-        self,
-        source: FetchSource,
-        request: FetchRequest,
-        destination: Destination,
-        delivery: Delivery,
-        rate: RateLimit,
-        stop: threading.Event,
-    ) -> None:
-        limits = Limits(request.streams, request.bytes_per_second, request.compress)
-        self._source = source
-        self._check = request.check
-        self._destination = destination
-        self._pull = HostPull(source.name, destination, delivery, limits, rate, stop)
-        self._wanted_bytes = 0
-        self._present_count = 0
-        self._lock = threading.Lock()
-        self._delivered: list[int] = []
-        self._present: list[int] = []
-
-    def run(self, space: Space) -> None:
-        missing = [row for row in self._source.rows if not self._is_here(row)]
-        self._wanted_bytes = sum(row.size_bytes for row in missing)
-        source = Source(self._source.name, self._source.command, self._source.root, self._source.payload)
+    def tell(source: Source, destination: Destination | None) -> None:
         try:
-            space.reserve(self._wanted_bytes)
-            if missing:
-                self._pull.run(source, missing, self._note)
+            tally, failure = look(LoginOrigin(source, request.wish.run, bounds), destination), None
         except RoostError as error:
-            self._pull.report.error = error
+            tally, failure = HostTally(), error
+        context.report.item(_news(source.name, tally, failure))
 
-    def news(self) -> FetchNews:
-        """What there is to tell since the last time."""
-        report = self._pull.report
-        with self._lock:
-            delivered, self._delivered = self._delivered, []
-            present, self._present = self._present, []
-        told = FetchReport(
-            wanted_bytes=self._wanted_bytes,
-            present=self._present_count,
-            wire_bytes=report.tally.wire_bytes,
-            plain_bytes=report.tally.plain_bytes,
-            kept_bytes=report.tally.kept_bytes,
-            delivered=report.delivered,
-            delivered_bytes=report.delivered_bytes,
-            failed=dict(report.failed),
-            streams=report.streams,
-            seconds=report.seconds,
-            error=report.error.message if report.error else "",
-            remedy=report.error.remedy if report.error else "",
-        )
-        return FetchNews(name=self._source.name, present=present, delivered=delivered, report=told)
-
-    def _is_here(self, row: ShardRow) -> bool:
-        if not self._destination.has(row, self._source.name):
-            return False
-        known = self._destination.ledger.find(row.index)
-        assert known is not None
-        intact = not self._check or self._destination.is_intact(known)
-        if not intact:
-            self._destination.ledger.forget([row.index])
-            return False
-        self._present_count += 1
-        if self._check and known.durable and known.xxh3 == row.xxh3:
-            with self._lock:
-                self._present.append(row.index)
-        return True
-
-    def _note(self, rows: list[DeliveredRow]) -> None:
-        with self._lock:
-            self._delivered += [row.index for row in rows if row.durable]
+    if not refuse_other(place, request.identity):
+        for source in request.sources:
+            tell(source, None)
+        return FetchResult(manifest=None, missing=gaps([], request.records))
+    with place as destination:
+        for source in request.sources:
+            tell(source, destination)
+        return FetchResult(manifest=None, missing=gaps(destination.ledger.indices(), request.records))

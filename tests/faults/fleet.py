@@ -30,12 +30,12 @@ from hosts.inventory.load import load_inventory
 from hosts.plan.plan import Plan, load, save
 from hosts.practice.models import tiny_model
 from hosts.practice.paths import PracticePaths
-from hosts.pull.pull import Wish
 from remote.extract.lock import is_locked
 from remote.shared.files import write_whole
 from remote.shared.messages.clean import CleanRequest, CleanResult
 from remote.shared.messages.dataset import PrepareRequest, Ranges
 from remote.shared.messages.server import StopRequest, StopResult
+from remote.shared.messages.transfer import Wish
 from remote.shared.paths import Workdir
 from tests.faults import checker
 from tests.faults.box import CLONE, Box, is_sshd
@@ -117,7 +117,7 @@ class FaultFleet:
     def pull(self, run: str, destination: Path, *names: str, check: bool = False) -> Pulled:
         """`inv pull`."""
         with self.connected(*names) as fleet:
-            return pull(fleet, Wish(run, check=check), str(destination), lambda tallies: lambda: None)
+            return pull(fleet, Wish(run=run, check=check), str(destination), lambda tallies: lambda: None)
 
     def inv(self, *words: str) -> subprocess.Popen[str]:
         """Type `inv …`, as a process that can be killed; its words are kept."""

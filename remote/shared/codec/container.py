@@ -17,7 +17,7 @@ from remote.shared import foreign
 from remote.shared.codec.layout import Layout, header_bytes, layout_of
 from remote.shared.codec.piece import HEADER, Bytes, DamagedError, pack, payload_bytes, unpack
 from remote.shared.errors import RecordError
-from remote.shared.files import written_aside
+from remote.shared.files import FILE_MODE, SHARED_MODE, written_aside
 from remote.shared.paths import COMPRESSED_SUFFIX
 
 MAGIC = b"ROOSTRZ1"
@@ -48,11 +48,11 @@ def layout_in(source: BinaryIO) -> Layout:
     return layout_of(first + source.read(header_bytes(first) - len(first)))
 
 
-def pack_file(source: Path, target: Path, *, durable: bool = True) -> Index:
+def pack_file(source: Path, target: Path, *, durable: bool = True, mode: int = FILE_MODE) -> Index:
     """Write the container of `source` to `target`, whole and fsynced; `source` stays. Raises OSError."""
     with (
         source.open("rb", buffering=0) as plain,
-        written_aside(target, durable=durable) as aside,
+        written_aside(target, durable=durable, mode=mode) as aside,
         aside.open("r+b") as packed,
     ):
         layout = layout_in(plain)
@@ -111,11 +111,13 @@ def plain_pieces(stream: BinaryIO) -> Iterator[Bytes]:
 def unpack_file(source: Path, target: Path) -> Index:
     """Write the plain bytes of the container `source` to `target`, whole, fsynced and verified by their digest.
 
-    Raises RecordError where the container is damaged, OSError where the disk fails.
+    Whoever may read the container may read the plain shard, as far as the umask allows. Raises RecordError where the
+    container is damaged, OSError where the disk fails.
     """
     digest = xxhash.xxh3_128()
     try:
-        with source.open("rb") as packed, written_aside(target) as aside, aside.open("r+b") as plain:
+        mode = source.stat().st_mode & SHARED_MODE
+        with source.open("rb") as packed, written_aside(target, mode=mode) as aside, aside.open("r+b") as plain:
             index = read_index(packed)
             for piece in plain_pieces(packed):
                 digest.update(piece)

@@ -6,23 +6,22 @@ by many small records, while the streams go on.
 
 from __future__ import annotations
 
-import queue
-import threading
+import contextlib
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from remote.shared.messages.transfer import DeliveredRow
-from remote.shared.transfer.batches import take_batch
-from remote.shared.transfer.destination import Destination, Placed
+from remote.shared.supervised.consumer import Consumer
+from remote.shared.supervised.threads import Pool
+from remote.shared.transfer.destination import Destination, Placed, cannot_write
 from remote.shared.transfer.landing import Landing
 
 PLACING_THREADS = 4
 GATHERING_SECONDS = 0.05
 """What a record waits for others to share its commit: a journal and three fsyncs."""
 
-OnDelivered = Callable[[list[DeliveredRow]], None]
+OnDelivered = Callable[[DeliveredRow], None]
 
 
 @dataclass(frozen=True)
@@ -35,38 +34,38 @@ class Ready:
 
 
 class Delivery:
-    """Started with its block; at its end everything handed in is durable. `error` says why it stopped early."""
+    """A context manager; at the block's end everything handed in is durable, or `error` says why it is not.
 
-    def __init__(self, destination: Destination) -> None:
+    Any error ends it: the disk's and the ledger's as a RoostError, every other one as it is. `on_error` is then called.
+    """
+
+    def __init__(self, destination: Destination, on_error: Callable[[], None]) -> None:
         self._destination = destination
-        self._queue: queue.Queue[Ready | None] = queue.Queue(2 * destination.batch_records)
-        self._thread = threading.Thread(target=self._run, name="delivery")
-        self._pool = ThreadPoolExecutor(PLACING_THREADS, thread_name_prefix="place")
-        self.error: OSError | None = None
+        self._on_error = on_error
+        self.error: Exception | None = None
 
     def __enter__(self) -> Delivery:
-        self._thread.start()
+        most = self._destination.batch_records
+        self._pool = Pool(PLACING_THREADS, "place")
+        self._consumer = Consumer(self._take, "delivery", most=most, seconds=GATHERING_SECONDS, queued=2 * most)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._queue.put(None)
-        self._thread.join()
+        with contextlib.suppress(Exception):  # it is in `error`
+            self._consumer.close()
         self._pool.shutdown()
 
     def hand_in(self, ready: Ready) -> None:
-        """Queue a record; waits where the disk is slower than the wire."""
-        self._queue.put(ready)
+        """Queue a record; waits while the disk is slower than the wire, raises what has ended the delivery."""
+        self._consumer.put(ready)
 
-    def _run(self) -> None:
-        batch: list[Ready] = []
-        last = False
-        while not last:
-            batch, last = take_batch(self._queue, self._destination.batch_records, GATHERING_SECONDS)
-            if self.error is None and batch:
-                try:
-                    self._deliver(batch)
-                except OSError as error:
-                    self.error = error
+    def _take(self, batch: list[Ready]) -> None:
+        try:
+            self._deliver(batch)
+        except Exception as error:
+            self.error = cannot_write(self._destination, error) if isinstance(error, OSError) else error
+            self._on_error()
+            raise
 
     def _deliver(self, batch: list[Ready]) -> None:
         placed = list(self._pool.map(self._destination.place, [ready.landing for ready in batch]))
@@ -74,10 +73,9 @@ class Delivery:
         now = time.time()
         rows = [self._row(ready, one, flushed, now) for ready, one in zip(batch, placed, strict=True)]
         self._destination.ledger.record(rows)
-        self._destination.committed()
+        self._destination.committed([row.index for row in rows])
         for ready, row in zip(batch, rows, strict=True):
-            self._destination.release(row.index)
-            ready.on_delivered([row])
+            ready.on_delivered(row)
 
     def _row(self, ready: Ready, placed: Placed, flushed: bool, now: float) -> DeliveredRow:
         row = ready.landing.row

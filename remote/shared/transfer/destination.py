@@ -6,7 +6,10 @@
     DEST/roost/parts/                       records under way; nobody else's names
     DEST/roost/lock                         held by the one pull that writes here
 
-The dataset's own files lie beside them in DEST, so that a trainer loads DEST as it is. Runs where the shards land.
+The dataset's own files lie beside them in DEST, so that a trainer loads DEST as it is. Files and folders have the
+modes of the umask, so that a trainer under another user can read them. Runs where the shards land.
+
+A file under a final name with a ledger row is replaced by one rename, once what replaces it is whole and verified.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import filecmp
 import io
 import os
 import shutil
-import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -25,7 +28,7 @@ from typing import BinaryIO
 import xxhash
 
 from remote.shared.errors import HostError
-from remote.shared.files import FILE_MODE, make_directory, write_whole, written_aside
+from remote.shared.files import SHARED_MODE, write_whole, written_aside
 from remote.shared.messages.extract import ShardRow
 from remote.shared.messages.transfer import DeliveredRow, Store
 from remote.shared.paths import COMPRESSED_SUFFIX, shard_name
@@ -36,6 +39,8 @@ _PIECE_BYTES = 1 << 20
 _CANNOT_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 SPARE_BYTES = 256 << 20
 """Left free on the destination's file system: a full one breaks more than this pull."""
+PACKED_SHARE = 0.7
+"""Of a shard's bytes, if it is kept compressed."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +68,11 @@ class Destination:
         self.shards = root / "hidden_states"
         self.roost = root / "roost"
         self.parts = self.roost / "parts"
-        self._claims: set[int] = set()
-        self._claim_lock = threading.Lock()
 
     def __enter__(self) -> Destination:
         try:
             for folder in (self.shards, self.parts):
-                make_directory(folder)
+                folder.mkdir(parents=True, exist_ok=True)
             self._lock = self._locked()
         except OSError as error:
             raise HostError(f"{self.root} cannot be written: {error.strerror}.") from error
@@ -117,29 +120,21 @@ class Destination:
             return False
         return self._stored_size(known) == known.disk_bytes
 
-    def claim(self, index: int) -> bool:
-        """Whether the caller is the only one that pulls this record now."""
-        with self._claim_lock:
-            if index in self._claims:
-                return False
-            self._claims.add(index)
-            return True
-
-    def release(self, index: int) -> None:
-        """The record is delivered, or given up."""
-        with self._claim_lock:
-            self._claims.discard(index)
-
     def landing(self, row: ShardRow) -> Landing:
-        """Begin or resume a record. A file under the final name that no row vouches for becomes its part.
+        """Begin or resume a record.
 
+        A file under the final name that no row vouches for becomes the record's part. One that a row vouches for
+        stays until it is replaced; its blocks are copied, so that only those that differ are fetched.
         Raises OSError (ENOSPC) where the record would fill the disk.
         """
         if self.free_bytes() < row.size_bytes + SPARE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.root))
         final, part = self.final(row.index), self.part(row.index)
-        if final.exists():
-            final.replace(part)
+        if _size(final) >= 0:
+            if self.ledger.find(row.index) is None:
+                final.replace(part)
+            elif not part.exists() and _size(final) == row.size_bytes:
+                shutil.copyfile(final, part)
         return Landing(row, part)
 
     def is_intact(self, known: DeliveredRow) -> bool:
@@ -169,8 +164,11 @@ class Destination:
         """Make the names of what was placed durable; False where this file system cannot."""
         return fsync(self.shards)
 
-    def committed(self) -> None:
-        """The ledger has new rows."""
+    def committed(self, indices: Iterable[int]) -> None:
+        """The ledger has new rows of these records; what it spoke of before may go."""
+        replaced: Store = "plain" if self.store == "compressed" else "compressed"
+        for index in indices:
+            self.final(index, replaced).unlink(missing_ok=True)
 
     def holds(self, relative: str) -> bool:
         """Whether there is a file of this name below the root."""
@@ -195,13 +193,13 @@ class Destination:
 
     def put(self, relative: str, source: Path) -> None:
         """Copy a file to below the root, whole."""
-        make_directory((self.root / relative).parent)
-        with written_aside(self.root / relative, durable=self.durable) as aside:
+        (self.root / relative).parent.mkdir(parents=True, exist_ok=True)
+        with written_aside(self.root / relative, durable=self.durable, mode=SHARED_MODE) as aside:
             shutil.copyfile(source, aside)
 
     def put_bytes(self, relative: str, content: bytes) -> None:
         """Write a file below the root, whole."""
-        write_whole(self.root / relative, content, durable=self.durable)
+        write_whole(self.root / relative, content, durable=self.durable, mode=SHARED_MODE)
 
     def _stored_size(self, known: DeliveredRow) -> int:
         return _size(self.final(known.index, known.stored))
@@ -212,13 +210,22 @@ class Destination:
         return compressed_stream(path) if known.stored == "compressed" else path.open("rb")
 
     def _locked(self) -> int:
-        descriptor = os.open(self.roost / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
+        descriptor = os.open(self.roost / "lock", os.O_RDWR | os.O_CREAT, SHARED_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
             raise HostError(f"Another pull writes to {self.name}.", remedy="Wait for it, or stop it.") from error
         return descriptor
+
+
+def cannot_write(destination: Destination, error: OSError) -> HostError:
+    """The destination is full, or gone."""
+    free = f" ({destination.free_bytes() / 1e9:.1f} GB free)" if error.errno == errno.ENOSPC else ""
+    return HostError(
+        f"{destination.name} could not be written: {error.strerror or error}{free}.",
+        remedy="What was delivered is in its ledger; make room, and the next pull goes on from there.",
+    )
 
 
 def _size(path: Path) -> int:
@@ -239,7 +246,7 @@ def pack_part(landing: Landing, target: Path, *, durable: bool = True) -> None:
     """Compress a verified part to `target`, whole and fsynced; its bytes are verified once more on the way."""
     from remote.shared.codec.container import pack_file
 
-    if pack_file(landing.part, target, durable=durable).xxh3 != landing.row.xxh3:
+    if pack_file(landing.part, target, durable=durable, mode=SHARED_MODE).xxh3 != landing.row.xxh3:
         target.unlink()
         raise OSError(errno.EIO, "a record changed on disk while it was compressed", str(landing.part))
 

@@ -6,20 +6,17 @@ holds back nobody.
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Literal
 
 from remote.shared.errors import HostError, RoostError
-from remote.shared.messages.extract import ShardRow
-from remote.shared.messages.transfer import DeliveredRow
+from remote.shared.messages.transfer import DeliveredRow, HostTally, Limits
+from remote.shared.transfer.books import Books
+from remote.shared.transfer.bounds import Bounds
 from remote.shared.transfer.delivery import Delivery, Ready
-from remote.shared.transfer.destination import Destination
+from remote.shared.transfer.destination import Destination, cannot_write
 from remote.shared.transfer.landing import Landing
-from remote.shared.transfer.lane import Lane, Packing, Tally, Trade
+from remote.shared.transfer.lane import Lane, Packing, Trade
 from remote.shared.transfer.rate import RateLimit
 from remote.shared.transfer.tuning import MOST_STREAMS, WAITING, Climb, Cores, Trial, streams_for
 from remote.shared.transfer.work import Work
@@ -35,113 +32,51 @@ class LostHostError(HostError, ConnectionError):
     kind = "connection-lost"
 
 
-@dataclass(frozen=True)
-class Source:
-    """A host that shards are pulled from."""
-
-    name: str
-    command: list[str]
-    """Starts a sender there: an argv whose last argument is the sender's source, quoted for ssh where it is ssh."""
-    root: str
-    """Folder of the run's shards over there; `~` is the home directory there."""
-    payload: str = ""
-    """Folder over there that holds `remote/`: for what is compressed, in flight or at rest."""
-
-
-Compress = Literal["never", "auto", "always"]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a person set; None is found by measuring."""
-
-    streams: int | None = None
-    bytes_per_second: float | None = None
-    compress: Compress = "never"
-    """On the wire; `auto` tries and keeps what brings more plain bytes a second."""
-
-
-@dataclass
-class HostReport:
-    """What one pull from one host came to."""
-
-    host: str
-    tally: Tally = field(default_factory=Tally)
-    delivered: int = 0
-    delivered_bytes: int = 0
-    failed: dict[int, str] = field(default_factory=dict)
-    """Records given up, with the reason."""
-    error: RoostError | None = None
-    streams: int = 0
-    """That brought anything."""
-    seconds: float = 0.0
-    compressed: bool = False
-    """Whether ranges came compressed in the end."""
-
-
-def cannot_write(destination: Destination, error: OSError) -> HostError:
-    """The destination is full, or gone."""
-    free = f" ({destination.free_bytes() / 1e9:.1f} GB free)" if error.errno == errno.ENOSPC else ""
-    return HostError(
-        f"{destination.name} could not be written: {error.strerror or error}{free}.",
-        remedy="What was delivered is in its ledger; make room, and the next pull goes on from there.",
-    )
-
-
 class HostPull:
-    """Pulls from one host into the destination; may be run again and again, the report goes on."""
+    """Brings what the books offer of one host; `bring` may be called again and again, the tally goes on."""
 
     def __init__(
         self,
         name: str,
         destination: Destination,
+        books: Books,
         delivery: Delivery,
         limits: Limits,
         rate: RateLimit,
+        bounds: Bounds,
+        tally: HostTally,
         stop: threading.Event,
     ) -> None:
-        self.report = HostReport(name)
+        self._name = name
         self._destination = destination
+        self._books = books
         self._delivery = delivery
         self._limits = limits
         self._rate = rate
+        self._bounds = bounds
+        self._tally = tally
         self._stop = stop
         self._lanes: list[Lane] = []
-        self._in_hand = 0
-        """Records that are handed in and not durable yet."""
-        self._settled = threading.Condition()
 
-    def run(
-        self, source: Source, rows: Iterable[ShardRow], on_delivered: Callable[[list[DeliveredRow]], None]
-    ) -> HostReport:
-        """Pull until everything is delivered or given up; an error that ends it early is in the report."""
+    def bring(self, command: list[str], root: str, payload: str) -> RoostError | None:
+        """Pull until every offered record is durable or refused; returns the error that ends it earlier.
+
+        `command` starts a sender, `root` is the folder of the shards on its host, `payload` a folder there that holds
+        `remote/` ("" where nothing is compressed, in flight or at rest).
+        """
         began = time.monotonic()
-        work = Work(rows, self._destination)
+        work = Work(self._name, self._books, self._destination, self._tally)
         self._lanes = []
-
-        def delivered(done: list[DeliveredRow]) -> None:
-            self.report.delivered += len(done)
-            self.report.delivered_bytes += sum(row.size_bytes for row in done)
-            on_delivered(done)
-            with self._settled:
-                self._in_hand -= len(done)
-                self._settled.notify_all()
-
-        def hand_in(landing: Landing) -> None:
-            with self._settled:
-                self._in_hand += 1
-            self._delivery.hand_in(Ready(landing, source.name, delivered))
-
-        packing = Packing(source.payload, active=self._limits.compress == "always")
         trade = Trade(
-            command=source.command,
-            root=source.root,
+            command=command,
+            root=root,
             work=work,
-            tally=self.report.tally,
+            tally=self._tally,
             limit=self._rate,
             stop=self._stop,
-            hand_in=hand_in,
-            packing=packing,
+            hand_in=self._hand_in,
+            misfit=lambda landing: self._bounds.misfit(landing.row, landing.part),
+            packing=Packing(payload, active=self._limits.compress == "always"),
         )
         try:
             self._steer(trade)
@@ -150,13 +85,21 @@ class HostPull:
                 lane.cut()
             for lane in self._lanes:
                 lane.join()
-            self.report.streams = max(self.report.streams, sum(lane.brought for lane in self._lanes))
-            work.abandon()
+            self._tally.streams = max(self._tally.streams, sum(lane.brought for lane in self._lanes))
+            self._tally.seconds += time.monotonic() - began
+        error = self._error(work)
+        self._books.give_back(self._name)
         self._await_delivery()
-        self.report.failed.update(work.failed)
-        self.report.error = self._error(work)
-        self.report.seconds += time.monotonic() - began
-        return self.report
+        return error
+
+    def _hand_in(self, landing: Landing) -> None:
+        self._delivery.hand_in(Ready(landing, self._name, lambda row: self._delivered(landing, row)))
+
+    def _delivered(self, landing: Landing, row: DeliveredRow) -> None:
+        self._tally.delivered += 1
+        self._tally.delivered_bytes += row.size_bytes
+        self._tally.not_durable += not row.durable
+        self._books.deliver(self._name, landing.row, durable=row.durable)
 
     def _steer(self, trade: Trade) -> None:
         """Start lanes and change their number until the work is done, or nobody works any more."""
@@ -169,7 +112,7 @@ class HostPull:
                 self._adapt(trade, climb)
             elif trial is not None:
                 trial.judge()
-        self.report.compressed = trade.packing.active
+        self._tally.compressed = trade.packing.active
 
     def _reach(self, trade: Trade, first: Lane) -> None:
         """Connect as many streams as the round trip asks for; those begun before it was known may be too many."""
@@ -190,10 +133,9 @@ class HostPull:
                 lane.cut()
 
     def _await_delivery(self) -> None:
-        """Return once what was handed in is durable, or will not be."""
-        with self._settled:
-            while self._in_hand and self._delivery.error is None and not self._stop.is_set():
-                self._settled.wait(STEER_SECONDS)
+        """Return once every record that was handed in is durable, or will not be."""
+        while not self._books.is_settled(self._name) and self._delivery.error is None and not self._stop.is_set():
+            self._books.wait(STEER_SECONDS)
 
     def _adapt(self, trade: Trade, climb: Climb) -> None:
         active = [lane for lane in self._lanes if lane.is_alive()]
@@ -204,7 +146,7 @@ class HostPull:
             active[-1].retire()
 
     def _start(self, trade: Trade) -> None:
-        lane = Lane(trade, f"{self.report.host}-{len(self._lanes)}")
+        lane = Lane(trade, f"{self._name}-{len(self._lanes)}")
         self._lanes.append(lane)
         lane.start()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import xxhash
 
-from remote.shared.files import FILE_MODE
+from remote.shared.files import SHARED_MODE
 from remote.shared.messages.extract import ShardRow
 from remote.shared.paths import COMPRESSED_SUFFIX, shard_name
 from remote.shared.transfer.sender import BLOCK_BYTES, DIGEST_BYTES, block_digest
@@ -109,7 +109,7 @@ class Landing:
         """A stream starts to write; the file is open while one does."""
         with self._lock:
             if not self._writers:
-                self._descriptor = os.open(self.part, os.O_RDWR | os.O_CREAT, FILE_MODE)
+                self._descriptor = os.open(self.part, os.O_RDWR | os.O_CREAT, SHARED_MODE)
             self._writers += 1
 
     def write(self, offset: int, piece: memoryview) -> None:
@@ -123,9 +123,9 @@ class Landing:
                 self._frontier += len(piece)
 
     def end(self, begun: int, reached: int) -> bool:
-        """A stream has written [begun, reached); returns whether the record is complete and nobody writes any more.
+        """A stream has written [begun, reached). Return True if the record is complete and no stream writes any more.
 
-        True once: whoever gets it goes on with the record.
+        True is returned to one caller only; that caller finishes the record.
         """
         with self._lock:
             if begun < reached and self._frontier <= begun:

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from remote.shared.errors import HostError
+from remote.shared.messages.transfer import HostTally
+from remote.shared.supervised.threads import DeadlineError, Thread
 from remote.shared.transfer.landing import Landing, Range
 from remote.shared.transfer.rate import RateLimit
 from remote.shared.transfer.sender import BLOCK_BYTES, DATA, DIGEST_BYTES, DIGESTS, PACKED, REFUSED
@@ -34,17 +37,6 @@ LONGEST_BACKOFF_SECONDS = 30.0
 
 
 @dataclass
-class Tally:
-    """What a host's lanes have received; read by whoever shows progress."""
-
-    wire_bytes: int = 0
-    plain_bytes: int = 0
-    """What it unpacked to: the same as `wire_bytes` where nothing was compressed."""
-    kept_bytes: int = 0
-    """Found right in what an earlier pull had left."""
-
-
-@dataclass
 class Packing:
     """Whether ranges are asked for compressed; changed while lanes work."""
 
@@ -62,19 +54,21 @@ class Trade:
     root: str
     """Folder of the shards on the source."""
     work: Work
-    tally: Tally
+    tally: HostTally
     limit: RateLimit
     stop: threading.Event
     hand_in: Callable[[Landing], None]
+    misfit: Callable[[Landing], str]
+    """Why a record whose digest is right is none of this run; "" if it is one."""
     packing: Packing = field(default_factory=Packing)
 
 
-class Lane(threading.Thread):
-    """`error` says why it ended early; `round_trip` is known once it is connected."""
+class Lane:
+    """One stream's thread. `error` says why it ended early; `round_trip` is known once it is connected."""
 
     def __init__(self, trade: Trade, name: str) -> None:
-        super().__init__(name=name, daemon=True)
         self._trade = trade
+        self._name = name
         self._retire = threading.Event()
         self._pending: deque[Job] = deque()
         self._buffer = memoryview(bytearray(PIECE_BYTES))
@@ -84,6 +78,21 @@ class Lane(threading.Thread):
         self.brought = False
         """Whether it received any bytes of shards."""
         self.error: Exception | None = None
+
+    def start(self) -> None:
+        """Begin on a thread of its own."""
+        self._thread = Thread(self._live, self._name)
+
+    def is_alive(self) -> bool:
+        """Whether its thread has not ended."""
+        return self._thread.alive
+
+    def join(self) -> None:
+        """Wait for its end after a cut; raises HostError if a write to the destination hangs."""
+        try:
+            self._thread.join()
+        except DeadlineError as error:
+            raise HostError(f"A write to the destination hangs: {error}.", remedy="Look at its disk.") from error
 
     def retire(self) -> None:
         """Take no new work; end after what is in flight."""
@@ -95,7 +104,7 @@ class Lane(threading.Thread):
         if self._stream is not None:
             self._stream.kill()
 
-    def run(self) -> None:
+    def _live(self) -> None:
         """Until the work is done, the lane retires, or there is no way to go on."""
         try:
             self._run()
@@ -173,7 +182,7 @@ class Lane(threading.Thread):
     def _refused(self, stream: Stream, frame: Frame) -> None:
         reason = stream.payload(frame.length)[:LONGEST_REASON].decode("utf-8", "replace")
         job = self._pending.popleft()
-        self._trade.work.settle(job.landing, reason)
+        self._trade.work.refuse(job.landing, reason)
 
     def _take_digests(self, stream: Stream, job: Job, length: int) -> None:
         digests = stream.payload(length, -(-job.compare_bytes // BLOCK_BYTES) * DIGEST_BYTES)
@@ -235,10 +244,13 @@ class Lane(threading.Thread):
         if landing.settled:
             return
         if landing.is_right():
-            self._trade.hand_in(landing)
-            self._trade.work.settle(landing)
+            problem = self._trade.misfit(landing)
+            if problem:
+                self._trade.work.refuse(landing, problem)
+            elif self._trade.work.landed(landing):
+                self._trade.hand_in(landing)
         elif landing.repaired:
-            self._trade.work.settle(landing, "its bytes on the host differ from the host's own ledger")
+            self._trade.work.refuse(landing, "its bytes on the host differ from the host's own ledger")
         else:
             self._trade.work.compare_again(landing)
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from remote.shared.errors import HostError
-from remote.shared.files import FILE_MODE, make_directory
 from remote.shared.messages.transfer import DeliveredRow
 
 _SCHEMA = """
@@ -36,12 +35,12 @@ _BUSY_SECONDS = 30.0
 
 
 class DestinationLedger:
-    """One connection, for any thread of the process that pulls. A context manager."""
+    """One connection, for any thread of the process that pulls. A context manager. Everything raises HostError."""
 
     def __init__(self, path: Path, *, durable: bool = True) -> None:
-        """Open the ledger, creating it (0600) where it is missing; without `durable` nothing is fsynced."""
-        make_directory(path.parent)
-        path.touch(mode=FILE_MODE, exist_ok=True)
+        """Open the ledger, creating it where it is missing; without `durable` nothing is fsynced."""
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         try:
             self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
@@ -67,48 +66,58 @@ class DestinationLedger:
     def record(self, rows: Iterable[DeliveredRow]) -> None:
         """Commit deliveries, replacing earlier rows of the same index."""
         values = [[getattr(row, name) for name in _FIELDS] for row in rows]
-        with self._lock, self._db:
-            self._db.executemany(
-                f"INSERT OR REPLACE INTO deliveries ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)",  # noqa: S608
-                values,
-            )
+        statement = f"INSERT OR REPLACE INTO deliveries ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)"  # noqa: S608
+        with self._held() as db, db:
+            db.executemany(statement, values)
 
     def find(self, index: int) -> DeliveredRow | None:
         """The delivery of one record."""
         query = f"SELECT {_COLUMNS} FROM deliveries WHERE idx = ?"  # noqa: S608
-        with self._lock:
-            found = self._db.execute(query, (index,)).fetchone()
+        with self._held() as db:
+            found = db.execute(query, (index,)).fetchone()
         return _row(found) if found else None
 
     def rows(self) -> Iterator[DeliveredRow]:
         """All deliveries in order of their indices; holds the ledger until it is read to its end."""
         query = f"SELECT {_COLUMNS} FROM deliveries ORDER BY idx"  # noqa: S608
-        with self._lock, closing(self._db.execute(query)) as found:
+        with self._held() as db, closing(db.execute(query)) as found:
             for values in found:
                 yield _row(values)
 
     def indices(self) -> list[int]:
         """Indices of all delivered records, rising."""
-        with self._lock:
-            return [index for (index,) in self._db.execute("SELECT idx FROM deliveries ORDER BY idx")]
+        with self._held() as db:
+            return [index for (index,) in db.execute("SELECT idx FROM deliveries ORDER BY idx")]
 
     def forget(self, indices: Iterable[int]) -> int:
         """Delete rows, so that their records are pulled again; returns how many there were."""
-        with self._lock, self._db:
-            deleted = [self._db.execute("DELETE FROM deliveries WHERE idx = ?", (i,)).rowcount for i in indices]
+        with self._held() as db, db:
+            deleted = [db.execute("DELETE FROM deliveries WHERE idx = ?", (i,)).rowcount for i in indices]
         return sum(deleted)
 
     def totals(self) -> tuple[int, int, int]:
         """Delivered records, their tokens and their (uncompressed) bytes."""
         query = "SELECT COUNT(*), COALESCE(SUM(rows), 0), COALESCE(SUM(size_bytes), 0) FROM deliveries"
-        with self._lock:
-            records, tokens, size = self._db.execute(query).fetchone()
+        with self._held() as db:
+            records, tokens, size = db.execute(query).fetchone()
         return records, tokens, size
 
     def by_host(self) -> dict[str, int]:
         """Delivered records a host."""
+        with self._held() as db:
+            return dict(db.execute("SELECT host, COUNT(*) FROM deliveries GROUP BY host ORDER BY host"))
+
+    @contextmanager
+    def _held(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for the block alone; raises HostError for what the disk or another program refuses."""
         with self._lock:
-            return dict(self._db.execute("SELECT host, COUNT(*) FROM deliveries GROUP BY host ORDER BY host"))
+            try:
+                yield self._db
+            except sqlite3.Error as error:
+                raise HostError(
+                    f"The destination's ledger {self._path} could not be read or written: {error}.",
+                    remedy="Make room there, or end the program that holds it; the next pull goes on from there.",
+                ) from error
 
 
 def _row(values: tuple[object, ...]) -> DeliveredRow:

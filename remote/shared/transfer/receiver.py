@@ -3,7 +3,7 @@
 Runs on the host as `python -I -S -c SOURCE` (`hosts/pull/push.py` hands over this very text), so it needs neither a
 payload nor a package. Writes only TARGET and `.aside-push-*` beside it. Protocol, one JSON line unless said otherwise:
 
-    <- {"target": PATH, "files": [{"path", "size", "sha256"}]}
+    <- {"target": PATH, "files": [{"path", "size", "sha256"}]}; with "shared": true, modes follow the login's umask
     -> {"state": "have"} and the end, or {"state": "need", "prefixes": [{"size", "sha256"}]} (what an earlier push left)
     <- {"starts": [OFFSET]}, then the raw bytes of each file from its offset on, in order
     -> {"state": "placed"}; anywhere: {"state": "error", "message", "remedy"}
@@ -134,9 +134,11 @@ def read_line() -> dict[str, Any]:
     return message
 
 
-def receive() -> None:
-    """One push, from its first line to its last."""
+def receive(umask: int) -> None:
+    """One push, from its first line to its last; `umask` is the login's own."""
     request = read_line()
+    if request.get("shared"):
+        os.umask(umask)
     target = Path(request["target"]).expanduser()
     files = [checked(file) for file in request["files"]]
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -170,10 +172,10 @@ def receive() -> None:
 
 def main() -> int:
     """Run one push; every failure is one line for the laptop."""
-    os.umask(0o077)
+    umask = os.umask(0o077)
     os.write(1, b"\n")  # what a .bashrc printed may have left a line open
     try:
-        receive()
+        receive(umask)
     except Refusal as refusal:
         say(state="error", message=refusal.args[0], remedy=refusal.args[1])
         return 1

@@ -14,13 +14,13 @@ import os
 import secrets
 import select
 import subprocess
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from remote.shared.errors import HostError
+from remote.shared.supervised.threads import DeadlineError, Thread
 from remote.shared.transfer import sender
 from remote.shared.transfer.sender import FRAME, PONG
 
@@ -33,6 +33,8 @@ NOISE_BYTES = 1 << 20
 _WORDS_BYTES = 600
 _F_SETPIPE_SZ = 1031
 _STATUS_NOT_FOUND = 127
+
+C = TypeVar("C", bound="Child")
 
 
 class StreamLost(Exception):
@@ -60,83 +62,40 @@ class Frame:
     length: int
 
 
-class Stream:
-    """A context manager around the child process."""
+class Child:
+    """A program that was started here and leads elsewhere, mostly ssh; a context manager that ends it.
 
-    def __init__(self, command: list[str], root: str, payload: str = "") -> None:
-        self._hello = {"root": root, "payload": payload}
-        self._child = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-        )
+    Raises StreamRefused if it cannot be started or trying again would not help, StreamLost if it ends or falls silent.
+    """
+
+    def __init__(self, command: list[str], patience: float) -> None:
+        pipe = subprocess.PIPE
+        try:
+            self._child = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True
+            )
+        except OSError as error:
+            raise StreamRefused(
+                f"{command[0]} could not be started here: {error.strerror}.",
+                remedy="Install the OpenSSH client, or put its folder on PATH." if command[0] == "ssh" else "",
+            ) from error
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         assert self._child.stderr is not None
         self._words = b""
-        self._listener = threading.Thread(target=self._listen, args=(self._child.stderr,), daemon=True)
-        self._listener.start()
+        stderr = self._child.stderr
+        self._listener = Thread(lambda: self._listen(stderr), "ssh-stderr")
         self._stdin = self._child.stdin.fileno()
         self._stdout = self._child.stdout.fileno()
-        self._patience = HELLO_SECONDS
-        self.round_trip = 0.0
-        """Seconds, measured once."""
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(self._stdout, _F_SETPIPE_SZ, PIPE_BYTES)
+        self._patience = patience
+        """Seconds of silence."""
+        self._heard = bytearray()
 
-    def __enter__(self) -> Stream:
+    def __enter__(self: C) -> C:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def hello(self) -> None:
-        """Wait until the sender answers, passing over what a login shell prints; measures the round trip."""
-        nonce = secrets.token_hex(16)
-        self._write({**self._hello, "nonce": nonce})
-        self._pass_over(b"\n" + nonce.encode() + b"\n")
-        asked = time.monotonic()
-        self.ask({"do": "ping", "ticket": 0})
-        if self.frame() != Frame(PONG, 0, 0):
-            raise StreamBrokenError("The far end answers, and not as a sender does.")
-        self.round_trip = time.monotonic() - asked
-        self._patience = SILENCE_SECONDS
-
-    def _pass_over(self, wanted: bytes) -> None:
-        """Read to the end of `wanted`, byte by byte, since what follows it is not text."""
-        seen, passed, ends_at = b"", 0, time.monotonic() + HELLO_SECONDS
-        while seen != wanted:
-            seen = seen[-len(wanted) + 1 :] + self._read_byte()
-            passed += 1
-            if passed > NOISE_BYTES:
-                raise StreamBrokenError(
-                    "The login shell printed over 1 MiB before the sender's first word.",
-                    remedy="Make the shell's start-up files silent for sessions without a terminal.",
-                )
-            if time.monotonic() > ends_at:
-                raise StreamLost(f"no sender spoke within {HELLO_SECONDS:.0f} s")
-
-    def ask(self, *requests: dict[str, Any]) -> None:
-        """Send requests; their answers come in this order."""
-        for request in requests:
-            self._write(request)
-
-    def frame(self) -> Frame:
-        """The head of the next answer."""
-        return Frame(*FRAME.unpack(self.payload(FRAME.size)))
-
-    def payload(self, length: int, most: int = NOISE_BYTES) -> bytes:
-        """Exactly `length` bytes; raises StreamBrokenError where the far end announces more than `most`."""
-        if length > most:
-            raise StreamBrokenError(f"An answer of {length:,} bytes was announced where {most:,} are possible.")
-        data = bytearray(length)
-        view = memoryview(data)
-        while view:
-            view = view[self.read_into(view) :]
-        return bytes(data)
 
     def read_into(self, view: memoryview) -> int:
         """Read what is there, at least one byte; raises StreamLost at the end, or after a long silence."""
@@ -164,7 +123,8 @@ class Stream:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
-        self._listener.join(1.0)
+        with contextlib.suppress(DeadlineError):
+            self._listener.join(1.0)
 
     def _listen(self, stream: IO[bytes]) -> None:
         """Keep the last words of stderr, however many there are."""
@@ -172,18 +132,29 @@ class Stream:
             while chunk := stream.read(_WORDS_BYTES):
                 self._words = (self._words + chunk)[-_WORDS_BYTES:]
 
-    def _write(self, message: dict[str, Any]) -> None:
-        view = memoryview(json.dumps(message).encode() + b"\n")
+    def write(self, data: bytes) -> None:
+        """Send all of `data`."""
+        view = memoryview(data)
         try:
             while view:
                 view = view[os.write(self._stdin, view) :]
         except OSError as error:
             raise self._ended() from error
 
-    def _read_byte(self) -> bytes:
-        byte = bytearray(1)
-        self.read_into(memoryview(byte))
-        return bytes(byte)
+    def line(self, most_bytes: int, ends_at: float) -> bytes:
+        """The next line, without its end; raises StreamBrokenError if it is longer, StreamLost after `ends_at`."""
+        piece = bytearray(1 << 16)
+        searched = 0
+        while (end := self._heard.find(b"\n", searched)) < 0:
+            searched = len(self._heard)
+            if searched > most_bytes:
+                raise StreamBrokenError(f"The far end sent a line of over {most_bytes >> 20} MiB.")
+            if time.monotonic() > ends_at:
+                raise StreamLost("the answer did not end in time")
+            self._heard += piece[: self.read_into(memoryview(piece))]
+        line = bytes(self._heard[:end])
+        del self._heard[: end + 1]
+        return line
 
     def _ended(self) -> Exception:
         """Why the stream is over: worth another try, or not."""
@@ -191,9 +162,10 @@ class Stream:
             status = self._child.wait(5.0)
         except subprocess.TimeoutExpired:
             return StreamLost("the stream ended while its process lives")
-        self._listener.join(1.0)
+        with contextlib.suppress(DeadlineError):
+            self._listener.join(1.0)
         words = self._last_words()
-        hopeless = ("Permission denied", "Host key verification failed", "Could not resolve hostname")
+        hopeless = ("Permission denied", "Host key verification failed")  # a name may resolve again: a laptop woke up
         if status == _STATUS_NOT_FOUND or any(word in words for word in hopeless):
             return StreamRefused(
                 f"The bulk connection was refused: {words or 'the command was not found there'}.",
@@ -204,3 +176,68 @@ class Stream:
     def _last_words(self) -> str:
         text = self._words.decode("utf-8", "replace").strip()
         return " ".join(part for part in text.split() if part.isprintable())
+
+
+class Stream(Child):
+    """A connection to a sender."""
+
+    def __init__(self, command: list[str], root: str, payload: str = "") -> None:
+        super().__init__(command, HELLO_SECONDS)
+        self._hello = {"root": root, "payload": payload}
+        self.round_trip = 0.0
+        """Seconds, measured once."""
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._stdout, _F_SETPIPE_SZ, PIPE_BYTES)
+
+    def hello(self) -> None:
+        """Wait until the sender answers, passing over what a login shell prints; measures the round trip."""
+        nonce = secrets.token_hex(16)
+        self._say({**self._hello, "nonce": nonce})
+        self._pass_over(b"\n" + nonce.encode() + b"\n")
+        asked = time.monotonic()
+        self.ask({"do": "ping", "ticket": 0})
+        if self.frame() != Frame(PONG, 0, 0):
+            raise StreamBrokenError("The far end answers, and not as a sender does.")
+        self.round_trip = time.monotonic() - asked
+        self._patience = SILENCE_SECONDS
+
+    def _pass_over(self, wanted: bytes) -> None:
+        """Read to the end of `wanted`, byte by byte, since what follows it is not text."""
+        seen, passed, ends_at = b"", 0, time.monotonic() + HELLO_SECONDS
+        while seen != wanted:
+            seen = seen[-len(wanted) + 1 :] + self._read_byte()
+            passed += 1
+            if passed > NOISE_BYTES:
+                raise StreamBrokenError(
+                    "The login shell printed over 1 MiB before the sender's first word.",
+                    remedy="Make the shell's start-up files silent for sessions without a terminal.",
+                )
+            if time.monotonic() > ends_at:
+                raise StreamLost(f"no sender spoke within {HELLO_SECONDS:.0f} s")
+
+    def ask(self, *requests: dict[str, Any]) -> None:
+        """Send requests; their answers come in this order."""
+        for request in requests:
+            self._say(request)
+
+    def frame(self) -> Frame:
+        """The head of the next answer."""
+        return Frame(*FRAME.unpack(self.payload(FRAME.size)))
+
+    def payload(self, length: int, most: int = NOISE_BYTES) -> bytes:
+        """Exactly `length` bytes; raises StreamBrokenError where the far end announces more than `most`."""
+        if length > most:
+            raise StreamBrokenError(f"An answer of {length:,} bytes was announced where {most:,} are possible.")
+        data = bytearray(length)
+        view = memoryview(data)
+        while view:
+            view = view[self.read_into(view) :]
+        return bytes(data)
+
+    def _read_byte(self) -> bytes:
+        byte = bytearray(1)
+        self.read_into(memoryview(byte))
+        return bytes(byte)
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self.write(json.dumps(message).encode() + b"\n")

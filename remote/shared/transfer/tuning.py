@@ -8,7 +8,8 @@ import time
 
 import psutil
 
-from remote.shared.transfer.lane import Packing, Tally
+from remote.shared.messages.transfer import HostTally
+from remote.shared.transfer.lane import Packing
 
 CHANNEL_WINDOW_BYTES = 2 << 20
 """OpenSSH's flow control lets so much be under way in a channel: a stream's limit is window / round trip."""
@@ -40,7 +41,7 @@ def streams_for(round_trip: float) -> int:
 class Pace:
     """Plain bytes a second since it was last asked, a measurement's time apart."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: HostTally) -> None:
         self._tally = tally
         self.restart()
 
@@ -83,7 +84,7 @@ class Climb:
     None is tried where the cores have no time for it.
     """
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: HostTally) -> None:
         self.settled = False
         self._cores = Cores()
         self._pace = Pace(tally)
@@ -106,7 +107,7 @@ class Climb:
 class Trial:
     """Compares the pace with and without compression, once, and leaves on what is faster."""
 
-    def __init__(self, tally: Tally, packing: Packing) -> None:
+    def __init__(self, tally: HostTally, packing: Packing) -> None:
         self._pace = Pace(tally)
         self._packing = packing
         self._plain: float | None = None

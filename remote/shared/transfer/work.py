@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from remote.shared.messages.extract import ShardRow
+from remote.shared.messages.transfer import HostTally
+from remote.shared.transfer.books import Books
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.landing import Landing, Range
 
@@ -25,35 +25,26 @@ class Job:
 
 
 class Work:
-    """The records of one host that its destination lacks."""
+    """The records that the books offer of one host."""
 
-    def __init__(self, rows: Iterable[ShardRow], destination: Destination) -> None:
-        self._rows: Iterator[ShardRow] = iter(rows)
+    def __init__(self, host: str, books: Books, destination: Destination, tally: HostTally) -> None:
+        self._host = host
+        self._books = books
         self._destination = destination
+        self._tally = tally
         self._jobs: deque[Job] = deque()
-        self._open = 0
-        self._landings: set[Landing] = set()
-        self._exhausted = False
         self._changed = threading.Condition()
-        self.failed: dict[int, str] = {}
-        """Records given up, with the reason."""
         self.error: OSError | None = None
         """Why no further record can be begun: the destination is full, or cannot be written."""
 
     def take(self, most_bytes: int = 0) -> Job | None:
-        """The next request, or None where there is none at the moment.
+        """The next request, or None if there is none at the moment.
 
         Blocks that follow each other are joined to one request of at most `most_bytes`.
         """
         with self._changed:
-            while not self._jobs:
-                row = next(self._rows, None)
-                if row is None:
-                    self._exhausted = True
-                    self._changed.notify_all()
-                    return None
-                if self._destination.claim(row.index):
-                    self._begin_or_fail(row)
+            if not self._jobs and not self._begin():
+                return None
             job = self._jobs.popleft()
             while self._jobs and (joined := _joined(job, self._jobs[0], most_bytes)):
                 self._jobs.popleft()
@@ -74,8 +65,8 @@ class Work:
 
     @property
     def finished(self) -> bool:
-        """Whether every record is handed in or given up."""
-        return self._exhausted and not self._open and self.error is None
+        """Whether every record has landed or was refused."""
+        return self.error is None and self._books.is_fetched(self._host)
 
     def give_back(self, job: Job, received: int = 0) -> None:
         """A stream was lost in the middle: what it had not received is asked again, first of all."""
@@ -102,49 +93,52 @@ class Work:
             self._jobs.appendleft(Job(landing, None, landing.row.size_bytes))
             self._changed.notify_all()
 
-    def settle(self, landing: Landing, problem: str = "") -> None:
-        """The record is handed in; or given up for now, with the reason."""
+    def landed(self, landing: Landing) -> bool:
+        """Every byte is here and right. True to the first caller only, who hands the record to the delivery."""
         with self._changed:
-            if landing.settled:
-                return
-            landing.settled = True
-            self._jobs = deque(job for job in self._jobs if job.landing is not landing)
-            if problem:
-                self.failed[landing.row.index] = problem
-                self._destination.release(landing.row.index)
-            self._landings.discard(landing)
-            self._open -= 1
+            if not self._settle(landing):
+                return False
+            self._books.land(self._host, landing.row)
             self._changed.notify_all()
+            return True
 
-    def abandon(self) -> None:
-        """Nobody pulls these any more: whoever comes next may claim what is not done."""
+    def refuse(self, landing: Landing, reason: str) -> None:
+        """Give the record up for now, with the reason."""
         with self._changed:
-            for landing in self._landings:
-                if not landing.settled:
-                    landing.settled = True
-                    self._destination.release(landing.row.index)
+            if self._settle(landing):
+                self._tally.failed[landing.row.index] = reason
+                self._books.refuse(self._host, landing.row)
+                self._changed.notify_all()
 
-    def _begin_or_fail(self, row: ShardRow) -> None:
+    def _settle(self, landing: Landing) -> bool:
+        """True once for each record; late answers for it are dropped."""
+        if landing.settled:
+            return False
+        landing.settled = True
+        self._jobs = deque(job for job in self._jobs if job.landing is not landing)
+        return True
+
+    def _begin(self) -> bool:
+        """Begin the next record; False if none can be claimed now."""
+        row = self._books.claim(self._host)
+        if row is None:
+            self._changed.notify_all()
+            return False
         try:
-            self._begin(row)
+            landing = self._destination.landing(row)
+            left = landing.left()
         except OSError as error:
             self.error = error
-            self._destination.release(row.index)
             raise
-
-    def _begin(self, row: ShardRow) -> None:
-        landing = self._destination.landing(row)
-        left = landing.left()
-        self._open += 1
-        self._landings.add(landing)
         if left:
             self._jobs.append(Job(landing, None, left))
         else:
             self._jobs.extend(Job(landing, wanted) for wanted in landing.all_ranges())
+        return True
 
 
 def _joined(one: Job, other: Job, most_bytes: int) -> Job | None:
-    """Both requests as one, where they ask for neighbouring bytes of one record and not for too many."""
+    """Both requests as one, if they ask for neighbouring bytes of one record and not for too many."""
     if one.landing is not other.landing or one.wanted is None or other.wanted is None:
         return None
     if one.wanted.offset + one.wanted.length != other.wanted.offset:

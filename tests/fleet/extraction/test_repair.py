@@ -15,8 +15,8 @@ from hosts.fleet import Fleet
 from hosts.inventory.kept import Kept
 from hosts.plan import ranges
 from hosts.plan.plan import Plan, load
-from hosts.pull.pull import Wish
 from remote.shared.messages.dataset import Ranges
+from remote.shared.messages.transfer import Wish
 from remote.shared.messages.verify import VerifyRequest, VerifyResult
 from remote.shared.paths import Workdir, shard_name
 from remote.shared.transfer.ledger import DestinationLedger
@@ -38,7 +38,7 @@ def extracted(fleet: Fleet) -> None:
 
 
 def pulled(fleet: Fleet, to: Path, free: bool = False) -> Pulled:
-    return pull(fleet, Wish(RUN, free=free), str(to), lambda _: lambda: None)
+    return pull(fleet, Wish(run=RUN, free=free), str(to), lambda _: lambda: None)
 
 
 def verified(fleet: Fleet, to: Path) -> VerifyResult:
@@ -97,7 +97,7 @@ def test_a_shard_that_was_damaged_at_the_destination_comes_again_though_its_host
     extracted(fleet)
     assert asked_again(site) == [(wrong, wrong + 1)]
     brought = pulled(fleet, to)
-    assert sum(one.result.report.delivered for one in brought.outcomes if one.result.report) == 1
+    assert sum(one.result.delivered for one in brought.outcomes) == 1
     assert verified(fleet, to).complete
 
 

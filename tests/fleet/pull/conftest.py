@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 import xxhash
 
@@ -20,19 +20,21 @@ from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.kept import Kept
 from hosts.inventory.load import load_inventory
 from hosts.plan.plan import Plan, save
-from hosts.pull.pull import Wish
 from remote.extract.ledger import Ledger, Row
 from remote.shared.codec.container import pack_file
 from remote.shared.messages.extract import ExtractorState
-from remote.shared.messages.transfer import Store
+from remote.shared.messages.transfer import Store, Wish
 from remote.shared.paths import RunPaths, Workdir
 from tests.fleet.conftest import SshHost
-from tests.identities import run_identity
 from tests.manifests import manifest
+from tests.shards import IDENTITY, rows_in, rows_of, shard
 
 RUN = "trial"
 MIB = 1 << 20
-IDENTITY = run_identity(name=RUN)
+RECORDS = 20
+TOKENS = 1_000_000
+SMALL = 5000
+"""Bytes of a small record."""
 
 
 @dataclass
@@ -47,6 +49,10 @@ class Site:
     """A destination other than the folder."""
 
     @property
+    def dataset(self) -> Path:
+        return self.root / "data"
+
+    @property
     def destination(self) -> Path:
         return self.root / "it's a DEST"
 
@@ -55,18 +61,32 @@ class Site:
 
     def give(self, host: str, sizes: dict[int, int], epoch: int = 1) -> None:
         """Let `host` have finished records of these sizes in bytes."""
-        self.put(host, {index: os.urandom(size) for index, size in sizes.items()}, epoch)
+        self.put(host, {index: shard(size) for index, size in sizes.items()}, epoch)
+
+    def plan_sizes(self, sizes: dict[int, int]) -> None:
+        """Let the dataset have records whose shards take these sizes in bytes."""
+        self._plan_rows({index: rows_in(size) for index, size in sizes.items()})
+
+    def _plan_rows(self, rows: dict[int, int]) -> None:
+        """Let the dataset have records of so many tokens; the last one, which no host has, takes up the difference."""
+        lengths = np.load(self.dataset / "lengths.npy")
+        for index, count in rows.items():
+            lengths[index] = count
+        lengths[-1] = TOKENS - lengths[:-1].sum()
+        np.save(self.dataset / "lengths.npy", lengths)
 
     def put(self, host: str, contents: dict[int, bytes], epoch: int = 1) -> None:
         """Let `host` have finished exactly these records."""
         paths = self.run_paths(host)
         paths.shards.mkdir(parents=True, exist_ok=True)
+        counts = {index: rows_of(content) for index, content in contents.items()}
+        self._plan_rows(counts)
         rows = []
         for index, content in contents.items():
             paths.shard(index).write_bytes(content)
             self.records[index] = content
             digest = xxhash.xxh3_128_hexdigest(content)
-            rows.append(Row(index, "done", rows=1, epoch=epoch, size_bytes=len(content), xxh3=digest))
+            rows.append(Row(index, "done", rows=counts[index], epoch=epoch, size_bytes=len(content), xxh3=digest))
         with Ledger(paths.ledger) as ledger:
             ledger.record(rows)
 
@@ -102,7 +122,9 @@ class Site:
     def pull(self, store: Store = "plain", **wish: object) -> Pulled:
         """`inv pull --hosts all`, without a terminal."""
         for fleet in self.fleet():
-            return pull(fleet, Wish(RUN, **wish), self.to or str(self.destination), lambda tallies: lambda: None, store)  # type: ignore[arg-type]
+            return pull(
+                fleet, Wish(run=RUN, **wish), self.to or str(self.destination), lambda tallies: lambda: None, store
+            )
         raise AssertionError
 
     def delivered(self) -> dict[int, bytes]:
@@ -148,5 +170,6 @@ def _inventory(sshd: SshHost, workdirs: dict[str, Path]) -> dict[str, object]:
 
 
 def _manifest(dataset: Path) -> None:
-    counts = manifest(records=20, tokens=20, loss_tokens=20, max_tokens=1, vocab_size=8)
+    counts = manifest(records=RECORDS, tokens=TOKENS, loss_tokens=TOKENS, max_tokens=TOKENS, vocab_size=8)
     (dataset / "manifest.json").write_text(counts.model_dump_json())
+    np.save(dataset / "lengths.npy", np.array([*[1] * (RECORDS - 1), TOKENS - RECORDS + 1], np.int32))

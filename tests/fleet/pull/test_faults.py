@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from hosts.errors import HostError
+from remote.shared.messages.transfer import Limits
 from remote.shared.transfer import destination
-from remote.shared.transfer.hostpull import Limits
 from tests.fleet.conftest import SshHost
-from tests.fleet.pull.conftest import MIB, RUN, Site
+from tests.fleet.pull.conftest import MIB, RUN, SMALL, Site
 from tests.fleet.pull.link import Link
 
 pytestmark = pytest.mark.ssh
@@ -63,10 +63,9 @@ def test_a_pull_that_is_killed_goes_on_inside_the_file(site: Site, clone: Path) 
     assert site.delivered() == {}
     wait_until(lambda: not senders())
     (outcome, _) = site.pull().outcomes
-    report = outcome.result.report
-    assert report is not None
-    assert report.tally.kept_bytes >= 8 * MIB
-    assert report.tally.kept_bytes + report.tally.wire_bytes == 60 * MIB
+    tally = outcome.result
+    assert tally.kept_bytes >= 8 * MIB
+    assert tally.kept_bytes + tally.wire_bytes == 60 * MIB
     assert site.delivered() == site.records
 
 
@@ -82,7 +81,7 @@ def test_ctrl_c_ends_at_once_and_leaves_nothing_running_on_the_hosts(site: Site,
 def test_a_sender_that_is_killed_is_started_again_within_the_same_pull(site: Site) -> None:
     site.give("one", {0: 40 * MIB})
     done: list[object] = []
-    thread = threading.Thread(target=lambda: done.append(site.pull(limits=Limits(2, 20e6))))
+    thread = threading.Thread(target=lambda: done.append(site.pull(limits=Limits(streams=2, bytes_per_second=20e6))))
     thread.start()
     part = site.destination / "roost" / "parts" / "hs_0.safetensors.part"
     wait_until(lambda: part.exists() and part.stat().st_size > 9 * MIB)
@@ -94,15 +93,14 @@ def test_a_sender_that_is_killed_is_started_again_within_the_same_pull(site: Sit
 
 
 def test_a_link_that_is_cut_is_opened_again_within_the_same_pull(site: Site, private_sshd: SshHost) -> None:
-    site.give("one", {0: 40 * MIB, 1: 100})
+    site.give("one", {0: 40 * MIB, 1: SMALL})
     with Link(private_sshd.port, cut_after_bytes=21 * MIB) as link:
         through(site, private_sshd, link)
         (outcome, _) = site.pull(limits=Limits(streams=1)).outcomes
     assert outcome.ok, outcome.error
-    report = outcome.result.report
-    assert report is not None
+    tally = outcome.result
     assert site.delivered() == site.records
-    assert report.tally.wire_bytes < 60 * MIB
+    assert tally.wire_bytes < 60 * MIB
 
 
 def through(site: Site, sshd: SshHost, link: Link) -> None:
@@ -119,9 +117,8 @@ def test_several_streams_share_one_large_file(site: Site, private_sshd: SshHost)
     with Link(private_sshd.port, one_way_seconds=0.02) as link:
         through(site, private_sshd, link)
         (outcome, _) = site.pull().outcomes
-    report = outcome.result.report
-    assert report is not None
-    assert report.streams > 1
+    tally = outcome.result
+    assert tally.streams > 1
     assert site.delivered() == site.records
 
 
@@ -173,9 +170,8 @@ def test_bytes_that_changed_here_at_equal_size_and_time_are_found_and_repaired_b
         stream.write(b"wrong")
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
     (outcome, _) = site.pull(check=True).outcomes
-    report = outcome.result.report
-    assert report is not None
-    assert report.tally.wire_bytes == 4 * MIB
+    tally = outcome.result
+    assert tally.wire_bytes == 4 * MIB
     assert site.delivered() == site.records
 
 
@@ -198,6 +194,7 @@ def test_a_record_that_two_hosts_have_is_delivered_once(site: Site) -> None:
 
 
 def test_following_brings_what_is_finished_meanwhile_and_ends_with_the_extractor(site: Site) -> None:
+    site.plan_sizes({1: MIB})
     site.give("one", {0: MIB})
     with site.extracting("one") as paths:
         done: list[object] = []

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hosts.commands.pull import Pulled, dry_run
 from hosts.inventory.model import Host
-from hosts.pull import direct, sources
-from hosts.pull.pull import Wish
-from hosts.pull.sources import Offer, offer
-from hosts.transport.backend import Backend
+from hosts.pull import sources
 from hosts.transport.openssh import ssh_command
-from tests.fleet.pull.conftest import MIB, RUN, Site
+from remote.shared.messages.transfer import Wish
+from tests.fleet.pull.conftest import MIB, RUN, SMALL, Site
 from tests.fleet.pull.test_faults import wait_until
 
 pytestmark = pytest.mark.ssh
@@ -43,7 +40,7 @@ def delivered(folder: Path) -> dict[int, bytes]:
 
 
 def test_a_host_pulls_from_the_others_and_lets_them_free_it(site: Site, target: Path, keys: None) -> None:
-    site.give("one", {0: 9 * MIB, 1: 100})
+    site.give("one", {0: 9 * MIB, 1: SMALL})
     site.give("two", {2: MIB})
     pulled = site.pull(free=True)
     assert all(outcome.ok for outcome in pulled.outcomes), pulled.outcomes
@@ -65,22 +62,23 @@ def test_a_source_that_does_not_let_the_destination_in_is_named_and_costs_only_i
 
 
 def test_a_dry_run_tells_what_the_host_lacks_and_writes_nothing(site: Site, target: Path, keys: None) -> None:
-    site.give("one", {0: MIB, 1: 100})
+    site.give("one", {0: MIB, 1: SMALL})
     for fleet in site.fleet():
-        one, two = dry_run(fleet, Wish(RUN), site.to).outcomes
-    assert (one.result.offered, one.result.present, one.result.wanted_bytes) == (2, 0, MIB + 100)
+        one, two = dry_run(fleet, Wish(run=RUN), site.to).outcomes
+    assert (one.result.offered, one.result.present, one.result.wanted_bytes) == (2, 0, MIB + SMALL)
     assert two.result.offered == 0
     assert not target.exists()
     site.pull()
-    site.give("one", {2: 7})
+    site.give("one", {2: SMALL})
     for fleet in site.fleet():
-        seen = dry_run(fleet, Wish(RUN), site.to)
+        seen = dry_run(fleet, Wish(run=RUN), site.to)
     one, _ = seen.outcomes
-    assert (one.result.offered, one.result.present, one.result.wanted_bytes) == (3, 2, 7)
+    assert (one.result.offered, one.result.present, one.result.wanted_bytes) == (3, 2, SMALL)
     assert seen.missing == [(2, 20)]
 
 
 def test_following_to_a_host_goes_on_until_the_extractor_ends(site: Site, target: Path, keys: None) -> None:
+    site.plan_sizes({1: MIB})
     site.give("one", {0: MIB})
     with site.extracting("one") as paths:
         done: list[Pulled] = []
@@ -93,25 +91,6 @@ def test_following_to_a_host_goes_on_until_the_extractor_ends(site: Site, target
     thread.join(60)
     (pulled,) = done
     one, _ = pulled.outcomes
-    assert one.result.report is not None
-    assert (one.result.offered, one.result.report.delivered, one.result.freed) == (2, 2, 2)
+    assert (one.result.offered, one.result.delivered, one.result.freed) == (2, 2, 2)
     assert delivered(target) == site.records
     assert list(paths.shards.iterdir()) == []
-
-
-def test_a_shard_that_is_compressed_while_a_host_pulls_it_arrives_in_the_same_pull(
-    site: Site, target: Path, keys: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site.give("one", {0: MIB, 1: 100})
-
-    def then_compress(backend: Backend, *arguments: Any) -> Offer:
-        found = offer(backend, *arguments)
-        if backend.host.name == "one" and site.run_paths("one").shard(1).exists():
-            site.compress("one", 1)
-        return found
-
-    monkeypatch.setattr(direct, "offer", then_compress)
-    one, _ = site.pull().outcomes
-    assert one.result.report is not None
-    assert (one.result.report.delivered, one.result.report.failed) == (2, {})
-    assert delivered(target) == site.records

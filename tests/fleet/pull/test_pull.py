@@ -6,29 +6,27 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from hosts.inventory.kept import Kept
 from hosts.plan.plan import PlannedShare, load, save
-from hosts.pull import pull
-from hosts.pull.sources import Offer, offer
-from hosts.transport.backend import Backend
+from hosts.pull.sources import LaptopOrigin
 from remote.shared.messages.codec import UnpackRequest, UnpackResult
-from remote.shared.messages.transfer import DestinationManifest
+from remote.shared.messages.transfer import DestinationManifest, Limits
 from remote.shared.transfer import tuning
-from remote.shared.transfer.hostpull import Limits
+from remote.shared.transfer.engine import Offer
 from remote.shared.transfer.ledger import DestinationLedger
-from tests.fleet.pull.conftest import MIB, RUN, Site
+from tests.fleet.pull.conftest import MIB, RUN, SMALL, Site
+from tests.shards import shard, shard_of
 
 pytestmark = pytest.mark.ssh
 
 
 def test_records_of_every_host_arrive_with_their_dataset_and_ledger(site: Site) -> None:
-    site.give("one", {0: 100, 1: 9 * MIB + 5, 2: MIB})
-    site.give("two", {3: 4 * MIB, 4: 1})
+    site.give("one", {0: SMALL, 1: 9 * MIB + 5, 2: MIB})
+    site.give("two", {3: 4 * MIB, 4: SMALL})
     pulled = site.pull()
     assert all(outcome.ok for outcome in pulled.outcomes), pulled.outcomes
     assert site.delivered() == site.records
@@ -46,11 +44,10 @@ def test_records_of_every_host_arrive_with_their_dataset_and_ledger(site: Site) 
 def test_a_second_pull_brings_only_what_is_new(site: Site) -> None:
     site.give("one", {0: MIB, 1: MIB})
     site.pull()
-    site.give("one", {2: 1000})
+    site.give("one", {2: SMALL})
     (outcome, _) = site.pull().outcomes
-    report = outcome.result.report
-    assert report is not None
-    assert (outcome.result.present, report.tally.wire_bytes) == (2, 1000)
+    tally = outcome.result
+    assert (outcome.result.present, tally.wire_bytes) == (2, SMALL)
     assert site.delivered() == site.records
 
 
@@ -62,11 +59,10 @@ def test_a_partial_file_is_resumed_inside_and_a_wrong_byte_in_it_is_repaired(sit
     left[5 * MIB] ^= 1
     (parts / "hs_0.safetensors.part").write_bytes(left)
     (outcome, _) = site.pull().outcomes
-    report = outcome.result.report
-    assert report is not None
+    tally = outcome.result
     assert site.delivered() == site.records
-    assert report.tally.kept_bytes == 16 * MIB
-    assert report.tally.wire_bytes == 14 * MIB
+    assert tally.kept_bytes == 16 * MIB
+    assert tally.wire_bytes == 14 * MIB
 
 
 def test_a_file_that_no_ledger_row_vouches_for_is_compared_and_adopted(site: Site) -> None:
@@ -74,9 +70,8 @@ def test_a_file_that_no_ledger_row_vouches_for_is_compared_and_adopted(site: Sit
     site.pull()
     (site.destination / "roost" / "ledger.sqlite").unlink()
     (outcome, _) = site.pull().outcomes
-    report = outcome.result.report
-    assert report is not None
-    assert (report.delivered, report.tally.wire_bytes) == (1, 0)
+    tally = outcome.result
+    assert (tally.delivered, tally.wire_bytes) == (1, 0)
     assert site.delivered() == site.records
 
 
@@ -87,9 +82,8 @@ def test_a_record_whose_bytes_differ_from_the_hosts_ledger_is_not_delivered(site
     content[4 * MIB + 7] ^= 1
     shard.write_bytes(content)
     (outcome, _) = site.pull().outcomes
-    report = outcome.result.report
-    assert report is not None
-    assert "differ from the host's own ledger" in report.failed[0]
+    tally = outcome.result
+    assert "differ from the host's own ledger" in tally.failed[0]
     assert list(site.delivered()) == [1]
 
 
@@ -98,9 +92,8 @@ def test_a_record_of_another_size_than_the_ledger_says_is_refused_by_name(site: 
     shard = site.run_paths("one").shard(0)
     shard.write_bytes(shard.read_bytes() + b"x")
     (outcome, _) = site.pull().outcomes
-    report = outcome.result.report
-    assert report is not None
-    assert report.failed == {0: f"hs_0.safetensors is {MIB + 1} bytes long there, its ledger says {MIB}"}
+    tally = outcome.result
+    assert tally.failed == {0: f"hs_0.safetensors is {MIB + 1} bytes long there, its ledger says {MIB}"}
     assert list(site.delivered()) == [1]
 
 
@@ -127,14 +120,20 @@ def test_free_deletes_on_the_host_what_is_durable_here_and_nothing_else(site: Si
     assert list(site.delivered()) == [0]
 
 
-def test_what_an_interrupted_pull_delivered_and_did_not_free_is_freed_by_the_next(site: Site) -> None:
-    site.give("one", {0: MIB, 1: MIB})
+def test_what_an_interrupted_pull_delivered_and_did_not_free_is_freed_by_the_next(site: Site, clone: Path) -> None:
+    """A delivered file is read again first; a damaged one is named, fetched again and then freed as well."""
+    site.give("one", {0: MIB, 1: 9 * MIB})
     site.pull()
     damaged = site.destination / "hidden_states" / "hs_1.safetensors"
-    damaged.write_bytes(bytes(MIB))
-    (outcome, _) = site.pull(free=True).outcomes
-    assert outcome.result.freed == 1
-    assert [path.name for path in site.run_paths("one").shards.iterdir()] == ["hs_1.safetensors"]
+    with damaged.open("r+b") as stream:
+        stream.seek(5 * MIB)
+        stream.write(b"wrong")
+    done = site.inv_pull(clone, "--free")
+    assert done.returncode == 0, done.stderr
+    assert "one: record 1 was damaged at the destination and was pulled again" in done.stderr
+    assert "2 freed there" in done.stdout
+    assert list(site.run_paths("one").shards.iterdir()) == []
+    assert site.delivered() == site.records
 
 
 def test_a_destination_of_another_dataset_is_refused(site: Site) -> None:
@@ -146,23 +145,19 @@ def test_a_destination_of_another_dataset_is_refused(site: Site) -> None:
 
 
 def state_shard(rows: int) -> bytes:
-    """A shard of bf16 states in capture's layout."""
+    """A record whose values compress as real states do."""
     scale = np.exp(np.random.default_rng(0).normal(0, 2, 4 * 512))
     values = (np.random.default_rng(rows).normal(0, 1, (rows, 4 * 512)) * scale).astype(np.float32)
-    body = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
-    entry = {"dtype": "BF16", "shape": [rows, 4, 512], "data_offsets": [0, len(body)]}
-    header = json.dumps({"hidden_states": entry}).encode()
-    return len(header).to_bytes(8, "little") + header + body
+    return shard_of(rows, (values.view(np.uint32) >> 16).astype(np.uint16).tobytes())
 
 
 def test_states_that_travel_compressed_arrive_as_they_were(site: Site) -> None:
-    site.put("one", {0: state_shard(9000), 1: state_shard(10), 2: b"not states"})
+    site.put("one", {0: state_shard(9000), 1: state_shard(10), 2: shard(SMALL)})
     (outcome, _) = site.pull(limits=Limits(compress="always")).outcomes
-    report = outcome.result.report
-    assert report is not None
+    tally = outcome.result
     assert site.delivered() == site.records
-    assert report.tally.plain_bytes == sum(map(len, site.records.values()))
-    assert report.tally.wire_bytes < 0.7 * report.tally.plain_bytes
+    assert tally.plain_bytes == sum(map(len, site.records.values()))
+    assert tally.wire_bytes < 0.7 * tally.plain_bytes
 
 
 def test_shards_compressed_on_the_host_are_pulled_as_their_plain_bytes(site: Site) -> None:
@@ -179,22 +174,23 @@ def test_a_shard_that_is_compressed_while_it_is_pulled_arrives_in_the_same_pull(
 ) -> None:
     site.put("one", {0: state_shard(50), 1: state_shard(10)})
 
-    def then_compress(backend: Backend, *arguments: Any) -> Offer:
-        found = offer(backend, *arguments)
-        if site.run_paths("one").shard(1).exists() and backend.host.name == "one":
+    offers = LaptopOrigin.offers
+
+    def then_compress(self: LaptopOrigin, after: int) -> Offer:
+        found = offers(self, after)
+        if self.source.name == "one" and site.run_paths("one").shard(1).exists():
             site.compress("one", 1)
         return found
 
-    monkeypatch.setattr(pull, "offer", then_compress)
+    monkeypatch.setattr(LaptopOrigin, "offers", then_compress)
     (outcome, _) = site.pull(free=True).outcomes
-    report = outcome.result.report
-    assert report is not None
-    assert (report.delivered, report.failed, outcome.result.freed) == (2, {}, 2)
+    tally = outcome.result
+    assert (tally.delivered, tally.failed, outcome.result.freed) == (2, {}, 2)
     assert site.delivered() == site.records
 
 
 def test_a_host_without_a_share_is_no_failure_and_the_run_is_named(site: Site, clone: Path) -> None:
-    site.give("one", {0: 100})
+    site.give("one", {0: SMALL})
     shutil.rmtree(site.run_paths("two").root)
     done = site.inv_pull(clone)
     assert done.returncode == 0, done.stderr
@@ -216,7 +212,7 @@ def test_a_host_that_lacks_the_share_it_was_planned_for_is_a_failure(site: Site)
 
 
 def test_freeing_is_refused_where_the_destination_cannot_fsync_and_pulling_is_not(site: Site, clone: Path) -> None:
-    site.give("one", {0: MIB, 1: 100})
+    site.give("one", {0: MIB, 1: SMALL})
     without = (sys.executable, "-m", "tests.fleet.pull.no_fsync")
     refused = site.inv_pull(clone, "--free", under=without)
     assert refused.returncode == 1
@@ -232,7 +228,7 @@ def test_freeing_is_refused_where_the_destination_cannot_fsync_and_pulling_is_no
 
 
 def test_records_kept_compressed_here_are_delivered_once_and_unpack_to_their_bytes(site: Site) -> None:
-    site.put("one", {0: state_shard(9000), 1: b"x"})
+    site.put("one", {0: state_shard(9000), 1: shard(SMALL)})
     site.pull(store="compressed")
     (outcome, _) = site.pull(store="compressed").outcomes
     assert outcome.result.present == 2
@@ -250,8 +246,7 @@ def test_compression_is_taken_up_where_the_wire_is_what_limits(site: Site, monke
     monkeypatch.setattr(tuning, "TRIAL_BYTES", 24 * MIB)
     site.put("one", dict.fromkeys(range(4), state_shard(6000)))
     (outcome, _) = site.pull(limits=Limits(streams=2, bytes_per_second=8e6, compress="auto")).outcomes
-    report = outcome.result.report
-    assert report is not None
-    assert report.compressed
-    assert report.tally.wire_bytes < 0.95 * report.tally.plain_bytes
+    tally = outcome.result
+    assert tally.compressed
+    assert tally.wire_bytes < 0.95 * tally.plain_bytes
     assert site.delivered() == site.records

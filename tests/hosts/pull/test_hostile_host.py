@@ -20,18 +20,22 @@ from hosts.fleet import Fleet
 from hosts.inventory.model import Host, Inventory
 from hosts.pull import push as pushing
 from hosts.pull.push import push
-from hosts.pull.sources import offer
+from hosts.pull.sources import LaptopOrigin
 from hosts.transport.backend import Backend
 from remote.shared.messages.bench import BenchResult
 from remote.shared.messages.dataset import InspectedRecord, InspectRequest
 from remote.shared.messages.extract import ShardBatch, ShardRow
 from remote.shared.messages.logs import LogsRequest
+from remote.shared.messages.transfer import Source
 from remote.shared.messages.verify import Fault, VerifyRequest
+from remote.shared.transfer.bounds import Bounds
 from tests.hostile import Maker, examples, json_values, objects_like, values_of
 from tests.hosts.transport.test_hostile_answers import Script, Scripted, line
+from tests.shards import IDENTITY, ROW_BYTES
 
-RECORDS = 5
-GOOD = {"index": 3, "rows": 1, "size_bytes": 10, "xxh3": "0" * 32, "epoch": 1}
+LENGTHS = [9, 8, 7, 6, 5]
+BOUNDS = Bounds(IDENTITY, len(LENGTHS), LENGTHS)
+GOOD: dict[str, Any] = {"index": 3, "rows": 6, "size_bytes": 6 * ROW_BYTES + 4096, "xxh3": "0" * 32, "epoch": 1}
 RESULT = {"rows": 1, "cursor": 1, "counts": {}, "status": "complete"}
 
 
@@ -100,33 +104,38 @@ def test_a_receiver_s_endless_sentence_is_cut(folder: Path) -> None:
 
 def offered(*batches: dict[str, Any]) -> list[ShardRow]:
     said = [line({"type": "item", "value": batch}) for batch in batches]
-    return offer(Scripted(*said, line({"type": "result", "value": RESULT})), "r", 0, RECORDS).rows
+    source = Source(name="h", sender=[], codec_sender=[], root="")
+    scripted = Scripted(*said, line({"type": "result", "value": RESULT}))
+    return LaptopOrigin(scripted, "r", source, BOUNDS).offers(0).rows
 
 
 @examples(100)
 @given(objects_like(ShardBatch))
-def test_only_records_of_the_dataset_are_offered(batch: dict[str, Any]) -> None:
+def test_only_records_of_the_run_are_offered(batch: dict[str, Any]) -> None:
     try:
         rows = offered(batch)
-    except ProtocolError:
+    except HostError:
         return
-    assert all(0 <= row.index < RECORDS and row.size_bytes > 0 for row in rows)
+    assert all(row.rows == LENGTHS[row.index] and row.size_bytes < 2 << 20 for row in rows)
 
 
 @pytest.mark.parametrize(
     "lie",
-    [{"index": -1}, {"index": RECORDS}, {"index": 1 << 40}, {"size_bytes": 0}, {"size_bytes": -5}, {"rows": 0}]
+    [{"index": -1}, {"index": len(LENGTHS)}, {"index": 1 << 40}]
+    + [{"rows": rows} for rows in (0, 10, 1 << 62)]
+    + [{"size_bytes": size} for size in (0, -5, GOOD["rows"] * ROW_BYTES, 2 << 30)]
     + [{"xxh3": text} for text in ("../../../etc/passwd", "0" * 31, "0" * 33, "Z" * 32, "0" * 32 + "\n")],
     ids=str,
 )
-def test_a_row_that_can_be_no_record_is_refused(lie: dict[str, Any]) -> None:
-    with pytest.raises(ProtocolError, match="no record of a dataset of 5"):
+def test_a_row_that_can_be_no_record_of_the_run_is_refused(lie: dict[str, Any]) -> None:
+    with pytest.raises(HostError, match="that cannot be") as caught:
         offered({"rows": [{**GOOD, **lie}], "cursor": 1})
+    assert caught.value.kind == "protocol"
 
 
 def test_a_listing_without_an_end_is_refused() -> None:
     assert len(offered({"rows": [GOOD], "cursor": 1})) == 1
-    with pytest.raises(ProtocolError):
+    with pytest.raises(HostError, match="offered twice"):
         offered(*[{"rows": [GOOD], "cursor": 1}] * 2)
 
 

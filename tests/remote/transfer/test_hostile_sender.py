@@ -15,17 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote.shared.messages.extract import ShardRow
+from remote.shared.messages.transfer import HostTally
 from remote.shared.transfer import stream
+from remote.shared.transfer.books import Books
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.landing import Landing, Range
-from remote.shared.transfer.lane import Lane, Packing, Tally, Trade
+from remote.shared.transfer.lane import Lane, Packing, Trade
 from remote.shared.transfer.rate import RateLimit
 from remote.shared.transfer.sender import BLOCK_BYTES, DATA, DIGESTS, FRAME, PACKED, PONG, REFUSED
 from remote.shared.transfer.stream import Stream, StreamBrokenError, StreamLost
 from remote.shared.transfer.work import Job, Work
 from tests.hostile import examples
+from tests.shards import shard
 
-CONTENT = bytes(range(256)) * 40
+CONTENT = shard(10_240)
 ROW = ShardRow(index=3, rows=1, size_bytes=len(CONTENT), xxh3=xxhash.xxh3_128_hexdigest(CONTENT), epoch=1)
 frames = st.builds(
     lambda kind, ticket, length, payload: FRAME.pack(kind, ticket, length) + payload,
@@ -51,15 +54,29 @@ class Recorded(Stream):
         return size
 
 
-def lane_with(destination: Destination, wanted: Range | None) -> tuple[Lane, Work]:
+def lane_with(destination: Destination, wanted: Range | None) -> tuple[Lane, HostTally]:
     """A lane that has asked for one thing."""
-    work = Work([ROW], destination)
+    tally, stop = HostTally(), threading.Event()
+    books = Books(destination, stop)
+    books.open("host")
+    books.offer("host", [ROW])
+    work = Work("host", books, destination, tally)
     job = work.take()
     assert job is not None
-    trade = Trade([], "", work, Tally(), RateLimit(None), threading.Event(), lambda landing: None, Packing("", True))
+    trade = Trade(
+        command=[],
+        root="",
+        work=work,
+        tally=tally,
+        limit=RateLimit(None),
+        stop=stop,
+        hand_in=lambda landing: None,
+        misfit=lambda landing: "",
+        packing=Packing("", True),
+    )
     lane = Lane(trade, "lane")
     lane._pending = deque([Job(job.landing, wanted, ROW.size_bytes)])
-    return lane, work
+    return lane, tally
 
 
 def files_below(folder: Path) -> dict[str, int]:
@@ -72,10 +89,10 @@ def test_an_answer_of_any_kind_harms_nobody(tmp_path_factory: pytest.TempPathFac
     root = tmp_path_factory.mktemp("outside")
     with Destination(root / "destination") as destination:
         destination.part(ROW.index).write_bytes(b"left by an earlier pull")
-        lane, work = lane_with(destination, Range(0, len(CONTENT)) if data else None)
+        lane, tally = lane_with(destination, Range(0, len(CONTENT)) if data else None)
         with contextlib.suppress(StreamLost, StreamBrokenError):
             lane._take(Recorded(said))
-        for reason in work.failed.values():
+        for reason in tally.failed.values():
             assert len(reason) <= 500
     found = files_below(root)
     part = found.pop("destination/roost/parts/hs_3.safetensors.part", 0)

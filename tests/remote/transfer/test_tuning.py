@@ -8,8 +8,9 @@ import threading
 import psutil
 import pytest
 
+from remote.shared.messages.transfer import HostTally
 from remote.shared.transfer import rate, tuning
-from remote.shared.transfer.lane import Packing, Tally
+from remote.shared.transfer.lane import Packing
 from remote.shared.transfer.tuning import MEASURE_SECONDS, MOST_STREAMS, Climb, Trial, streams_for
 
 
@@ -40,7 +41,7 @@ class Idle(tuning.Cores):
 
 def climbed(clock: Clock, pace_of: dict[int, float], start: int) -> int:
     """Where the climb ends if so many streams bring so many bytes a second."""
-    tally = Tally()
+    tally = HostTally()
     climb, active = Climb(tally), start
     while not climb.settled:
         clock.now += MEASURE_SECONDS
@@ -70,7 +71,7 @@ def test_cores_are_busy_while_all_of_them_work(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_nothing_is_judged_before_it_was_measured(clock: Clock) -> None:
-    climb = Climb(Tally())
+    climb = Climb(HostTally())
     clock.now += MEASURE_SECONDS / 2
     assert climb.judge(1) == 0
     assert not climb.settled
@@ -84,7 +85,7 @@ def test_a_long_round_trip_begins_with_more_streams() -> None:
 
 @pytest.mark.parametrize(("packed_pace", "kept"), [(140e6, True), (90e6, False)])
 def test_compression_stays_only_where_more_plain_bytes_arrive(clock: Clock, packed_pace: float, kept: bool) -> None:
-    tally, packing = Tally(), Packing("payload")
+    tally, packing = HostTally(), Packing("payload")
     trial = Trial(tally, packing)
     for _ in range(5):
         clock.now += MEASURE_SECONDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 
-from remote.shared.transfer.batches import take_batch
+from remote.shared.supervised.consumer import take_batch
 
 
 class Coming(queue.Queue[int | None]):

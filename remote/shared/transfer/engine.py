@@ -1,0 +1,297 @@
+"""The engine of every pull: the records of one run come from their hosts to one destination.
+
+Runs where the records land: in the laptop's process for a folder or a bucket, under the verb `fetch` for a folder on
+a host. Who calls it gives it a thread for each host (`bring`); what a host offers and the destination lacks is
+claimed, streamed, hashed while it lands, delivered (fsync, rename, ledger) and, if asked for, freed on its host.
+`books.py` says which states a record goes through. Prints nothing; `tallies` tell how far each host is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from remote.shared.errors import HostError, RoostError, UsageError
+from remote.shared.messages.extract import Delivered, IndicesResult, ShardRow
+from remote.shared.messages.transfer import HostTally, Source, Store, Wish
+from remote.shared.supervised import ATTENTION_SECONDS
+from remote.shared.supervised.threads import DeadlineError, Thread
+from remote.shared.transfer.books import Books
+from remote.shared.transfer.bounds import Bounds
+from remote.shared.transfer.delivery import Delivery
+from remote.shared.transfer.destination import Destination
+from remote.shared.transfer.hostpull import HostPull
+from remote.shared.transfer.rate import RateLimit
+
+FOLLOW_SECONDS = 2.0
+AT_WORK = ("running", "paused", "waiting")
+FREE_RECORDS = 200
+"""That a host is told of in one call."""
+FREE_TRIES = 4
+"""Lost calls in a row after which a pull that is otherwise over no longer waits to free."""
+LONGEST_BACKOFF_SECONDS = 30.0
+
+Tallies = dict[str, HostTally]
+"""By host name."""
+
+
+@dataclass
+class Offer:
+    """What a host has, as far as its ledger has been read."""
+
+    rows: list[ShardRow] = field(default_factory=list)
+    cursor: int = 0
+    status: str = ""
+    """Of the host's extractor."""
+
+
+class Origin(Protocol):
+    """A host that records come from. Both calls raise RoostError; ConnectionError too if the host may come back."""
+
+    source: Source
+
+    def offers(self, after: int) -> Offer:
+        """Rows of the host's ledger that are newer than the cursor `after`, each within the run's bounds."""
+
+    def free(self, records: list[Delivered]) -> IndicesResult:
+        """Let the host delete what is delivered; a record that it has made anew since stays."""
+
+
+class Engine:
+    """One pull into one open destination; a context manager whose end stops everything that is under way."""
+
+    def __init__(self, destination: Destination, wish: Wish, bounds: Bounds) -> None:
+        self.tallies: Tallies = {}
+        self.stop = threading.Event()
+        self.destination = destination
+        self.wish = wish
+        self.bounds = bounds
+        self.books = Books(destination, self.stop)
+        self.rate = RateLimit(wish.limits.bytes_per_second)
+        self.delivery = Delivery(destination, self.stop.set)
+
+    def __enter__(self) -> Engine:
+        self.delivery.__enter__()
+        return self
+
+    def __exit__(self, kind: object, *about: object) -> None:
+        self.stop.set()
+        self.delivery.__exit__(kind, *about)
+        if self.delivery.error is not None and kind is None:
+            raise self.delivery.error
+
+    def enlist(self, names: list[str]) -> None:
+        """Begin a tally for each host, in this order."""
+        self.tallies |= {name: HostTally() for name in names}
+
+    def bring(self, origin: Origin) -> HostTally:
+        """Bring one host's records; with `follow` until its run is complete. Raises RoostError for what ends it."""
+        tally = self.tallies.setdefault(origin.source.name, HostTally())
+        self.books.open(origin.source.name)
+        session = _Session(self, origin, tally)
+        with session.freeing():
+            session.run()
+        return tally
+
+
+def look(origin: Origin, destination: Destination | None) -> HostTally:
+    """A dry run: what a host offers and the destination (None: there is none yet) lacks. Transfers nothing."""
+    tally = HostTally(looked_only=True)
+    offer = origin.offers(0)
+    tally.status = offer.status
+    for row in offer.rows:
+        tally.offered += 1
+        if destination is not None and destination.has(row, origin.source.name):
+            tally.present += 1
+        else:
+            tally.wanted_bytes += row.size_bytes
+    return tally
+
+
+class _Session:
+    """One host's part of a pull: list, bring, list again."""
+
+    def __init__(self, engine: Engine, origin: Origin, tally: HostTally) -> None:
+        self._engine = engine
+        self._origin = origin
+        self._source = origin.source
+        self._wish = engine.wish
+        self._books = engine.books
+        self._tally = tally
+        self._over = threading.Event()
+        self._given_up: set[tuple[int, str, Store]] = set()
+        """What was tried and did not come right, as `_version` tells it."""
+        self._codec = self._wish.limits.compress != "never"
+        self._puller = HostPull(
+            self._source.name,
+            engine.destination,
+            engine.books,
+            engine.delivery,
+            self._wish.limits,
+            engine.rate,
+            engine.bounds,
+            tally,
+            engine.stop,
+        )
+
+    def run(self) -> None:
+        """One round, or with `follow` one after the other until the host's run is complete."""
+        if self._wish.follow:
+            self._tally.share_records, self._tally.share_bytes = self._source.share_records, self._source.share_bytes
+        cursor = 0
+        while not self._engine.stop.is_set():
+            offer = self._listed(cursor)
+            self._tally.status = offer.status
+            if not cursor:
+                self._begin_count()
+            self._take_in(offer.rows)
+            error = self._bring()
+            if error is not None and not (self._wish.follow and isinstance(error, ConnectionError)):
+                raise error
+            if not self._wish.follow or (error is None and offer.status not in AT_WORK and not offer.rows):
+                return
+            cursor = offer.cursor if error is None else 0
+            self._tally.waiting = str(error) if error is not None else ""
+            self._engine.stop.wait(FOLLOW_SECONDS)
+
+    @contextmanager
+    def freeing(self) -> Iterator[None]:
+        """With `free`, tell the host of its durable records while the block goes on, and of the last ones at its end.
+
+        Raises the last call's error if records are left that the host could not be told of.
+        """
+        if not self._wish.free:
+            yield
+            return
+        thread = Thread(self._free, f"free-{self._source.name}")
+        try:
+            yield
+        except BaseException:
+            self._over.set()
+            with suppress(RoostError):
+                _ended(thread)
+            raise
+        self._over.set()
+        _ended(thread)
+        if self._tally.not_durable:
+            raise HostError(
+                f"{self._tally.not_durable:,} records were not freed: the destination's file system cannot fsync.",
+                remedy="Pull to a local disk, or free by hand after checking with inv verify.",
+            )
+
+    def _free(self) -> None:
+        lost = 0
+        while not self._engine.stop.is_set():
+            over = self._over.is_set()
+            batch = self._books.to_free(self._source.name, FREE_RECORDS)
+            if not batch:
+                if over:
+                    return
+                self._books.wait()
+                continue
+            try:
+                result = self._origin.free(batch)
+            except RoostError:
+                lost += 1
+                if over and lost >= FREE_TRIES:
+                    raise
+                self._pause(min(2.0 ** (lost - 1), LONGEST_BACKOFF_SECONDS))
+            else:
+                lost = 0
+                self._books.free(self._source.name, batch)
+                self._tally.freed += result.records
+                self._tally.freed_bytes += result.freed_bytes
+
+    def _pause(self, seconds: float) -> None:
+        """Wait between two tries; at the end of the session only shortly."""
+        if self._over.is_set():
+            time.sleep(min(seconds, 1.0))
+        else:
+            self._over.wait(seconds)
+
+    def _listed(self, after: int) -> Offer:
+        """The host's offer. While following, a host is asked again if it cannot be reached, or if its run is planned
+        and has not begun there."""
+        while True:
+            try:
+                offer = self._origin.offers(after)
+                self._tally.waiting = ""
+                return offer
+            except RoostError as error:
+                unbegun = error.kind == UsageError.kind and self._source.share_records > 0
+                if not self._wish.follow or not (unbegun or isinstance(error, ConnectionError)):
+                    raise
+                self._tally.waiting = "for the run to begin there" if unbegun else str(error)
+                if self._engine.stop.wait(FOLLOW_SECONDS):
+                    raise
+
+    def _begin_count(self) -> None:
+        """The ledger is read from its beginning: what was counted of it before is counted again."""
+        self._tally.offered = self._tally.present = self._tally.present_bytes = 0
+        self._tally.wanted_bytes = self._tally.plain_bytes + self._tally.kept_bytes
+
+    def _take_in(self, rows: list[ShardRow]) -> None:
+        """Offer to the books what the destination lacks."""
+        missing = []
+        for row in rows:
+            if _version(row) in self._given_up:
+                continue
+            self._tally.offered += 1
+            if not self._is_here(row):
+                missing.append(row)
+                self._tally.wanted_bytes += row.size_bytes
+            elif not self._books.delivered_now(row.index):
+                self._tally.present += 1
+                self._tally.present_bytes += row.size_bytes
+        self._codec = self._codec or any(row.stored == "compressed" for row in missing)
+        self._books.offer(self._source.name, missing)
+
+    def _is_here(self, row: ShardRow) -> bool:
+        """Whether the record was delivered and needs no other. It is read again before its host may free it."""
+        destination = self._engine.destination
+        known = destination.ledger.find(row.index) if destination.has(row, self._source.name) else None
+        if known is None:
+            return False
+        freeable = self._wish.free and known.durable and known.xxh3 == row.xxh3
+        unseen = not self._books.delivered_now(row.index)
+        if unseen and (freeable or self._wish.check) and not destination.is_intact(known):
+            self._tally.damaged.append(row.index)
+            return False
+        if freeable:
+            self._books.found(self._source.name, row)
+        return True
+
+    def _bring(self) -> RoostError | None:
+        """Bring what is offered; what failed because its host has changed it meanwhile is brought as it is now."""
+        while not self._engine.stop.is_set() and not self._books.is_fetched(self._source.name):
+            source = self._source
+            command = source.codec_sender if self._codec else source.sender
+            error = self._puller.bring(command, source.root, source.payload if self._codec else "")
+            failed = self._books.failed(source.name)
+            self._given_up |= {_version(row) for row in failed.values()}
+            if error is not None or not failed:
+                return error
+            now = self._listed(0).rows
+            again = [row for row in now if row.index in failed and _version(row) != _version(failed[row.index])]
+            for row in again:
+                del self._tally.failed[row.index]
+            self._codec = self._codec or any(row.stored == "compressed" for row in again)
+            self._books.offer(source.name, again)
+        return None
+
+
+def _ended(thread: Thread) -> None:
+    """Wait for a thread's end, however long its last call takes; raises what ended it."""
+    while thread.alive:
+        with suppress(DeadlineError):
+            thread.join(ATTENTION_SECONDS)
+    thread.join()
+
+
+def _version(row: ShardRow) -> tuple[int, str, Store]:
+    """A record as its host has it now: made anew, or compressed meanwhile, it is another one."""
+    return row.index, row.xxh3, row.stored
