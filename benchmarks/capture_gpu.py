@@ -37,8 +37,8 @@ from remote.shared.shard.request_id import RequestId
 LAYERS = [2, 4, 7]
 ROW_BYTES = 4 * 7168 * 2
 SHAPES = {"64 x 512": (64, 512), "16 x 4,096": (16, 4096)}
-OURS = ("ours", "unpaced", "gathered")
-"""Roost's capture; without pacing; up to the end of the forward pass only (see benchmarks/gpu/rivals.py)."""
+OURS = ("ours", "unsummed", "unpaced", "gathered")
+"""Roost's capture; without row sums; without pacing; up to the forward pass's end (see benchmarks/gpu/rivals.py)."""
 RIVALS = ("naive", "inthread")
 
 
@@ -66,7 +66,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=16, help="of the shorter prompts; half of the longer ones")
     options.add_argument("--variant-rounds", type=int, default=0, help="rounds of the variants of ours, on 64 x 512")
     options.add_argument("--rival-rounds", type=int, default=3)
-    options.add_argument("--sustained-gb", type=float, default=34.0)
+    options.add_argument("--sustained-gb", type=float, default=34.0, help="0 leaves it out")
     options.add_argument("--seconds", type=float, default=900.0, help="leave out what would take longer than this")
     given = options.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
@@ -85,8 +85,9 @@ def main() -> None:
             result["timings"] = []
             for shape in SHAPES:
                 result["timings"] += [asdict(row) | {"median": row.median} for row in timings(mid, drain, shape, given)]
+                result["dumps_with_right_sums"] = drain.compared
                 save(given.out, result)
-            if time.monotonic() + sustained_seconds(result, given) < given.until:
+            if given.sustained_gb and time.monotonic() + sustained_seconds(result, given) < given.until:
                 result["sustained"] = sustained(mid, drain, given.sustained_gb)
                 save(given.out, result)
         if given.rival_rounds:
@@ -137,9 +138,9 @@ def parity_or_cause(given: argparse.Namespace) -> dict[str, Any]:
 def timings(server: GpuServer, drain: Drain, shape: str, given: argparse.Namespace) -> list[Timing]:
     number, size = list(SHAPES).index(shape), SHAPES[shape]
     rounds = given.rounds if number == 0 else max(1, given.rounds // 2)
-    most = {"plain": rounds, "ours": rounds} | dict.fromkeys(RIVALS, given.rival_rounds)
+    most = {"plain": rounds, "ours": rounds, "unsummed": rounds} | dict.fromkeys(RIVALS, given.rival_rounds)
     if number == 0:
-        most |= dict.fromkeys(OURS[1:], given.variant_rounds)
+        most |= dict.fromkeys(OURS[2:], given.variant_rounds)
     rows = {way: Timing(shape, way, []) for way in most if most[way]}
     for way in rows:
         run(server, drain, way, (16, 512), 100 * number)
@@ -241,6 +242,8 @@ class Drain:
         self._offset = 0
         self.bytes = 0
         self.last_at = 0.0
+        self.compared = 0
+        """Dumps whose row sums were computed again from their rows, and were the same."""
         self._command = [sys.executable, "-m", "benchmarks.gpu.drain", str(directory)]
 
     def __enter__(self) -> Drain:
@@ -281,6 +284,9 @@ class Drain:
                 self._offset += len(line)
                 row = json.loads(line)
                 self._seen.add(row["name"])
+                self.compared += "summed" in row
+                if not row.get("summed", True):
+                    raise RuntimeError(f"the rows of {row['name']} do not have the sums that capture computed")
                 self.bytes += row["bytes"]
                 self.last_at = row["at"]
 
@@ -314,6 +320,11 @@ def report(result: dict[str, Any]) -> str:
             values = row["microseconds"]
             spread = f"{row['median']:.2f} ({min(values):.2f} .. {max(values):.2f})"
             lines.append(f"| {row['shape']} | {row['way']} | {spread} | {len(values)} | {row['over_plain']:+.2%} |")
+    if "dumps_with_right_sums" in result:
+        lines += [
+            "",
+            f"Row sums of {result['dumps_with_right_sums']:,} dumps computed again on the host: all the same.",
+        ]
     if "sustained" in result:
         found = result["sustained"]
         lines += [

@@ -2,7 +2,8 @@
 
     python -m benchmarks.gpu.drain DIRECTORY
 
-Reads and hashes each dump, deletes it, and prints one JSON line with its size; runs until it is ended.
+Reads and hashes each dump, deletes it, and prints one JSON line with its size, and with whether the row sums of a
+dump with the nonce `ours` are those of its rows; runs until it is ended.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import xxhash
+
+from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.rowsums import NAME, RowSums, text
+from remote.shared.shard.tensorfile import TensorFile
 
 _THREADS = 3
 _BLOCK = 8 << 20
@@ -30,9 +35,12 @@ def main(directory: Path) -> None:
             while block := file.read(_BLOCK):
                 digest.update(block)
                 size += len(block)
+        row = {"name": path.name, "bytes": size, "at": time.time()}
+        if path.name.startswith("roost.ours.") and path.suffix == ".safetensors":
+            row["summed"] = summed(path)
         path.unlink()
         with lock:
-            print(json.dumps({"name": path.name, "bytes": size, "at": time.time()}), flush=True)
+            print(json.dumps(row), flush=True)
 
     with ThreadPoolExecutor(_THREADS) as pool:
         while True:
@@ -41,6 +49,17 @@ def main(directory: Path) -> None:
                     taken.add(path.name)
                     pool.submit(take, path)
             time.sleep(0.005)
+
+
+def summed(path: Path) -> bool:
+    """Whether the rows in the file have the sums that capture computed on the device."""
+    dump = TensorFile.open(path)
+    request = RequestId.parse(path.name.removesuffix(path.suffix))
+    assert request is not None
+    assert request.index is not None
+    sums = RowSums(request.index, json.loads(dump.metadata["boundaries"]))
+    sums.add(dump.array("hidden_states"))
+    return text(sums.totals) == dump.metadata[NAME]
 
 
 if __name__ == "__main__":

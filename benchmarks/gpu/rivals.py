@@ -1,9 +1,10 @@
 """The ways of capturing that Roost's is measured against, as an SGLang plugin. Inside the benchmark's server only.
 
 A request whose id is `naive.<n>` is saved with `torch.save` inside the forward pass, `inthread.<n>` with safetensors;
-any other request is left alone, so that all ways are timed in one server, interleaved. Two variants of Roost's own
-say where its time goes: records with the nonce `unpaced` are copied with no bound on what the device has in its queue,
-those with the nonce `gathered` are dropped when their forward pass is over.
+any other request is left alone, so that all ways are timed in one server, interleaved. Three variants of Roost's own
+say where its time goes: records with the nonce `unsummed` have zeros for row sums, those with the nonce `unpaced` are
+copied with no bound on what the device has in its queue, and those with the nonce `gathered` are dropped when their
+forward pass is over.
 """
 
 from __future__ import annotations
@@ -34,16 +35,23 @@ def _vary() -> None:
     from remote.capture import sender
     from remote.capture.admission import Admission
     from remote.capture.gather import Gather
+    from remote.capture.rowsums import DeviceSums
 
-    take, bound = Admission._take, sender.AHEAD_BYTES
+    take, bound, sums = Admission._take, sender.AHEAD_BYTES, DeviceSums.of
 
     def varied(self: Admission, gather: Gather) -> None:
         nonces = {segment.request.nonce for segment in gather.segments}
         sender.AHEAD_BYTES = 1 << 60 if "unpaced" in nonces else bound
+        DeviceSums.of = _zeros if "unsummed" in nonces else sums  # type: ignore[method-assign,assignment]
         if "gathered" not in nonces:
             take(self, gather)
 
     Admission._take = varied  # type: ignore[method-assign]
+
+
+def _zeros(_: Any, states: torch.Tensor, salts: torch.Tensor) -> torch.Tensor:
+    """Instead of row sums, int64 [rows, slots]."""
+    return torch.zeros(states.shape[:2], dtype=torch.int64, device=states.device)
 
 
 class Rival:
