@@ -40,7 +40,7 @@ _OPTIONS = {
 }
 _BARE = ["-I", "-S"]
 _VERB = (
-    "import os, sys; sys.path[0] = os.path.expanduser(sys.argv[1]); os.umask(0o077); "
+    "import os, sys; sys.path.insert(0, os.path.expanduser(sys.argv[1])); os.umask(0o077); "
     "from remote.__main__ import main; sys.exit(main([]))"
 )
 """Runs the verb that stdin names, from a payload that is there already."""

@@ -1,4 +1,4 @@
-"""A run's one extractor: held by the kernel while its process lives, so it can never be stale.
+"""A run's one extractor, and its shards: held by the kernel while a process lives, so no lock can be stale.
 
 Runs on the host, called by whoever starts an extractor and by whoever asks whether one lives.
 """
@@ -36,6 +36,21 @@ def run_lock(paths: RunPaths) -> Iterator[None]:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _EXCLUSIVE)
         except (BlockingIOError, PermissionError):
             raise RunningError(f"The run {paths.root.name!r} already has an extractor here.") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def shards_held(paths: RunPaths) -> Iterator[None]:
+    """Nobody else decides which shards are the ledger's while the block lasts.
+
+    Held by a session's start, which deletes shards that no row speaks of, and by whoever replaces a shard by its
+    compressed form. Waits for the other; ends with its process.
+    """
+    descriptor = os.open(paths.shards, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from remote.extract.assignment import Work
 from remote.extract.ledger import Ledger, Row
 from remote.extract.leftovers import nonce_prefix
+from remote.extract.lock import shards_held
 from remote.parity.bands import NormBand
 from remote.shared.errors import UsageError
 from remote.shared.files import ASIDE, make_directory
@@ -75,7 +78,12 @@ def check_server(ledger: Ledger, run: str, identity: RunIdentity, state: ServerS
 
 def reconcile(ledger: Ledger, paths: RunPaths) -> None:
     """Forget rows whose shard is not there as it was, and delete shards (whole or aside) that have no row."""
-    present = {entry.name: entry.stat().st_size for entry in os.scandir(paths.shards)}
+    with shards_held(paths):
+        _reconcile(ledger, paths)
+
+
+def _reconcile(ledger: Ledger, paths: RunPaths) -> None:
+    present = dict(_sizes(paths))
     done = {
         shard_name(index) + (COMPRESSED_SUFFIX if stored == "compressed" else ""): (index, size, stored)
         for index, (state, size, stored) in ledger.states().items()
@@ -93,6 +101,13 @@ def reconcile(ledger: Ledger, paths: RunPaths) -> None:
         stranger = is_shard and (name not in done or index in lost)
         if stranger or name.startswith(ASIDE):
             (paths.shards / name).unlink(missing_ok=True)
+
+
+def _sizes(paths: RunPaths) -> Iterator[tuple[str, int]]:
+    """Names and bytes of the files among the shards; one that `inv compress` has just renamed is left out."""
+    for entry in os.scandir(paths.shards):
+        with suppress(FileNotFoundError):
+            yield entry.name, entry.stat().st_size
 
 
 def open_positions(ledger: Ledger, work: Work) -> list[int]:

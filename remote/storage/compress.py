@@ -2,17 +2,20 @@
 
 The verb `compress` does it for all that is plain; `pack_shard` for one, for the collector of a run with
 `store: compressed`. In this order: the container is durable and verified, the ledger says so, the plain shard goes.
-Ended in between, both are there and the ledger tells which counts.
+Ended in between, both are there and the ledger tells which counts. The last two happen while the run's shards are
+held, so that a session of the extractor that starts meanwhile sees the one form or the other.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
 from remote.context import Context
 from remote.extract.ledger import Ledger
+from remote.extract.lock import shards_held
 from remote.shared.codec.container import SUFFIX, pack_file
 from remote.shared.errors import RecordError, UsageError
 from remote.shared.messages.codec import CompressRequest, CompressResult
@@ -46,16 +49,44 @@ def compress(request: CompressRequest, context: Context) -> CompressResult:
 def _settle(paths: RunPaths, ledger: Ledger, row: ShardRow, job: Future[int], result: CompressResult) -> None:
     """Let the ledger say so, and the plain shard go; a record that was freed or re-queued meanwhile is no loss."""
     try:
-        packed = job.result()
+        if not _adopted(paths, ledger, row, _packed(job.result), result):  # a session that began swept the container
+            shard = paths.shard(row.index)
+            if not _adopted(paths, ledger, row, _packed(lambda: pack_shard(shard, row.xxh3)), result):
+                raise OSError("sessions of the extractor began meanwhile; compress again")
     except (RecordError, OSError) as error:
         if ledger.has(row.index, row.xxh3):
             result.failed[row.index] = str(error)
-        return
-    if ledger.mark_stored(row.index, row.xxh3, "compressed"):
-        paths.shard(row.index).unlink(missing_ok=True)
-        result.compressed += 1
-        result.plain_bytes += row.size_bytes
-        result.packed_bytes += packed
+
+
+def _packed(pack: Callable[[], int]) -> int | None:
+    """The container's bytes; None if a session's start deleted it, as a file of which no row speaks."""
+    try:
+        return pack()
+    except FileNotFoundError:
+        return None
+
+
+def _adopted(paths: RunPaths, ledger: Ledger, row: ShardRow, packed: int | None, result: CompressResult) -> bool:
+    """Whether the record is settled: its container counts from now on, or the record is not here any more."""
+    container = _container(paths.shard(row.index))
+    with shards_held(paths):
+        if not ledger.has(row.index, row.xxh3):
+            now = ledger.states().get(row.index)
+            if now is None or now[2] != "compressed":
+                container.unlink(missing_ok=True)
+            return True
+        if packed is None or not container.exists():
+            return False
+        if ledger.mark_stored(row.index, row.xxh3, "compressed"):
+            paths.shard(row.index).unlink(missing_ok=True)
+            result.compressed += 1
+            result.plain_bytes += row.size_bytes
+            result.packed_bytes += packed
+        return True
+
+
+def _container(shard: Path) -> Path:
+    return shard.with_name(shard.name + SUFFIX)
 
 
 def pack_shard(shard: Path, xxh3: str) -> int:
@@ -63,7 +94,7 @@ def pack_shard(shard: Path, xxh3: str) -> int:
 
     Raises RecordError where the shard does not have this digest, OSError where the disk fails.
     """
-    container = shard.with_name(shard.name + SUFFIX)
+    container = _container(shard)
     if pack_file(shard, container).xxh3 != xxh3:
         container.unlink()
         raise RecordError(f"{shard.name} does not have the digest that the ledger says; it was left as it is.")

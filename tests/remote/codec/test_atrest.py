@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
+import psutil
+import pytest
 import xxhash
 
 from remote.context import Context
@@ -11,11 +18,16 @@ from remote.extract.ledger import Ledger, Row
 from remote.extract.session import reconcile
 from remote.extract.verbs import freed
 from remote.report import Report
+from remote.shared.codec.container import pack_file
 from remote.shared.codec.reader import CompressedShard
 from remote.shared.messages.codec import CompressRequest
+from remote.shared.messages.envelope import Call
 from remote.shared.messages.extract import Delivered, FreedRequest
 from remote.shared.paths import RunPaths, Workdir
+from remote.shared.supervised.threads import Thread, as_finished
+from remote.storage import compress as compressing
 from remote.storage.compress import compress
+from tests.conftest import CLONE
 from tests.remote.codec.test_container import shard
 
 
@@ -85,3 +97,103 @@ def test_a_compressed_shard_is_freed_like_a_plain_one_and_missed_when_it_is_gone
     with Ledger(paths.ledger) as ledger:
         reconcile(ledger, paths)
         assert [index for index, (state, _, _) in ledger.states().items() if state == "done"] == []
+
+
+def held(paths: RunPaths, contents: dict[int, bytes]) -> bool:
+    """Whether every record can be read as its ledger says."""
+    with Ledger(paths.ledger) as ledger:
+        forms = {row.index: row.stored for _, row in ledger.shards()}
+    for index, content in contents.items():
+        if forms[index] == "plain":
+            assert paths.shard(index).read_bytes() == content
+        else:
+            with CompressedShard(paths.shards / f"hs_{index}.safetensors.rz") as reader:
+                assert reader.readall() == content
+    return True
+
+
+def test_a_session_that_starts_before_the_ledger_speaks_of_the_container_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, paths, contents = run_of(tmp_path, 2)
+
+    def sessions(jobs: Iterable[Future[int]]) -> Iterator[Future[int]]:
+        for job in as_finished(jobs):
+            with Ledger(paths.ledger) as ledger:
+                reconcile(ledger, paths)
+            yield job
+
+    monkeypatch.setattr(compressing, "as_finished", sessions)
+    result = compress(CompressRequest(run="trial", processes=1), context)
+    assert (result.compressed, result.failed) == (2, {})
+    assert held(paths, contents)
+
+
+def test_sessions_that_start_all_the_while_lose_nothing(tmp_path: Path) -> None:
+    context, paths, contents = run_of(tmp_path, 12)
+    over = threading.Event()
+
+    def start_sessions() -> None:
+        with Ledger(paths.ledger) as ledger:
+            while not over.is_set():
+                reconcile(ledger, paths)
+
+    thread = Thread(start_sessions, "sessions")
+    try:
+        compress(CompressRequest(run="trial", processes=1), context)
+    finally:
+        over.set()
+        thread.join()
+    assert held(paths, contents)
+
+
+def test_a_container_of_a_record_that_was_freed_meanwhile_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, paths, contents = run_of(tmp_path, 1)
+    delivered = Delivered(index=0, xxh3=xxhash.xxh3_128_hexdigest(contents[0]))
+
+    def free_first(jobs: Iterable[Future[int]]) -> Iterator[Future[int]]:
+        for job in as_finished(jobs):
+            with Ledger(paths.ledger) as ledger:
+                ledger.free([(delivered.index, delivered.xxh3)])
+            yield job
+
+    monkeypatch.setattr(compressing, "as_finished", free_first)
+    assert compress(CompressRequest(run="trial", processes=1), context).compressed == 0
+    assert names(paths) == ["hs_0.safetensors"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("verb", ["compress", "unpack"])
+def test_a_cut_call_leaves_no_worker_behind(tmp_path: Path, verb: str) -> None:
+    """The laptop is gone: nothing goes on whose output nobody records."""
+    _, paths, _ = run_of(tmp_path, 1)
+    content = shard(paths.shard(0), 60_000)
+    for index in range(1, 40):
+        paths.shard(index).hardlink_to(paths.shard(0))
+    digest = xxhash.xxh3_128_hexdigest(content)
+    with Ledger(paths.ledger) as ledger:
+        ledger.record(Row(index, "done", 1, 1, size_bytes=len(content), xxh3=digest) for index in range(40))
+    request: dict[str, object] = {"run": "trial", "processes": 2}
+    if verb == "unpack":
+        pack_file(paths.shard(0), tmp_path / "0.rz")
+        for index in range(1, 40):
+            (tmp_path / f"{index}.rz").hardlink_to(tmp_path / "0.rz")
+        request = {"paths": [str(tmp_path)], "processes": 2}
+    call = Call(verb=verb, request=request, workdir=str(tmp_path), tethered=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "remote", verb], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=CLONE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(call.model_dump_json().encode() + b"\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        if b'"progress"' in line:
+            break
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.stdin.close()
+    assert process.wait(30) == 130
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
