@@ -32,7 +32,7 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 class InventoryError(UsageError):
-    """`inventory.yaml` cannot be used as it is."""
+    """The inventory file cannot be used until it is corrected."""
 
     kind = "inventory"
 

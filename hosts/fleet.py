@@ -1,4 +1,4 @@
-"""One call on many hosts at once: an outcome a host, each reported as it finishes; one lost host costs only itself."""
+"""One call on many hosts at once, with one outcome for each host; a host that fails does not affect the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remote.shared.messages.envelope import Progress
 from remote.shared.supervised.threads import Pool, as_finished
 
 POOL_SIZE = 64
-"""Hosts worked on at once; 64 connections open in about a second from one laptop."""
+"""Most hosts that are worked on at once; a laptop opens 64 connections in about a second."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=BaseModel)
@@ -28,7 +28,7 @@ OnProgress = Callable[[Host, Progress], None]
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What came of one host: a value, or the error that ended it."""
+    """The outcome of a call on one host: its value, or the error that ended it."""
 
     host: Host
     value: T | None = None
@@ -40,7 +40,7 @@ class Outcome(Generic[T]):
 
     @property
     def result(self) -> T:
-        """The value; raises the host's error where there is none."""
+        """The value; raises the host's error if the call failed."""
         if self.error is not None:
             raise self.error
         assert self.value is not None
@@ -48,22 +48,22 @@ class Outcome(Generic[T]):
 
 
 class Watcher(Protocol):
-    """Told of every host that a fleet turns to, from the thread that called the fleet."""
+    """Is told when the call on each host begins and ends, in the thread that called the fleet."""
 
     def begun(self, host: Host) -> None:
-        """A call to this host begins."""
+        """The call on this host begins."""
 
     def ended(self, outcome: Outcome[Any]) -> None:
-        """This host is finished, or failed, while others may still be at work."""
+        """The call on this host has ended, well or with an error; others may still be running."""
 
 
 def new_backend(host: Host) -> Backend:
-    """The backend that the inventory asks for."""
+    """Return the backend for the host's `connection` setting."""
     return LocalBackend(host) if host.connection == "local" else SshBackend(host)
 
 
 class Fleet:
-    """The hosts that a command is for, with one open backend each."""
+    """The hosts that a command works on, each with one open backend."""
 
     def __init__(self, inventory: Inventory, hosts: list[Host]) -> None:
         self.inventory = inventory
@@ -73,18 +73,18 @@ class Fleet:
         self.watcher: Watcher | None = None
 
     def backend(self, host: Host) -> Backend:
-        """The host's one connection."""
+        """Return the host's backend, which holds its one connection."""
         return self._backends[host.name]
 
     @property
     def local(self) -> Backend:
-        """The laptop, for the data verbs."""
+        """The laptop's own backend, for data verbs."""
         if self._local is None:
             self._local = new_backend(self.inventory.local)
         return self._local
 
     def narrowed(self, hosts: list[Host]) -> Fleet:
-        """The same connections, fewer hosts."""
+        """Return a fleet of these hosts that uses the same connections."""
         fleet = Fleet(self.inventory, [])
         fleet.hosts = hosts
         fleet.watcher = self.watcher
@@ -96,7 +96,7 @@ class Fleet:
     ) -> list[Outcome[T]]:
         """Run `action` for every host at once and return the outcomes in the fleet's order.
 
-        Only RoostErrors become outcomes; anything else is a fault of Roost's own and is raised.
+        Only a RoostError becomes an outcome; any other exception is a bug and is raised.
         """
         if not self.hosts:
             return []
@@ -130,7 +130,7 @@ class Fleet:
         on_item: Callable[[Host, dict[str, Any]], None] | None = None,
         on_outcome: Callable[[Outcome[R]], None] | None = None,
     ) -> list[Outcome[R]]:
-        """Run one verb on every host; `request` is the same for all, or made for each."""
+        """Run one verb on every host; `request` is one message for all hosts, or a function that makes each host's."""
 
         def action(backend: Backend) -> R:
             host = backend.host
@@ -153,14 +153,14 @@ class Fleet:
             return Outcome(host, error=error)
 
     def close(self) -> None:
-        """End every connection; what runs detached on the hosts goes on."""
+        """Close every connection; detached processes on the hosts keep running."""
         for backend in self._backends.values():
             backend.close()
 
 
 @contextmanager
 def fleet_of(inventory: Inventory, hosts: list[Host]) -> Iterator[Fleet]:
-    """A fleet whose connections are ended with the block."""
+    """Yield a fleet whose connections are closed when the block ends."""
     fleet = Fleet(inventory, hosts)
     try:
         yield fleet

@@ -1,4 +1,4 @@
-"""Tells somebody that a server is ready or failed, or a run finished: rented boxes cost money while nobody looks.
+"""Notifications: a server is ready or failed, or a run finished, on boxes that cost money while nobody looks.
 
 Runs on the laptop, called by tasks that were given `--notify`. Runs the inventory's `notify.command` (an argv, no
 shell, the event's JSON on stdin) or posts the same JSON to `notify.webhook`. A notification never fails the task.
@@ -25,7 +25,7 @@ WEBHOOK_SECONDS = 15.0
 
 
 class Event(BaseModel):
-    """What the command reads on stdin and the webhook is sent."""
+    """The event as the command reads it on stdin and the webhook receives it."""
 
     event: Literal["ready", "failed", "finished"]
     host: str
@@ -37,13 +37,13 @@ class Event(BaseModel):
 
 
 class NotifyError(RoostError):
-    """The event did not reach whoever waits for it."""
+    """The notification could not be delivered."""
 
     kind = "notify"
 
 
 def check_notify(fleet: Fleet) -> None:
-    """Raise UsageError where `--notify` was given and a host has nobody to tell, or a command that cannot be split."""
+    """Raise UsageError if a host has no `notify` setting, or a `notify.command` that cannot be split."""
     for host in fleet.hosts:
         if host.notify.command is None and host.notify.webhook is None:
             raise UsageError(

@@ -31,7 +31,7 @@ class BenchResults:
         return f"{result.host}/{name}"
 
     def load(self, name: str) -> BenchResult:
-        """Return the result called `HOST/LABEL` (or `LABEL` where only one host has it); UsageError where none is."""
+        """Return the result called `HOST/LABEL` (or `LABEL` where only one host has it); UsageError if none is."""
         found = self._find(name)
         if len(found) > 1:
             names = ", ".join(self._name(path) for path in found)

@@ -62,7 +62,7 @@ class OneServer:
         """Run it in `mode` as `host` says, in the place of what ran before; one that runs just so is left as it is.
 
         With `wait`, another command on the host is waited for instead of refusing.
-        Raises UsageError where the inventory has no such server, and the host's own error where it does not start.
+        Raises UsageError if the inventory has no such server, and the host's own error where it does not start.
         """
         specs = [spec for spec in server_specs(host, mode) if spec.name == self.name]
         if not specs:
@@ -73,7 +73,7 @@ class OneServer:
         self._backend.call("serve", request, ServeResult, deadline=patience)
 
     def mode(self) -> str | None:
-        """The mode that it runs in now; None where it does not run.
+        """The mode that it runs in now; None if it does not run.
 
         Raises HostError for a mode that the inventory does not have: it could not be put back.
         """

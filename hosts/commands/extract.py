@@ -57,7 +57,7 @@ class Started:
     idle: list[str] = field(default_factory=list)
     """Chosen hosts that have no share in the plan: nothing was started there."""
     reopened: dict[str, ReopenResult] = field(default_factory=dict)
-    """Quarantined records that are open again, a host; empty where that was not asked for."""
+    """Quarantined records that are open again, a host; empty if that was not asked for."""
 
 
 @dataclass
@@ -68,11 +68,11 @@ class Preview:
     given_away: dict[str, int]
     outcomes: list[Outcome[RunStatus]]
     reopened: dict[str, ReopenResult]
-    """Quarantined records that would be open again, a host; empty where that was not asked for."""
+    """Quarantined records that would be open again, a host; empty if that was not asked for."""
 
 
 def newest_run(fleet: Fleet) -> str:
-    """The run that was planned last; raises UsageError where none was."""
+    """The run that was planned last; raises UsageError if none was."""
     root = fleet.inventory.kept.runs
     plans = sorted(root.glob("*/plan.json"), key=lambda path: path.stat().st_mtime)
     if not plans:
@@ -81,7 +81,7 @@ def newest_run(fleet: Fleet) -> str:
 
 
 def delivered_to(destination: Path) -> Ranges:
-    """The records that a folder's own ledger says were delivered; raises UsageError where it has none."""
+    """The records that a folder's own ledger says were delivered; raises UsageError if it has none."""
     path = destination.expanduser() / "roost" / "ledger.sqlite"
     if not path.exists():
         raise UsageError(f"{destination} is not where a run was pulled to: there is no {path}.")
@@ -101,7 +101,7 @@ def start(
     """Give every host its share and start its extractor; one that runs already goes on with the newest share.
 
     `delivered` are the records that the destination has; `reopen` says which quarantined ones are tried again. Raises
-    UsageError where there is no plan; what goes wrong on one host is that host's outcome.
+    UsageError if there is no plan; what goes wrong on one host is that host's outcome.
     """
     path = fleet.inventory.kept.plan(run)
     before = load(path)

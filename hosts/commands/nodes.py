@@ -16,7 +16,7 @@ FIRST_RENDEZVOUS_PORT = 10_000
 def span_hosts(fleet: Fleet, specs: dict[str, list[ServerSpec]]) -> dict[str, list[ServerSpec]]:
     """Return `specs` (by host) with rank, rendezvous and token filled in for every server that has `nodes`.
 
-    Asks the rank-0 host for its private address. Raises UsageError where a node is not chosen or its entry differs.
+    Asks the rank-0 host for its private address. Raises UsageError if a node is not chosen or its entry differs.
     """
     spanning = {spec.name: spec for found in specs.values() for spec in found if spec.nodes}
     if not spanning:

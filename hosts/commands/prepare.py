@@ -29,7 +29,7 @@ OnProgress = Callable[[Host, Progress], None]
 def tokenizer_of(inventory: Inventory, host: Host, given: str | None) -> str | None:
     """The tokenizer's folder: the one given, else the model of the host where the verb runs.
 
-    On the laptop without a `local` model, the model path that all hosts share, if it exists here too; None where
+    On the laptop without a `local` model, the model path that all hosts share, if it exists here too; None if
     nothing is known.
     """
     if given:

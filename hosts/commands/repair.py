@@ -43,7 +43,7 @@ def repair_folder(
     """Queue a destination's wrong records on the hosts of the plan, and take them out of the destination.
 
     The next `inv extract` makes exactly these, and the next `inv pull` brings them. Records whose host is lost by now
-    are in nobody's share any more: they are given to others, as a new epoch of the plan. Raises UsageError where a
+    are in nobody's share any more: they are given to others, as a new epoch of the plan. Raises UsageError if a
     host that has to make some was not chosen.
     """
     plan = _given_back(fleet, plan, wrong, dry_run=dry_run)

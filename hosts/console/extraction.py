@@ -88,7 +88,7 @@ def has_failed(status: RunStatus) -> bool:
 
 
 def left_seconds(state: ExtractorState) -> float | None:
-    """Time to the end at the rate of the last minute; None where nothing moves."""
+    """Time to the end at the rate of the last minute; None if nothing moves."""
     left = state.counts.tokens_assigned - state.counts.tokens_done
     return left / state.tokens_per_second if state.tokens_per_second > 0 and left > 0 else None
 

@@ -1,1 +1,1 @@
-"""What a host's facts mean: green, yellow or red, each with what to do (`inv doctor`)."""
+"""Findings about a host for `inv doctor`: green, yellow or red, each with a remedy."""

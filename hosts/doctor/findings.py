@@ -1,4 +1,4 @@
-"""What a host is held against, and what is found. Laptop's side; plain types."""
+"""The types of `inv doctor`: what the inventory expects of a host, and the findings. Laptop's side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Level = Literal["green", "yellow", "red"]
 
 
 class Finding(BaseModel):
-    """One thing about a host. Red: extraction cannot work so. Yellow: it can, but slower, or not for long."""
+    """One finding about a host. Red: extraction cannot work. Yellow: extraction works, but slower or not for long."""
 
     level: Level
     subject: str
@@ -22,18 +22,18 @@ class Finding(BaseModel):
 
 
 class Network(BaseModel):
-    """The way between the laptop and a host, measured from the laptop."""
+    """The network between the laptop and a host, measured from the laptop."""
 
     round_trip_seconds: float
-    """Shortest of several exchanges of one line with a process over there."""
+    """Shortest round trip of several lines to a process on the host and back."""
     clock_skew_seconds: float
-    """The host's clock minus the laptop's; right to about half the round trip."""
+    """The host's clock minus the laptop's, exact to about half the round trip."""
     bytes_per_second: float | None = None
-    """What one stream of the control connection brought; a pull over OpenSSH is faster. None where nothing came."""
+    """Throughput of one stream over the control connection, which is slower than a pull; None if no data arrived."""
 
 
 class Expectations(BaseModel):
-    """What the inventory promises or wants of a host."""
+    """What the inventory says about a host that the host's facts can confirm or contradict."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,7 +46,7 @@ class Expectations(BaseModel):
 
     @classmethod
     def of(cls, host: Host) -> Expectations:
-        """The inventory's settings that facts can be held against."""
+        """Return the expectations that the inventory's settings imply."""
         servers = max(1, len(host.servers))
         return cls(
             gpus=host.gpus,
@@ -67,25 +67,25 @@ class Diagnosis(BaseModel):
     findings: list[Finding]
 
     def count(self, level: Level) -> int:
-        """How many findings are of this level."""
+        """Return the number of findings of this level."""
         return sum(finding.level == level for finding in self.findings)
 
     @property
     def is_red(self) -> bool:
-        """Whether something must be mended before this host can work."""
+        """Whether something must be repaired before this host can extract."""
         return self.count("red") > 0
 
 
 def green(subject: str, text: str) -> Finding:
-    """All is well."""
+    """Make a finding that needs no action."""
     return Finding(level="green", subject=subject, text=text)
 
 
 def yellow(subject: str, text: str, remedy: str) -> Finding:
-    """It works, but."""
+    """Make a finding that allows extraction but costs speed or time."""
     return Finding(level="yellow", subject=subject, text=text, remedy=remedy)
 
 
 def red(subject: str, text: str, remedy: str) -> Finding:
-    """It will not work."""
+    """Make a finding that prevents extraction."""
     return Finding(level="red", subject=subject, text=text, remedy=remedy)

@@ -1,4 +1,4 @@
-"""What is to be said of GPUs and how they reach each other. Laptop's side, called by `judge`; pure."""
+"""Findings about GPUs and the links between them. Laptop's side, called by `judge`; pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remote.shared.messages.facts import Facts, GpuFact, GpuFacts, GpuProcess
 SLOW_WAYS = {"SYS", "NODE", "PHB"}
 """Through the CPU's interconnect or host bridge: all-reduces of every layer pay for it."""
 IDLE_BYTES = 1 << 30
-"""What the driver itself may hold of a GPU."""
+"""GPU memory that the driver itself may use."""
 SHOWN = 8
 
 

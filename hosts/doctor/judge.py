@@ -1,4 +1,4 @@
-"""A host's facts held against what the inventory wants of it. Laptop's side, called by `inv doctor`; pure."""
+"""Compares a host's facts with the inventory's expectations. Laptop's side, called by `inv doctor`; pure."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ RULES: tuple[Rule, ...] = (
 
 
 def judge(facts: Facts, wanted: Expectations, way: Network | None = None) -> list[Finding]:
-    """Every finding about a host, in the order of the rules; `way` is None for the laptop itself."""
+    """Return every finding about a host, in the order of the rules; `way` is None for the laptop itself."""
     findings = [finding for rule in RULES for finding in rule(facts, wanted)]
     return findings if way is None else [*findings, *surroundings.network(way), *surroundings.clock(way)]

@@ -34,7 +34,7 @@ class Exchange:
 
 
 def measure(backend: Backend) -> Network:
-    """Round trip, clock skew and one stream's throughput; raises ConnectionLostError where nothing comes back."""
+    """Measure round trip, clock skew and one stream's throughput; raises ConnectionLostError if nothing comes."""
     return measure_clock(backend).model_copy(update={"bytes_per_second": _throughput(backend)})
 
 

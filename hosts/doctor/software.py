@@ -1,4 +1,4 @@
-"""What is to be said of Python, SGLang, capture and the model. Laptop's side, called by `judge`; pure."""
+"""Findings about Python, SGLang, capture and the model. Laptop's side, called by `judge`; pure."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def capture(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
 
 
 def _files(found: CaptureFacts) -> Iterator[Finding]:
-    """The model files matter where the patch is the way: it never overwrites what it does not know."""
+    """Judge SGLang's model files if capture is a patch: it never overwrites a file that it does not know."""
     assert found.installation is not None
     if found.way != "patch":
         return

@@ -1,4 +1,4 @@
-"""What is to be said of disk, RAM, ports, limits, programs and the network. Laptop's side, called by `judge`; pure."""
+"""Findings about disk, RAM, ports, limits, programs and the network. Laptop's side, called by `judge`; pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,11 @@ def disk(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
     else:
         yield green("disk", f"{size(space.free_bytes)} of {size(space.total_bytes)} free in {space.path}")
     if space.free_inodes is not None and space.free_inodes < FEW_INODES:
-        yield yellow("disk", f"{space.free_inodes:,} inodes free, one a record", "Delete files, or take another disk.")
+        yield yellow(
+            "disk",
+            f"{space.free_inodes:,} inodes free, and each record takes one",
+            "Delete files, or take another disk.",
+        )
 
 
 def ram_disk(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
@@ -127,7 +131,7 @@ def _open_files(found: LimitFacts) -> Finding:
 
 
 def tools(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """What lies beside Python there, and what the CPU does for encryption."""
+    """Judge the programs on the host, and the CPU's support for encryption."""
     rsync, ssh = facts.tools.rsync or "missing", facts.tools.ssh or "missing"
     yield green("tools", f"rsync {rsync}, OpenSSH client {ssh}")
     if not facts.machine.cpu_aes:

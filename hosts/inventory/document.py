@@ -56,7 +56,7 @@ def text_of(document: dict[str, Any]) -> str:
 
 
 def writer(sequence: int = 4, offset: int = 2) -> YAML:
-    """What keeps comments, order and quotes of a file that it loads and dumps again; lists are indented as given."""
+    """Return a YAML reader and writer that keeps comments, order and quotes; lists are indented as given."""
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = WIDTH

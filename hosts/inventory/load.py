@@ -32,7 +32,7 @@ def inventory_path(given: str | None) -> Path:
 
 
 def is_from_above(path: Path, given: str | None) -> bool:
-    """Whether `inventory_path` found this file in a folder above, where nobody named it."""
+    """Whether `inventory_path` found this file in a folder above the current one, without being told its name."""
     return not given and ENVIRONMENT_VARIABLE not in os.environ and path != Path(DEFAULT_NAME)
 
 
@@ -116,7 +116,7 @@ class _Loader:
         return value
 
     def _explain(self, error: ValidationError, where: document.Path) -> InventoryError:
-        """The first problem at the place where the person wrote it: the host's own key, or the shared one."""
+        """Return the first problem with the line that caused it: the host's own key, or the shared default."""
         problem = error.errors(include_url=False)[0]
         location = tuple(part for part in problem["loc"] if isinstance(part, str | int))
         if problem["type"] == SECRET_FLAG:
@@ -155,7 +155,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keys_at(location: document.Path) -> list[str]:
-    """The keys that would have been right where an unknown one was found."""
+    """Return the keys that are allowed at this place."""
     models: dict[str, type[BaseModel]] = {"modes": Mode, "servers": ServerEntry, "notify": Notify}
     model = models.get(str(location[0]), Host) if location else Host
     return list(model.model_fields)

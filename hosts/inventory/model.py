@@ -1,4 +1,4 @@
-"""What an inventory says, validated. A `Host` is complete: the defaults and its own settings, merged.
+"""The validated inventory. Each `Host` is complete: the defaults merged with its own settings.
 
 Sizes accept `64GiB`-style text and are bytes here; durations are seconds.
 """
@@ -47,7 +47,7 @@ class Section(BaseModel):
 
 
 SECRET_FLAGS = ("api-key", "admin-api-key", "ssl-keyfile-password")
-"""Of SGLang, which reads them from its command line alone, where every user of the box sees them."""
+"""SGLang's flags with secrets: SGLang reads them only from its command line, which every user of the box can see."""
 SECRET_FLAG = "secret_flag"  # noqa: S105
 """The type of the validation error, whose input must not be shown."""
 
@@ -108,7 +108,7 @@ class Host(Section):
     name: str
     connection: Literal["ssh", "local"] = "ssh"
     address: str | None = None
-    """Host name, address or an alias of the OpenSSH configuration; the host's own name where unset."""
+    """Host name, address or alias of the OpenSSH configuration; the host's name in the inventory if unset."""
     user: str | None = None
     ssh_port: int | None = Field(default=None, ge=1, le=65535)
     identity_file: str | None = None
@@ -116,7 +116,7 @@ class Host(Section):
     """Who carries the control connection; `auto` is Fabric unless the OpenSSH configuration needs OpenSSH itself."""
     ssh_config: str = DEFAULT_SSH_CONFIG
     known_hosts: str | None = None
-    """The file of host keys; where unset, what the OpenSSH configuration says, else `~/.ssh/known_hosts`."""
+    """The file of host keys; if unset, the OpenSSH configuration's, else `~/.ssh/known_hosts`."""
     connect_timeout: float = Field(default=15.0, gt=0)
 
     python: str = "python3"
@@ -132,7 +132,7 @@ class Host(Section):
     model: str | None = None
     """Path of the model on the host."""
     context_length: int | None = Field(default=None, ge=1)
-    """Longest record in tokens; the model's own limit where unset."""
+    """Longest record in tokens; the model's own limit if unset."""
     gpus: int = Field(default=8, ge=0)
     """How many GPUs the box is promised to have; 0 for a CPU host."""
     tp: int = Field(default=8, ge=1)
@@ -204,7 +204,7 @@ class Host(Section):
 
 
 class Inventory(Section):
-    """The whole file."""
+    """The whole inventory."""
 
     path: Path
     hosts: dict[str, Host]

@@ -1,4 +1,4 @@
-"""What differs between two modes of a host, and why each difference is there."""
+"""The differences between two modes of a host, each with the inventory's reason."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Difference(BaseModel):
     setting: str
     """`--flag`, `$VARIABLE`, `capture` or `restart`."""
     first: str
-    """Value in the first mode; `-` where it is not set there."""
+    """Value in the first mode; `-` if the first mode does not set it."""
     second: str
     why: str
-    """The inventory's sentence on it (`why:` of the mode), empty where it has none."""
+    """The mode's `why:` for this setting; empty if it has none."""
 
 
 def diff_modes(host: Host, first: str, second: str) -> list[Difference]:

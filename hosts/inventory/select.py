@@ -10,10 +10,10 @@ LOCAL = "local"
 
 
 def select(inventory: Inventory, host: str | None, hosts: str | None) -> list[Host]:
-    """Return the hosts asked for, in the inventory's order, each once.
+    """Return the chosen hosts in the inventory's order, each once.
 
-    Names, groups and `all` may be mixed, separated by commas; `local` is the laptop. Raises UsageError where nothing
-    was asked for or a name is unknown.
+    Names, groups and `all` may be mixed, separated by commas; `local` is the laptop. Raises UsageError if no
+    host was named or a name is unknown.
     """
     words = [word.strip() for part in (host, hosts) if part for word in part.split(",") if word.strip()]
     if not words:

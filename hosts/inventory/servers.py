@@ -23,7 +23,7 @@ def server_specs(host: Host, mode_name: str) -> list[ServerSpec]:
 
 
 def server_needs(host: Host) -> list[Needs]:
-    """What the host's servers take of it in any mode, so that `inv stop` and `inv free` can say who holds it."""
+    """Return the GPUs, ports and folders that the host's servers need in any mode; `inv stop` names who holds them."""
     return [
         Needs(
             server=_name(entry, number),

@@ -61,7 +61,7 @@ class PracticeHost:
 def up(root: Path, hosts: int = 2) -> list[PracticeHost]:
     """Have exactly `hosts` practice hosts up and their inventory written; what already runs stays as it is.
 
-    `root` is the clone's root. Raises HostError where the engine or sshd is missing.
+    `root` is the clone's root. Raises HostError if the engine or sshd is missing.
     """
     if not 1 <= hosts <= MOST_HOSTS:
         raise UsageError(f"A practice fleet has 1 to {MOST_HOSTS} hosts, not {hosts}.")
@@ -106,7 +106,7 @@ def status(root: Path) -> list[PracticeHost]:
 
 
 def inventory_hosts(root: Path) -> list[Host]:
-    """The practice hosts as the inventory describes them; raises HostError where the fleet is not up."""
+    """The practice hosts as the inventory describes them; raises HostError if the fleet is not up."""
     paths = PracticePaths(root)
     hosts = status(root)
     if not hosts or not all(host.up for host in hosts):

@@ -59,7 +59,7 @@ def running_on(workdir: Path) -> list[Running]:
 def end_running(workdir: Path, python: Path) -> list[str]:
     """End the extractors, then the servers through the `stop` verb; return one sentence for each.
 
-    Raises HostError where something lives on.
+    Raises HostError if something lives on.
     """
     before = running_on(workdir)
     extractors = [one for one in before if one.kind == "extractor"]
@@ -85,7 +85,7 @@ def _stop_servers(workdir: Path, python: Path) -> None:
 
 
 def _living(state: Path, *keys: str) -> list[ProcessRef]:
-    """Return the first of the named processes that lives; none where the file is torn or of another version."""
+    """Return the first of the named processes that lives; none if the file is torn or of another version."""
     try:
         recorded = _Processes.model_validate_json(state.read_bytes())
     except (OSError, ValidationError):

@@ -22,7 +22,7 @@ def reference(process: psutil.Process) -> ProcessRef:
 
 
 def find(ref: ProcessRef | None) -> psutil.Process | None:
-    """Return the process that `ref` describes, or None where it has ended."""
+    """Return the process that `ref` describes, or None if it has ended."""
     return processes.find(ref)
 
 

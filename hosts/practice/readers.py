@@ -50,7 +50,7 @@ READERS: dict[str, Reader] = {
 def reader_python(name: str, root: Path = ROOT) -> Path:
     """Return the Python in which the reader `name` (a key of READERS) can be imported, making its venv if need be.
 
-    Raises HostError where `.engine` is missing or the packages cannot be installed.
+    Raises HostError if `.engine` is missing or the packages cannot be installed.
     """
     paths = PracticePaths(root)
     if not paths.engine_python.exists():

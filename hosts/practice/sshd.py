@@ -59,7 +59,7 @@ class PrivateSshd:
     def start(self, port: int | None = None) -> tuple[ProcessRef, int]:
         """Start it on `port`, or on a free one where that is None or taken; return when it listens.
 
-        Raises HostError where sshd is missing or ends at once, with its last words.
+        Raises HostError if sshd is missing or ends at once, with its last words.
         """
         program = find_sshd()
         self._prepare()
@@ -133,7 +133,7 @@ class PrivateSshd:
 
 
 def find_sshd() -> str:
-    """Return sshd's absolute path, which it needs to run itself again; raises HostError where it is missing."""
+    """Return sshd's absolute path, which it needs to run itself again; raises HostError if it is missing."""
     program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin:/sbin")
     if program is None:
         raise HostError("There is no OpenSSH server (sshd) on this machine.", remedy="Run make system.")
@@ -141,7 +141,7 @@ def find_sshd() -> str:
 
 
 def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until this very process listens on `port`; False where it ends first (another has the port)."""
+    """Wait until this very process listens on `port`; False if it ends first (another has the port)."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:

@@ -1,5 +1,5 @@
-"""The Invoke tasks, one module a part of the day; each parses its arguments, makes one call and prints.
+"""The Invoke tasks, grouped by the part of the day; each checks its arguments, asks the hosts and prints.
 
-`tasks.py` at the top gathers them. What every task shares (target, inventory, `--json`, errors, exit codes) is
-`session.py`.
+`tasks.py` at the top gathers them. `session.py` holds what all tasks share: target, inventory, `--json`, errors and
+exit codes.
 """

@@ -1,4 +1,4 @@
-"""Which tasks there are, grouped in the order of the day; `tasks.py` and `inv help` both read it."""
+"""All tasks, grouped in the order in which a person uses them; read by `tasks.py` and `inv help`."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ GROUPS: tuple[tuple[str, ModuleType], ...] = (
     ("Modes and speed", tuning),
     ("Practice", practice),
 )
-"""A title and the module whose tasks stand under it, in the order in which they are used."""
+"""Each group's title and the module that defines its tasks, in the order of use."""
 
 
 def tasks_of(module: ModuleType) -> Iterator[Task[Any]]:
-    """The tasks that a module defines, in its order."""
+    """Yield the tasks that a module defines, in the order of their definition."""
     for member in vars(module).values():
         if isinstance(member, Task):
             yield member
 
 
 def summary(task: Task[Any]) -> str:
-    """A task's first line of help."""
+    """Return the first line of a task's help."""
     return (task.__doc__ or "").strip().splitlines()[0]

@@ -21,7 +21,7 @@ from hosts.transport.backend import Backend
 from remote.shared.messages.dataset import InspectRequest, PrepareRequest, PrepareResult
 
 _TOKENIZER = {
-    "tokenizer": "folder of the model or its tokenizer (default: the model of the place where it runs)",
+    "tokenizer": "folder of the model or its tokenizer (default: the `model` of the host that runs this)",
     "trust_remote_code": "let the tokenizer's folder run code of its own",
 }
 
@@ -45,7 +45,7 @@ _TOKENIZER = {
     ignore="a key of messages that is left out on purpose; may be given several times",
     template_options="further variables of the chat template, as JSON",
     date="day for templates that write today's date, as in 2026-01-31 (default: today)",
-    processes="worker processes (default: one a core)",
+    processes="worker processes (default: one for each core)",
     example="inv prepare --input chats.jsonl --out data/kimi --tokenizer ~/kimi-tokenizer --max-len 16k",
 )
 def prepare(
@@ -155,7 +155,7 @@ def inspect(
     JSON,
     dataset="the dataset's folder on this laptop",
     run="name of the run (default: the dataset folder's name)",
-    rate="tokens a second a host, for the time and where nothing was measured",
+    rate="tokens per second and host, if no speed was measured yet",
     freeing="shards are pulled and freed while others are made, so disks need not hold them all",
     anew="plan a run again that has a plan",
     example="inv plan --hosts all --dataset data/kimi --run kimi-1",

@@ -18,14 +18,14 @@ EXIT_INTERRUPTED = 130
 
 
 def leave_at_once() -> None:
-    """From now on Ctrl-C ends the process; where it is ignored (a background job), that stays so."""
+    """From now on Ctrl-C ends the process at once, unless the process ignores it, as a background job does."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _on_signal)
 
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Within this block Ctrl-C is a KeyboardInterrupt in the main thread."""
+    """Within this block Ctrl-C raises KeyboardInterrupt in the main thread."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:
         yield
@@ -38,7 +38,7 @@ def raised() -> Iterator[None]:
 
 
 def leave() -> NoReturn:
-    """End the process with 130: threads that still wait for a host would hold a normal exit up for their deadline."""
+    """End the process with exit code 130, without waiting for threads that still wait for a host."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

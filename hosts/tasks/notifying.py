@@ -1,4 +1,4 @@
-"""`--notify` for any task whose outcomes somebody waits for: each host's is told as it comes in."""
+"""`--notify`: send a notification for each host's outcome as soon as it is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTIFY = {"notify": "tell the inventory's `notify` command or webhook when a hos
 
 
 class Teller:
-    """Called with each host's outcome; a notification that fails becomes a note."""
+    """Sends one notification for each outcome; a notification that fails is printed as a note."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Teller:
         line: Callable[[Any], str],
         failed: Callable[[Any], bool] = lambda _: False,
     ) -> None:
-        """Raises UsageError where a host has nobody to tell, before anything is done."""
+        """Raises UsageError if the inventory has no `notify` for one of the hosts."""
         check_notify(fleet)
         self._output = output
         self._subject = subject
@@ -34,7 +34,7 @@ class Teller:
         self._failed = failed
 
     def __call__(self, outcome: Outcome[Any]) -> None:
-        """Tell one outcome."""
+        """Send the notification for one outcome."""
         error, message = outcome.error, ""
         if outcome.value is not None:
             message = self._line(outcome.value)

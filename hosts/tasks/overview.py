@@ -25,7 +25,7 @@ def overview(context: Context) -> None:
 
 
 def collection() -> Collection:
-    """Every task of the catalog, and `help`."""
+    """Return every task of the catalog, and `help`."""
     found = Collection(overview)
     for _, module in GROUPS:
         for member in tasks_of(module):

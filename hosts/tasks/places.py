@@ -1,4 +1,4 @@
-"""Where a data verb runs: on the laptop, or on hosts of the inventory, each with its own files. Laptop's side."""
+"""Data tasks run on the laptop, or on hosts of the inventory with the files there. Laptop's side."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from hosts.tasks.session import TARGET, printing, the_inventory
 T = TypeVar("T", bound=BaseModel)
 
 PLACES = {
-    "host": "run on this host, where the paths then are (default: on this laptop)",
-    "hosts": "the same on several hosts, each with the paths of its own: names and groups, or 'all'",
+    "host": "run on this host, with the paths of that host (default: on this laptop)",
+    "hosts": "run on each of these hosts, with its own paths: names and groups, or 'all'",
     "inventory": TARGET["inventory"],
 }
 
 
 @contextmanager
 def places(host: str | None, hosts: str | None, inventory: str | None, json: bool) -> Iterator[tuple[Fleet, Output]]:
-    """The fleet of the hosts that were named, or of the laptop alone; connections end with the block."""
+    """Yield a fleet of the named hosts, or of the laptop alone; its connections are closed when the block ends."""
     with printing(json) as output:
         loaded = the_inventory(output, inventory)
         named = host is not None or hosts is not None
@@ -45,9 +45,9 @@ def show_places(
     show: Callable[[Output, T], None],
     failed: Callable[[T], bool] = lambda _: False,
 ) -> int:
-    """Show the laptop's result as it is, or that of every host under its name; return the exit code.
+    """Print the laptop's result alone, or each host's result under the host's name; return the exit code.
 
-    Raises the laptop's own error.
+    Raises the error of the laptop's call, if the laptop ran it.
     """
     if fleet.hosts == [fleet.inventory.local]:
         result = outcomes[0].result
@@ -65,9 +65,9 @@ def show_places(
 
 
 def demand(example: str, **options: object) -> None:
-    """Raise UsageError naming every option that was not given, with `example` for what to type.
+    """Raise UsageError that names every missing option, with `example` as the line to type.
 
-    They are no positional arguments, for Invoke would take `--help` for the value of one.
+    Required values are options because Invoke would take `--help` for the value of a positional argument.
     """
     missing = [f"--{name}" for name, value in options.items() if not value]
     if missing:

@@ -1,4 +1,4 @@
-"""Which run a task is about. Laptop's side."""
+"""The run that a task works on. Laptop's side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hosts.fleet import Fleet
 
 
 def chosen_run(fleet: Fleet, output: Output, named: str) -> str:
-    """The run that was named, else the one planned last, which is then said; raises UsageError where none was."""
+    """Return the named run, or the run planned last and say which; raises UsageError if there is no plan."""
     if named:
         return named
     found = newest_run(fleet)

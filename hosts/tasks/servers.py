@@ -27,12 +27,12 @@ from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, roost_task,
 from remote.shared.messages.server import StopRequest, StopResult
 
 STOP_OVERHEAD_SECONDS = 300.0
-"""Beside the grace period: SIGKILL, memory given back, a lock that another command holds for a moment."""
+"""Added to the grace period: SIGKILL, waiting for GPU memory, a lock that another command holds for a moment."""
 
 DEFAULT_MODE = "extract"
 _MODE = {"mode": "mode of the inventory: extract (captures hidden states; the default), serve, or one of yours"}
 _ENDING = {
-    "force": "also end what stands in the way and is not of this workdir: exactly what --dry-run lists",
+    "force": "also end processes of others that are in the way: exactly those that --dry-run lists",
     "grace": "seconds between SIGTERM and SIGKILL",
 }
 
@@ -65,7 +65,7 @@ def restart(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Stop Roost's own servers and start them again, with the inventory as it is now."""
+    """Stop Roost's own servers and start them again with the inventory's current settings."""
     _serve(host, hosts, inventory, json, mode=mode, replace=True, notify=notify, dry_run=dry_run, wait=wait)
 
 

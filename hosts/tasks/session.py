@@ -1,6 +1,6 @@
-"""What every task shares: which hosts, which inventory, how to print, and how errors become exit codes.
+"""Shared by all tasks: choosing hosts, loading the inventory, printing, and turning errors into exit codes.
 
-Exit codes: 0 all well, 1 a host or a record failed, 2 wrong usage, 130 interrupted.
+Exit codes: 0 success, 1 a host or a record failed, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def roost_task(
 
 @contextmanager
 def printing(json: bool) -> Iterator[Output]:
-    """An Output whose block turns errors into one sentence and an exit code."""
+    """Yield an Output; an error in the block is printed as one sentence and becomes the exit code."""
     output = Output(json)
     try:
         with interrupts.raised():
@@ -79,7 +79,7 @@ def printing(json: bool) -> Iterator[Output]:
     except KeyboardInterrupt:
         output.note(f"Interrupted; {output.detached or 'nothing'} goes on.")
         interrupts.leave()
-    except BrokenPipeError:  # whoever read the output has gone, as in `inv logs | head`
+    except BrokenPipeError:  # the reader of the output has gone, as in `inv logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
 
@@ -94,7 +94,7 @@ def the_inventory(output: Output, given: str | None) -> Inventory:
 
 @contextmanager
 def session(host: str | None, hosts: str | None, inventory: str | None, json: bool) -> Iterator[tuple[Fleet, Output]]:
-    """The fleet that a task is for and where it prints; connections end with the block."""
+    """Yield the fleet of the chosen hosts and the task's Output; connections are closed when the block ends."""
     with printing(json) as output:
         loaded = the_inventory(output, inventory)
         fleet = Fleet(loaded, select(loaded, host, hosts))
@@ -106,7 +106,7 @@ def session(host: str | None, hosts: str | None, inventory: str | None, json: bo
 
 
 def indices(text: str) -> list[int]:
-    """What `--records` names; raises UsageError where it is no list of indices."""
+    """Return the indices that `--records` names; raises UsageError if it is not a list of indices."""
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
@@ -114,6 +114,6 @@ def indices(text: str) -> list[int]:
 
 
 def finish(code: int) -> None:
-    """End the task with its exit code."""
+    """Exit with this code, unless it is 0."""
     if code:
         sys.exit(code)

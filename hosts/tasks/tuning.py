@@ -53,7 +53,7 @@ def diff_modes(
     TARGET,
     JSON,
     server="which of the host's servers",
-    mode="measure in this mode: started for it where it does not run, then put back (default: what runs)",
+    mode="start the server in this mode for the measurement, then restore it (default: measure it as it runs)",
     profile="single, prefill, concurrent, or several separated by commas (default: all)",
     repetitions="how often each is measured after a warm-up",
     label="name to keep the result under (default: mode and time)",

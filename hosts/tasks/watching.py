@@ -1,4 +1,4 @@
-"""The task that shows what hosts write: `logs`."""
+"""The task that shows logs of servers and extractions: `logs`."""
 
 from __future__ import annotations
 

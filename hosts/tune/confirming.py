@@ -37,7 +37,7 @@ class Confirming:
     def run(self, settings: list[Setting]) -> None:
         """Try each in turn (one that comes twice is tried twice), then leave the server as it was found.
 
-        The first is the current setting. Raises HostError where not even that one serves.
+        The first is the current setting. Raises HostError if not even that one serves.
         """
         wanted = list(self._missing(settings))
         if not wanted and self._record.found is None:

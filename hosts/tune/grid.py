@@ -48,7 +48,7 @@ def _flag(name: str, value: FlagValue) -> str:
 
 
 def grid_of(host: Host) -> dict[str, list[FlagValue]]:
-    """The host's grid; raises UsageError where it holds what must not be tried."""
+    """The host's grid; raises UsageError if it holds what must not be tried."""
     grid = host.tune or DEFAULT_GRID
     for name in grid:
         if name in FORBIDDEN:

@@ -24,9 +24,9 @@ class Row(BaseModel):
 
     setting: Setting
     screened: float | None
-    """Speed of the collectives against the current setting in the last round; None where it did not run."""
+    """Speed of the collectives against the current setting in the last round; None if it did not run."""
     confirmed: list[Comparison] = Field(default_factory=list)
-    """The server's speed against the current setting; empty where no server ran."""
+    """The server's speed against the current setting; empty if no server ran."""
     note: str = ""
     """Why it was skipped, or what NCCL ignored of it."""
 
@@ -42,9 +42,9 @@ class Tuned(BaseModel):
     is_current: bool
     """Nothing was faster than what the inventory has."""
     gain: list[Comparison]
-    """The winner's server against the current setting's; empty where that one stays."""
+    """The winner's server against the current setting's; empty if that one stays."""
     fragment: dict[str, Any]
-    """The winner as it belongs into the inventory; empty where the current setting stays."""
+    """The winner as it belongs into the inventory; empty if the current setting stays."""
     warnings: list[str]
     """What NCCL said of values that it ignored or refused."""
     chosen: list[str]
@@ -94,7 +94,7 @@ def _row(entry: Entry, base: Entry, baselines: list[ScreenResult]) -> Row:
 
 
 def pooled(trials: list[Trial]) -> BenchResult | None:
-    """The trials' values together as one result; None where no trial ran to its end."""
+    """The trials' values together as one result; None if no trial ran to its end."""
     results = [trial.result for trial in trials if trial.result is not None]
     if not results:
         return None
@@ -111,7 +111,7 @@ def _is_faster(row: Row) -> bool:
 
 
 def _gain(rows: list[Comparison]) -> float:
-    """Geometric mean of the speed-ups over all quantities, whichever way each one is better; 1 where there are none."""
+    """Geometric mean of the speed-ups over all quantities, whichever way each one is better; 1 if there are none."""
     if not rows:
         return 1.0
     return math.exp(statistics.fmean(math.log(row.ratio if row.unit == "tokens/s" else 1 / row.ratio) for row in rows))

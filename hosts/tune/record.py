@@ -46,7 +46,7 @@ class Found(BaseModel):
     """What ran before the first server was started for the search."""
 
     mode: str | None
-    """None where the server did not run."""
+    """None if the server did not run."""
 
 
 class Basis(BaseModel):
