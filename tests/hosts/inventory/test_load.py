@@ -113,7 +113,8 @@ def test_a_secret_among_the_flags_is_refused_and_not_repeated(tmp_path: Path, fl
 
 
 def test_a_flag_that_only_begins_like_a_secret_one_is_none(tmp_path: Path) -> None:
-    load(tmp_path, "hosts: {a: {}}\nmodes: {serve: {flags: {ssl-keyfile: /key.pem, api-key: false}}}")
+    inventory = load(tmp_path, "hosts: {a: {}}\nmodes: {serve: {flags: {ssl-keyfile: /key.pem, api-key: false}}}")
+    assert inventory.hosts["a"].modes["serve"].flags == {"ssl-keyfile": "/key.pem", "api-key": False}
 
 
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:

@@ -103,6 +103,8 @@ def test_a_pass_larger_than_the_ring_goes_through_it(tmp_path: Path) -> None:
     harness = Harness(tmp_path, pinned=3 * row)
     harness.send([(record(1, 50), 0, 50)])
     harness.assert_whole(record(1, 50))
+    await_true(lambda: harness.admission.totals.records == 1)
+    assert harness.admission.in_flight == 0
 
 
 @pytest.mark.parametrize(

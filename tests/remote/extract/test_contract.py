@@ -199,11 +199,13 @@ def test_a_request_that_is_not_roost_s_leaves_nothing(served: Served) -> None:
 
 
 def test_taking_back_what_is_not_there_is_harmless(served: Served) -> None:
-    async def run() -> None:
+    async def run() -> Answer:
         async with aiohttp.ClientSession() as http:
-            await Client(http, served.state.port, headers_of(served), 5.0).abort(rid_of(9))
+            client = Client(http, served.state.port, headers_of(served), 5.0)
+            await client.abort(rid_of(9))
+            return await client.prefill(rid_of(9), np.array([1, 2], np.int32), logprobs=False)
 
-    asyncio.run(run())
+    assert asyncio.run(run()).meta["prompt_tokens"] == 2
 
 
 def test_a_port_where_nobody_listens_is_a_server_that_is_gone() -> None:

@@ -119,6 +119,7 @@ FAULTS = {
 def test_dumps_as_capture_wrote_them_are_collected(dumps: list[Path]) -> None:
     for index, dump in enumerate(dumps):
         collect(dump, index)
+        assert dump.with_name(f"hs_{index}.safetensors").stat().st_size == dump.stat().st_size
 
 
 @pytest.mark.parametrize("slot", [AUX, FINAL], ids=["aux", "final"])

@@ -73,7 +73,7 @@ def test_a_detached_child_does_not_keep_the_lock(tmp_path: Path) -> None:
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         with host_lock(context(tmp_path, "ben@two"), "stop"):
-            pass
+            assert child.poll() is None
     finally:
         child.kill()
         child.wait()

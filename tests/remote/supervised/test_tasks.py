@@ -73,12 +73,14 @@ def test_a_body_that_ends_cancels_what_is_left_without_an_error() -> None:
 
 
 def test_a_task_that_its_owner_cancels_is_no_failure() -> None:
-    async def block() -> None:
+    async def block() -> str:
         async with Tasks() as tasks:
-            tasks.start(for_ever(), "given up").cancel()
-            await asyncio.sleep(0.01)
+            task = tasks.start(for_ever(), "given up")
+            task.cancel()
+            await asyncio.wait([task])
+        return "done"
 
-    asyncio.run(block())
+    assert asyncio.run(block()) == "done"
 
 
 def test_a_cancellation_that_the_body_swallows_comes_again() -> None:
