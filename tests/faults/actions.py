@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import socket
 import threading
@@ -14,6 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from remote.extract.ledger import Ledger, Row
+from remote.shared.messages.extract import ShardRow
+from remote.shared.paths import shard_name
 from tests.faults.box import is_server, is_sshd
 
 if TYPE_CHECKING:
@@ -223,6 +227,28 @@ def half_open(trial: Trial) -> None:
     cut(trial)
     trial.box.forget_connections()
     plug(trial)
+
+
+def offer_twice(trial: Trial) -> None:
+    """Each box has every record that the other one finished, as after a share was given away and its host came back."""
+    rows: dict[str, list[ShardRow]] = {}
+    for name in trial.fleet.boxes:
+        with Ledger(trial.run_folder(name) / "ledger.sqlite") as ledger:
+            rows[name] = [row for _, row in ledger.shards()]
+    for name, other in ((trial.victim, trial.other), (trial.other, trial.victim)):
+        copy_records(trial.run_folder(other), trial.run_folder(name), rows[other])
+
+
+def copy_records(source: Path, target: Path, rows: list[ShardRow]) -> None:
+    """Let the run in `target` have these finished records of the run in `source` as well."""
+    for row in rows:
+        shutil.copyfile(source / "shards" / shard_name(row.index), target / "shards" / shard_name(row.index))
+    with Ledger(target / "ledger.sqlite") as ledger:
+        ledger.record(Row(row.index, "done", row.rows, row.epoch, row.size_bytes, row.xxh3) for row in rows)
+
+
+def offer_once(trial: Trial) -> None:
+    trial.fleet.restore_pattern()
 
 
 def kill_near_end(trial: Trial) -> None:

@@ -348,10 +348,6 @@ def is_server(argv: list[str]) -> bool:
     return len(argv) > 1 and argv[1].endswith("standin.py")
 
 
-def is_sender(argv: list[str]) -> bool:
-    return any("The far end of a pull" in part for part in argv)
-
-
 def is_sshd(argv: list[str]) -> bool:
     return bool(argv) and "sshd" in argv[0]
 

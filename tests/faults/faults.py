@@ -51,6 +51,8 @@ from tests.faults.actions import (
     no_python,
     not_a_number,
     nothing,
+    offer_once,
+    offer_twice,
     old_python,
     plain_shell,
     plan_again,
@@ -71,8 +73,9 @@ from tests.faults.actions import (
     trust,
     unmute,
 )
-from tests.faults.box import is_extractor, is_sender, is_server
+from tests.faults.box import is_extractor, is_server
 from tests.faults.results import RANDOM
+from tests.senders import is_sender
 
 Step = Literal["extract", "pull", "ask"]
 
@@ -91,6 +94,8 @@ class Fault:
     name: str
     step: Step
     strike: Action
+    prepare: Action = nothing
+    """Before a pull begins."""
     mend: Action = nothing
     restore: Action = nothing
     moments: tuple[str, ...] = (*MOMENTS, RANDOM)
@@ -157,6 +162,7 @@ FAULTS = (
     Fault("other-locale", "extract", shell(LATIN), restore=plain_shell, moments=(BEFORE,)),
     Fault("kill-pull", "pull", kill_laptop),
     Fault("kill-near-end", "pull", kill_near_end),
+    Fault("offered-twice-and-cut", "pull", kill_laptop, prepare=offer_twice, restore=offer_once),
     Fault("two-pulls", "pull", second_pull),
     Fault("mute-sshd-in-pull", "pull", mute_for_a_while),
     Fault("half-open-in-pull", "pull", half_open, needs_namespaces=True),

@@ -22,11 +22,12 @@ import psutil
 from hosts.commands.extract import delivered_to
 from hosts.commands.status import status
 from tests.faults import checker
-from tests.faults.box import Box, is_extractor, is_sender
+from tests.faults.box import Box, is_extractor
 from tests.faults.checker import Account
 from tests.faults.faults import BEFORE, MOMENTS, Fault
 from tests.faults.fleet import DELAY_SECONDS, PATTERN_RUN, RECORDS, FaultFleet
 from tests.faults.results import RANDOM
+from tests.senders import is_sender
 
 TRIAL_SECONDS = 600
 COMMAND_SECONDS = 120.0
@@ -213,6 +214,7 @@ class Trial:
     def _strike_pull(self) -> None:
         if self.run != PATTERN_RUN:
             self._await_extractors(self.names)
+        self.fault.prepare(self)
         if self.moment == BEFORE:
             self.fault.strike(self)
         command = ("pull", "--hosts", "all", "--to", str(self.destination), "--run", self.run, "--limit-rate", RATE)

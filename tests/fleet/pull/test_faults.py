@@ -20,6 +20,7 @@ from remote.shared.transfer import destination
 from tests.fleet.conftest import SshHost
 from tests.fleet.pull.conftest import MIB, RUN, SMALL, Site
 from tests.fleet.pull.link import Link
+from tests.senders import is_sender
 
 pytestmark = pytest.mark.ssh
 
@@ -50,7 +51,7 @@ def senders() -> list[psutil.Process]:
     """Processes on this machine that are the far end of a pull of these tests."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
-        if any("The far end of a pull" in part for part in process.info["cmdline"] or []):
+        if is_sender(process.info["cmdline"] or []):
             found.append(process)
     return found
 
@@ -85,7 +86,9 @@ def test_a_sender_that_is_killed_is_started_again_within_the_same_pull(site: Sit
     thread.start()
     part = site.destination / "roost" / "parts" / "hs_0.safetensors.part"
     wait_until(lambda: part.exists() and part.stat().st_size > 9 * MIB)
-    for sender in senders():
+    far_ends = senders()
+    assert far_ends
+    for sender in far_ends:
         sender.kill()
     thread.join(120)
     assert done
