@@ -15,11 +15,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import xxhash
 
+from remote.shared.shard import header
 from remote.shared.shard.request_id import RequestId
 from remote.shared.shard.rowsums import NAME, RowSums, text
-from remote.shared.shard.tensorfile import TensorFile
 
 _THREADS = 3
 _BLOCK = 8 << 20
@@ -53,13 +54,16 @@ def main(directory: Path) -> None:
 
 def summed(path: Path) -> bool:
     """Whether the rows in the file have the sums that capture computed on the device."""
-    dump = TensorFile.open(path)
+    with header.open_regular(path) as file:
+        found = header.read(file)
+    states = found.tensors["hidden_states"]
+    rows = np.memmap(path, np.uint16, "r", states.begin, states.shape)
     request = RequestId.parse(path.name.removesuffix(path.suffix))
     assert request is not None
     assert request.index is not None
-    sums = RowSums(request.index, json.loads(dump.metadata["boundaries"]))
-    sums.add(dump.array("hidden_states"))
-    return text(sums.totals) == dump.metadata[NAME]
+    sums = RowSums(request.index, json.loads(found.metadata["boundaries"]))
+    sums.add(rows)
+    return text(sums.totals) == found.metadata[NAME]
 
 
 if __name__ == "__main__":
