@@ -78,8 +78,15 @@ def end_line(status: RunStatus) -> str:
     said = f"{said}, {size(counts.bytes_done)}"
     if state.cause:
         said = f"{said}; {state.cause}"
+    said = f"{said}; {_compared(status)}"
     causes = _causes(status.causes)
     return f"{said}; quarantined: {causes}. {_retry(state.run)}" if causes else said
+
+
+def _compared(status: RunStatus) -> str:
+    """How many records were compared with what the server itself said; none is said aloud."""
+    count = f"{status.parity_checked:,} records" if status.parity_checked else "NOT ONE record"
+    return f"{count} compared with the server's own logprobs"
 
 
 def has_failed(status: RunStatus) -> bool:
@@ -106,6 +113,8 @@ def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]]) -> None
         for report in value.servers.servers:
             if report.problem:
                 output.note(f"{host}: {report.state.name}: {report.problem}")
+        if _finished(value.run.state.counts):
+            output.note(f"{host}: {_compared(value.run)}.")
         if value.run.records_flagged:
             output.note(f"{host}: {value.run.records_flagged} records have norms outside the run's band (kept).")
     for run in sorted({value.run.run for _, value in good if value.run.causes}):

@@ -10,6 +10,7 @@ import errno
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from remote.extract.dump import Expected, layout_of
 from remote.extract.endpoint import Endpoint
 from remote.extract.join import join
 from remote.extract.ledger import Row
-from remote.extract.parity import Parity, is_sampled
+from remote.extract.parity import Parity, sample
 from remote.extract.store import Stored, store
 from remote.extract.watch import Found, Watch
 from remote.parity.bands import NormBand
@@ -58,6 +59,12 @@ class Harvest:
     leaving: Callable[[], bool]
     """Whether the session ends and waits for nothing that is not under way."""
 
+    @cached_property
+    def sample(self) -> frozenset[int]:
+        """Indices of the records that are compared with the server's own logprobs."""
+        refused = [position for position, _ in self.work.refusals()]
+        return sample(np.delete(self.work.index, refused).tolist(), self.work.assignment.parity_rate)
+
     def rid(self, task: Task) -> str:
         """The request id of a try."""
         index, rows = int(self.work.index[task.position]), len(self.work.tokens(task.position))
@@ -74,7 +81,7 @@ class Harvest:
         the host.
         """
         index, tokens = int(self.work.index[task.position]), self.work.tokens(task.position)
-        rid, sampled = self.rid(task), is_sampled(index, self.work.assignment.parity_rate)
+        rid, sampled = self.rid(task), index in self.sample
         dump = self.watch.expect(endpoint.dump_dir, rid)
         sent = asyncio.get_running_loop().time()
         try:

@@ -288,10 +288,11 @@ class Extractor:
         self._progress.say(status, cause)
         with contextlib.suppress(OSError):  # the run's end and its cause count, also where they can't be written down
             await self._progress.write()
-        counts = self._progress.state.counts
+        counts, compared = self._progress.state.counts, self._progress.state.parity_checked or "NOT ONE"
         self._report.progress(
             f"{status}: {counts.done + counts.freed} of {counts.assigned} records done,"
-            f" {counts.quarantined} quarantined"
+            f" {counts.quarantined} quarantined,"
+            f" {compared} of this session compared with the server's own logprobs"
         )
         return self._progress.state
 

@@ -144,6 +144,11 @@ class Ledger:
         """Indices of the quarantined records, with their causes."""
         return dict(self._db.execute("SELECT idx, cause FROM records WHERE state = 'quarantined'").fetchall())
 
+    def parity_checked(self) -> int:
+        """How many records agreed with the server's own logprobs."""
+        (count,) = self._db.execute("SELECT COUNT(*) FROM records WHERE parity IS NOT NULL").fetchone()
+        return int(count)
+
     def flagged(self) -> int:
         """How many kept records carry a flag."""
         (count,) = self._db.execute("SELECT COUNT(*) FROM records WHERE flag IS NOT NULL").fetchone()

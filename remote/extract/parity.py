@@ -7,6 +7,8 @@ own and torch is imported there. What is measured, and what it cannot see, is in
 from __future__ import annotations
 
 import asyncio
+import heapq
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +24,20 @@ if TYPE_CHECKING:
     from remote.parity.head import Head
 
 
-def is_sampled(index: int, rate: float) -> bool:
-    """Whether a record is in the sample; the same ones on every host, in every session and at every try."""
-    return bool(xxhash.xxh3_64_intdigest(index.to_bytes(8, "little")) < rate * 2**64)
+LEAST = 8
+"""Records of every run and host that are compared, however low the rate; all of them if there are fewer."""
+
+
+def sample(indices: Iterable[int], rate: float) -> frozenset[int]:
+    """Which of a host's records are compared: the share `rate` of them, and at least `LEAST`; none if the rate is 0.
+
+    A record is in or out by its index, so the sample is the same in every session and at every try.
+    """
+    if rate == 0:
+        return frozenset()
+    order = {index: xxhash.xxh3_64_intdigest(index.to_bytes(8, "little")) for index in indices}
+    least = heapq.nsmallest(LEAST, order, key=order.__getitem__)
+    return frozenset([*least, *(index for index, place in order.items() if place < rate * 2**64)])
 
 
 class Parity:

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from remote.context import Context
@@ -52,16 +53,19 @@ def status(request: RunRequest, context: Context) -> RunStatus:
         return RunStatus(run="", alive=False, state=ExtractorState(run="", epoch=0, status="stopped"))
     paths = _known(context, run)
     alive = is_locked(paths)
-    host, epoch, counts, causes, flagged = _facts(paths)
-    state = _settled(read_state(paths) or ExtractorState(run=paths.root.name, epoch=epoch, status="stopped"), alive)
+    facts = _facts(paths)
+    state = _settled(
+        read_state(paths) or ExtractorState(run=paths.root.name, epoch=facts.epoch, status="stopped"), alive
+    )
     directories = dump_dirs(context.workdir)
     return RunStatus(
         run=paths.root.name,
         alive=alive,
-        state=state.model_copy(update={"counts": counts}),
-        host=host,
-        records_flagged=flagged,
-        causes=causes,
+        state=state.model_copy(update={"counts": facts.counts}),
+        host=facts.host,
+        records_flagged=facts.flagged,
+        parity_checked=facts.parity_checked,
+        causes=facts.causes,
         free_bytes=_free_bytes(paths),
         in_flight_bytes=held_bytes(directories),
         prefill_wait_seconds=wait_seconds(directories),
@@ -169,17 +173,30 @@ def _touched(paths: RunPaths) -> float:
     return max((path.stat().st_mtime for path in (paths.state, paths.assignments) if path.exists()), default=0.0)
 
 
-def _facts(paths: RunPaths) -> tuple[str, int, Counts, dict[str, int], int]:
-    """Host name, epoch, counts, causes and flags, without creating a ledger that is not there."""
-    counts, causes, flagged, host, epoch = Counts(), dict[str, int](), 0, "", 0
+@dataclass
+class _Facts:
+    """What ledger and assignment say of a run."""
+
+    host: str = ""
+    epoch: int = 0
+    counts: Counts = field(default_factory=Counts)
+    causes: dict[str, int] = field(default_factory=dict)
+    flagged: int = 0
+    parity_checked: int = 0
+
+
+def _facts(paths: RunPaths) -> _Facts:
+    """Read them, without creating a ledger that is not there."""
+    facts = _Facts()
     if paths.ledger.exists():
         with Ledger(paths.ledger, to_read=True) as ledger:
-            counts, causes, flagged = ledger.counts(), ledger.causes(), ledger.flagged()
+            facts.counts, facts.causes = ledger.counts(), ledger.causes()
+            facts.flagged, facts.parity_checked = ledger.flagged(), ledger.parity_checked()
     if epochs.newest_epoch(paths) is not None:
         given = epochs.read_description(epochs.newest(paths))
-        host, epoch = given.host, given.epoch
-        counts.assigned, counts.tokens_assigned = given.records, given.tokens
-    return host, epoch, counts, causes, flagged
+        facts.host, facts.epoch = given.host, given.epoch
+        facts.counts.assigned, facts.counts.tokens_assigned = given.records, given.tokens
+    return facts
 
 
 def _settled(state: ExtractorState, alive: bool) -> ExtractorState:

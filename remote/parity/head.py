@@ -20,6 +20,8 @@ _NORM = "model.norm.weight"
 _HEAD = "lm_head.weight"
 _EMBEDDING = "model.embed_tokens.weight"
 _INDEX = "model.safetensors.index.json"
+_PLAIN = (torch.float32, torch.bfloat16, torch.float16)
+_WITHOUT = "Set `parity_rate: 0` for this host in the inventory and assign the run again; canary and row sums remain."
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,18 @@ def load_head(model: Path) -> Head:
         names = _names(model)
         norm = _tensor(model, names, _NORM)
         head = _tensor(model, names, _EMBEDDING if _is_tied(config, names) else _HEAD)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise HostError(f"The head of the model in {model} cannot be read: {error}.") from error
+    if head.dtype not in _PLAIN:
+        raise _quantised(model, f"of dtype {str(head.dtype).removeprefix('torch.')}")
     return Head(norm, float(config.get("rms_norm_eps", 1e-6)), head)
+
+
+def _quantised(model: Path, how: str) -> HostError:
+    what = f"The output head of the model in {model} is quantised ({how})"
+    return HostError(
+        f"{what}: the server's logprobs cannot be computed again from its records' final slots.", remedy=_WITHOUT
+    )
 
 
 def _is_tied(config: dict[str, Any], names: dict[str, str]) -> bool:
@@ -72,6 +83,9 @@ def _names(model: Path) -> dict[str, str]:
 def _tensor(model: Path, names: dict[str, str], wanted: str) -> torch.Tensor:
     # A wrapped language model's names have a prefix; the shortest name is not a draft head's.
     found = sorted((name for name in names if name == wanted or name.endswith(f".{wanted}")), key=len)
+    packed = sorted(name for name in names if wanted == _HEAD and f".{name}".rpartition(".")[0].endswith(".lm_head"))
+    if not found and packed:
+        raise _quantised(model, f"kept as {', '.join(packed)}")
     if not found:
         raise HostError(f"The checkpoint in {model} has no tensor {wanted}.")
     with safe_open(model / names[found[0]], framework="pt") as file:

@@ -34,7 +34,8 @@ class Assignment(Message):
     """Servers of this host that take the requests."""
     in_flight_tokens: int = 131_072
     parity_rate: float = 0.01
-    """Share of the records whose final slot is checked against the server's own input logprobs."""
+    """Share of the records whose final slot is checked against the server's own input logprobs: at least 8 records of
+    every host, unless the share is 0."""
     min_free_bytes: int = 20 << 30
     """Take no new record while the shards' file system has less."""
     max_consecutive_failures: int = 20
@@ -167,6 +168,8 @@ class RunStatus(Message):
     state: ExtractorState
     host: str = ""
     records_flagged: int = 0
+    parity_checked: int = 0
+    """Records whose final slot agreed with the server's own logprobs, in all sessions."""
     causes: dict[str, int] = Field(default_factory=dict)
     """Causes of the quarantined records, with how often each occurs in the ledger."""
     free_bytes: int = 0

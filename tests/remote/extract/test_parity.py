@@ -11,10 +11,12 @@ from safetensors.numpy import save_file
 
 from remote.extract import canaries
 from remote.extract.ledger import Ledger
-from remote.extract.parity import is_sampled
+from remote.extract.parity import sample
+from remote.extract.verbs import status
 from remote.parity.bands import LEARN
 from remote.shared.errors import HostError
-from tests.remote.extract.conftest import Host
+from remote.shared.messages.extract import RunRequest
+from tests.remote.extract.conftest import RUN, Host
 
 
 @pytest.fixture
@@ -66,11 +68,29 @@ def test_a_fault_outside_the_sample_goes_unseen_which_is_what_the_rate_is_for(ho
 
 
 def test_the_sample_has_the_asked_size_and_is_the_same_everywhere() -> None:
-    chosen = [index for index in range(100_000) if is_sampled(index, 0.01)]
+    chosen = sample(range(100_000), 0.01)
     assert 850 < len(chosen) < 1150
-    assert set(chosen) <= {index for index in range(100_000) if is_sampled(index, 0.05)}
-    assert not any(is_sampled(index, 0.0) for index in range(1000))
-    assert all(is_sampled(index, 1.0) for index in range(1000))
+    assert chosen <= sample(range(100_000), 0.05)
+    assert sample(range(1000), 0.0) == frozenset()
+    assert sample(range(1000), 1.0) == frozenset(range(1000))
+
+
+def test_a_small_run_has_eight_records_in_its_sample_or_all_that_it_has() -> None:
+    for indices in (range(5), range(40), range(7000, 7300)):
+        chosen = sample(indices, 0.001)
+        assert len(chosen) == min(8, len(indices))
+        assert chosen == sample(reversed(indices), 0.0001) <= set(indices)
+
+
+def test_a_small_run_says_how_many_records_were_compared(host: Host, model: Path) -> None:
+    host.serve(model=str(model))
+    host.assign([16, 5000, *[20] * 12], parity_rate=0.001)  # no server takes the second one
+    state = host.extract()
+    told = status(RunRequest(run=RUN), host.context)
+    assert (state.counts.done, state.counts.quarantined) == (13, 1)
+    assert state.parity_checked == told.parity_checked == len(parities(host)) == 8
+    host.extract()
+    assert status(RunRequest(run=RUN), host.context).parity_checked == 8
 
 
 def test_a_model_without_a_readable_head_ends_the_run_with_that_cause(host: Host, model: Path) -> None:

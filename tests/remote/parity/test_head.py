@@ -51,3 +51,17 @@ def test_a_checkpoint_without_a_head_is_named(tmp_path: Path) -> None:
     folder = write(tmp_path, {}, {"m.safetensors": {"model.norm.weight": NORM}}, index=False)
     with pytest.raises(HostError, match=r"has no tensor lm_head\.weight"):
         load_head(folder)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "how"),
+    [
+        ({"lm_head.weight": HEAD.to(torch.float8_e4m3fn), "lm_head.weight_scale": torch.ones(1)}, "float8_e4m3fn"),
+        ({"lm_head.qweight": torch.zeros(4, 9, dtype=torch.int32)}, r"kept as lm_head\.qweight"),
+        ({"language_model.lm_head.weight_packed": torch.zeros(4, 9, dtype=torch.int32)}, "lm_head.weight_packed"),
+    ],
+)
+def test_a_quantised_head_is_said_with_what_to_do(tmp_path: Path, tensors: dict[str, torch.Tensor], how: str) -> None:
+    folder = write(tmp_path, {}, {"m.safetensors": {"model.norm.weight": NORM, **tensors}}, index=False)
+    with pytest.raises(HostError, match=rf"is quantised .*{how}.*Set `parity_rate: 0`"):
+        load_head(folder)
