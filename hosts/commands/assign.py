@@ -61,7 +61,7 @@ def _host_share(plan: Plan, share: PlannedShare, host: Host, folder: Path) -> Ho
 
 
 def server_names(host: Host) -> list[str]:
-    """The servers of a host that take requests, named as `hosts.inventory.servers` names them."""
+    """Return the names of the host's servers that take requests, as `hosts.inventory.servers` names them."""
     return [
         entry.name or f"server{number}"
         for number, entry in enumerate(host.servers)

@@ -21,7 +21,7 @@ DEADLINE_MARGIN_SECONDS = 120.0
 
 
 def profiles(text: str) -> list[Profile]:
-    """`single,prefill` as profiles; all of them for an empty text. Raises UsageError for another word."""
+    """Return the profiles named in `text`, as in `single,prefill`, or all if it is empty; raises UsageError."""
     wanted = [word.strip() for word in text.split(",") if word.strip()] or list(PROFILES)
     for word in wanted:
         if word not in PROFILES:
@@ -40,7 +40,7 @@ def bench(
 ) -> list[Outcome[BenchResult]]:
     """Measure on every host at once and keep each result under `label`.
 
-    With `mode` each server is started in that mode where it does not run in it, and put back as it was found.
+    With `mode`, a server that runs in another mode is restarted in this one, and restored after the measurement.
     """
     kept = BenchResults(fleet.inventory.kept.bench)
     if label:
@@ -70,7 +70,7 @@ def bench(
 
 
 def compare_kept(folder: Path, first: str, second: str) -> tuple[list[Comparison], list[str]]:
-    """Compare two kept results by name, or two sets of them by pattern; also what else differs between them."""
+    """Compare two kept results by name, or two sets by pattern; also return the circumstances that differ."""
     kept = BenchResults(folder)
     one, two = pool(kept.load_all(first)), pool(kept.load_all(second))
     return compare(one, two), differences(one, two)

@@ -1,7 +1,7 @@
-"""`inv extract`: a run's shares to their hosts, detached extractors there, and how they get on.
+"""`inv extract`: send each host its share of a run, start the extractors detached, and follow their progress.
 
-Runs on the laptop. A host that the plan counted on and that is not among those chosen is taken for lost: what it has
-not delivered goes to the others in a new epoch, and it is fenced as soon as it can be reached.
+Runs on the laptop. A host of the plan that was not chosen counts as lost: the records that it has not delivered
+go to the others in a new epoch, and the host is fenced as soon as it can be reached.
 """
 
 from __future__ import annotations
@@ -46,33 +46,33 @@ OnProgress = Callable[[Host, Progress], None]
 
 @dataclass
 class Started:
-    """What starting a run came to."""
+    """The result of starting a run."""
 
     plan: Plan
     outcomes: list[Outcome[ExtractorState]]
     given_away: dict[str, int] = field(default_factory=dict)
-    """Hosts that lost their share, with its open records."""
+    """Hosts that lost their share, with the number of records given to others."""
     unfenced: dict[str, str] = field(default_factory=dict)
-    """Lost hosts that could not be told, with the reason: they may go on with what is others' now."""
+    """Lost hosts that could not be fenced, with the reason: they may still extract records that others have now."""
     idle: list[str] = field(default_factory=list)
     """Chosen hosts that have no share in the plan: nothing was started there."""
     reopened: dict[str, ReopenResult] = field(default_factory=dict)
-    """Quarantined records that are open again, a host; empty if that was not asked for."""
+    """Quarantined records that are open again, by host; empty unless `reopen` was given."""
 
 
 @dataclass
 class Preview:
-    """What a start would do, and how each host stands with the run now."""
+    """What a start would do, and the current state of the run on each host."""
 
     plan: Plan
     given_away: dict[str, int]
     outcomes: list[Outcome[RunStatus]]
     reopened: dict[str, ReopenResult]
-    """Quarantined records that would be open again, a host; empty if that was not asked for."""
+    """Quarantined records that would be open again, by host; empty unless `reopen` was given."""
 
 
 def newest_run(fleet: Fleet) -> str:
-    """The run that was planned last; raises UsageError if none was."""
+    """Return the name of the run planned last; raises UsageError if there is no plan."""
     root = fleet.inventory.kept.runs
     plans = sorted(root.glob("*/plan.json"), key=lambda path: path.stat().st_mtime)
     if not plans:
@@ -81,10 +81,10 @@ def newest_run(fleet: Fleet) -> str:
 
 
 def delivered_to(destination: Path) -> Ranges:
-    """The records that a folder's own ledger says were delivered; raises UsageError if it has none."""
+    """Return the records that a destination's ledger lists as delivered; raises UsageError if there is no ledger."""
     path = destination.expanduser() / "roost" / "ledger.sqlite"
     if not path.exists():
-        raise UsageError(f"{destination} is not where a run was pulled to: there is no {path}.")
+        raise UsageError(f"{destination} is not the destination of a pull: there is no {path}.")
     with DestinationLedger(path) as ledger:
         return ranges.from_indices(ledger.indices())
 
@@ -98,10 +98,10 @@ def start(
     reopen: ReopenRequest | None = None,
     on_progress: OnProgress | None = None,
 ) -> Started:
-    """Give every host its share and start its extractor; one that runs already goes on with the newest share.
+    """Give every host its share and start its extractor; an extractor that runs already takes up the newest share.
 
     `delivered` are the records that the destination has; `reopen` says which quarantined ones are tried again. Raises
-    UsageError if there is no plan; what goes wrong on one host is that host's outcome.
+    UsageError if there is no plan; an error on one host is that host's outcome.
     """
     path = fleet.inventory.kept.plan(run)
     before = load(path)
@@ -125,7 +125,7 @@ def start(
 
 
 def preview(fleet: Fleet, run: str, delivered: Ranges | None = None, reopen: ReopenRequest | None = None) -> Preview:
-    """What `start` would do; writes nothing, and changes nothing on the hosts."""
+    """Return what `start` would do; writes nothing, and changes nothing on the hosts."""
     before = load(fleet.inventory.kept.plan(run))
     plan = _without_lost(fleet, before, delivered or [])
     reopened: dict[str, ReopenResult] = {}
@@ -141,7 +141,7 @@ def preview(fleet: Fleet, run: str, delivered: Ranges | None = None, reopen: Reo
 
 
 def _standing(backend: Backend, run: str) -> RunStatus:
-    """How a host stands with a run; one that has not heard of it stands at its beginning."""
+    """Ask a host for the state of a run; a host that does not know the run has done none of it."""
     try:
         return backend.call("status", RunRequest(run=run), RunStatus)
     except UsageError:
@@ -157,7 +157,7 @@ def _given_away(before: Plan, plan: Plan) -> dict[str, int]:
 
 
 def follow(fleet: Fleet, run: str, on_status: Callable[[Host, RunStatus], None]) -> list[Outcome[RunStatus]]:
-    """Report how each host stands, about every two seconds, until no extractor is at work; changes nothing."""
+    """Report each host's state about every two seconds until no extractor is at work; changes nothing."""
     return fleet.call(
         "follow",
         FollowRequest(run=run),
@@ -168,12 +168,12 @@ def follow(fleet: Fleet, run: str, on_status: Callable[[Host, RunStatus], None])
 
 
 def steer(fleet: Fleet, run: str, action: str) -> list[Outcome[RunStatus]]:
-    """Leave a wish (`pause`, `resume`, `stop`) with every host's extractor; what is in flight finishes."""
+    """Ask every host's extractor to `pause`, `resume` or `stop`; records in flight are finished first."""
     return fleet.call("control", ControlRequest.model_validate({"run": run, "action": action}), RunStatus)
 
 
 def _without_lost(fleet: Fleet, plan: Plan, delivered: Ranges) -> Plan:
-    """The plan itself, or its next epoch where it counts on hosts that were not chosen."""
+    """Return the plan, or its next epoch if some of its hosts were not chosen."""
     chosen = {host.name for host in fleet.hosts}
     if all(share.host in chosen for share in plan.shares):
         return plan
@@ -184,14 +184,14 @@ def _without_lost(fleet: Fleet, plan: Plan, delivered: Ranges) -> Plan:
 
 
 def _weight(plan: Plan, host: str) -> float:
-    """A planned host's own speed; a new one is taken for an average one."""
+    """Return each host's planned speed; a host without one is given the average."""
     share = plan.share(host)
     weights = [share.weight for share in plan.shares]
     return share.weight if share else sum(weights) / len(weights)
 
 
 def _done(fleet: Fleet, plan: Plan) -> dict[str, Ranges]:
-    """What each host has finished, for the balance alone: a host that cannot say counts as having nothing."""
+    """Return the records that each host has finished; a host that does not answer counts as having none."""
     found: dict[str, set[int]] = {host.name: set() for host in fleet.hosts}
     records = read_manifest(Path(plan.dataset)).records
 
@@ -204,9 +204,9 @@ def _done(fleet: Fleet, plan: Plan) -> dict[str, Ranges]:
 
 
 def _folders(fleet: Fleet, plan: Plan, on_progress: OnProgress | None) -> tuple[dict[str, Path], Plan]:
-    """Write the assignment folders; where the inventory changed since the last time, as a new epoch.
+    """Write the assignment folders; if the inventory's settings have changed since the last time, as a new epoch.
 
-    A host keeps an epoch's assignment as it was given, so other settings need another number.
+    A host never replaces the assignment of an epoch, so changed settings need a new epoch.
     """
     before = _descriptions(fleet, plan)
     folders = assignments(fleet, plan, on_progress)
@@ -237,7 +237,7 @@ def _send(backend: Backend, plan: Plan, folder: Path, on_progress: OnProgress | 
 
 
 def _fence(fleet: Fleet, plan: Plan) -> dict[str, str]:
-    """Tell the lost hosts that can be reached; returns the others with the reason."""
+    """Fence the lost hosts; return those that could not be reached, with the reason."""
     lost = [host for host in fleet.inventory.hosts.values() if host.name in plan.lost]
     with fleet_of(fleet.inventory, lost) as others:
         request = FenceRequest(run=plan.run, epoch=plan.epoch)

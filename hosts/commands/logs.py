@@ -1,6 +1,6 @@
-"""`inv logs`: lines of many hosts' logs as they come, over cut connections without one lost or doubled.
+"""`inv logs`: lines of many hosts' logs as they are written; a cut connection loses and repeats no line.
 
-Each host's verb tells with every batch at which byte the next line begins; after a cut the next call resumes there.
+With every batch the host says at which byte the next line begins; after a cut the next call resumes there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BACKLOG_DEADLINE_SECONDS = 600.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 MOST_SOURCES = 10_000
-"""Logs of one host whose places are kept."""
+"""Most logs of one host that are followed."""
 
 OnItem = Callable[[Host, LogItem], None]
 OnLost = Callable[[Host, RoostError, float], None]
@@ -36,10 +36,10 @@ OnLost = Callable[[Host, RoostError, float], None]
 def logs(
     fleet: Fleet, request: LogsRequest, on_item: OnItem, on_lost: OnLost, stopped: threading.Event | None = None
 ) -> list[Outcome[LogsResult]]:
-    """Hand out every host's lines, one batch at a time; with `request.follow` an interrupt, or `stopped`, ends it.
+    """Pass every host's lines to `on_item` in batches; with `request.follow`, until an interrupt or `stopped`.
 
-    `on_lost` is told of a connection that broke while following, and in how many seconds it is tried again. A host
-    that cannot be reached in the first place is an outcome with an error, and the others go on.
+    If a connection breaks while following, `on_lost` is given the error and the seconds until the next attempt. A
+    host that cannot be reached at the start is an outcome with an error; the other hosts continue.
     """
     stopped, printing = stopped or threading.Event(), threading.Lock()
 
@@ -57,7 +57,7 @@ def logs(
 
 
 class _Reading:
-    """One host's lines, from one connection to the next."""
+    """Reads one host's lines, over as many connections as it takes."""
 
     def __init__(
         self, backend: Backend, request: LogsRequest, on_item: OnItem, on_lost: OnLost, stopped: threading.Event
@@ -65,7 +65,7 @@ class _Reading:
         self._backend, self._request = backend, request
         self._on_item, self._on_lost, self._stopped = on_item, on_lost, stopped
         self._positions: dict[LogSource, LogPosition] | None = None
-        """Where each source goes on; None until the host has said where they begin."""
+        """The byte at which each source continues; None until the host has sent the first positions."""
         self._heard = False
 
     def run(self) -> LogsResult:
@@ -95,7 +95,7 @@ class _Reading:
             self._positions = {position.source: position for position in event.positions}
         elif isinstance(event, LogLines):
             if self._positions is None:
-                raise ProtocolError("The host sent lines before it said where they begin.")
+                raise ProtocolError("The host sent lines before it said at which byte they begin.")
             self._positions[event.source] = event.end
         if self._positions is not None and len(self._positions) > MOST_SOURCES:
             raise ProtocolError(f"The host speaks of over {MOST_SOURCES:,} logs.")

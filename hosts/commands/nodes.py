@@ -1,4 +1,4 @@
-"""Servers that span hosts: their parts get one rendezvous on the private network, and ranks by the list of nodes."""
+"""Servers that span hosts: all parts get one rendezvous on the private network, and ranks in the order of `nodes`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ FIRST_RENDEZVOUS_PORT = 10_000
 def span_hosts(fleet: Fleet, specs: dict[str, list[ServerSpec]]) -> dict[str, list[ServerSpec]]:
     """Return `specs` (by host) with rank, rendezvous and token filled in for every server that has `nodes`.
 
-    Asks the rank-0 host for its private address. Raises UsageError if a node is not chosen or its entry differs.
+    Asks the rank-0 host for its private address. Raises UsageError if a node was not chosen, or if
+    its entry differs from rank 0's.
     """
     spanning = {spec.name: spec for found in specs.values() for spec in found if spec.nodes}
     if not spanning:
@@ -29,7 +30,7 @@ def span_hosts(fleet: Fleet, specs: dict[str, list[ServerSpec]]) -> dict[str, li
 
 
 def _rendezvous(fleet: Fleet, spec: ServerSpec, specs: dict[str, list[ServerSpec]]) -> tuple[str, str]:
-    """Address and token of one server."""
+    """Return the rendezvous address and the token of one server."""
     for node in spec.nodes:
         mine = [other for other in specs.get(node, []) if other.name == spec.name]
         if not mine:
@@ -47,7 +48,7 @@ def _rendezvous(fleet: Fleet, spec: ServerSpec, specs: dict[str, list[ServerSpec
 
 
 def _part(fleet: Fleet, host: str, spec: ServerSpec, rendezvous: str, token: str) -> ServerSpec:
-    """One node's share: libraries talk over the private interface unless the inventory says otherwise."""
+    """Return one node's spec; NCCL and gloo use the private interface unless the inventory says otherwise."""
     interface = _interface(_host(fleet, host))
     env = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface, **spec.env, NODES_TOKEN: token}
     rank = spec.nodes.index(host)

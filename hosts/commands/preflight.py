@@ -1,4 +1,4 @@
-"""What `inv serve` looks at from the laptop before it starts anything: driver and clock, judged as `inv doctor` does.
+"""Checks that `inv serve` makes from the laptop before any start: driver and clock, judged as by `inv doctor`.
 
 The host's own checks (model, GPUs, ports, disks) are in `remote/servers/probing/preflight.py`.
 """
@@ -25,7 +25,7 @@ OnFinding = Callable[[Host, Finding], None]
 def preflight(
     fleet: Fleet, on_progress: Callable[[Host, Progress], None] | None, on_finding: OnFinding | None
 ) -> list[Outcome[list[Finding]]]:
-    """Look at every host at once; a red finding is that host's error, and a yellow one is told to `on_finding`."""
+    """Check every host at once; a red finding is that host's error, and `on_finding` is given each yellow one."""
 
     def one(backend: Backend) -> list[Finding]:
         findings = _findings(backend, on_progress)

@@ -27,10 +27,9 @@ OnProgress = Callable[[Host, Progress], None]
 
 
 def tokenizer_of(inventory: Inventory, host: Host, given: str | None) -> str | None:
-    """The tokenizer's folder: the one given, else the model of the host where the verb runs.
+    """Return the tokenizer's folder: the one given, else the `model` of the host that runs the verb.
 
-    On the laptop without a `local` model, the model path that all hosts share, if it exists here too; None if
-    nothing is known.
+    On the laptop without a `local` model, return the model path that all hosts share, if it exists here; else None.
     """
     if given:
         return local_path(host, given) if Path(given).expanduser().exists() else given
@@ -43,7 +42,7 @@ def tokenizer_of(inventory: Inventory, host: Host, given: str | None) -> str | N
 
 
 def local_path(host: Host, path: str) -> str:
-    """A path as the verb should read it: on the laptop made absolute, on a host and in a bucket as typed."""
+    """Return a path as the verb should read it: absolute on the laptop, unchanged on a host or in a bucket."""
     if "://" in path:
         return path
     return str(Path(path).expanduser().absolute()) if host.connection == "local" else path
@@ -66,7 +65,7 @@ def own_keys(text: str) -> dict[OwnKey, str]:
 
 
 def prepare(backend: Backend, request: PrepareRequest, on_progress: OnProgress | None = None) -> PrepareResult:
-    """Make the dataset; takes as long as it takes."""
+    """Make the dataset; there is no deadline."""
     return backend.call(
         "prepare",
         request,
@@ -77,7 +76,7 @@ def prepare(backend: Backend, request: PrepareRequest, on_progress: OnProgress |
 
 
 class Inspected(BaseModel):
-    """Records of a dataset and what it says of itself."""
+    """Records of a dataset, and its manifest."""
 
     manifest: Manifest
     records: list[InspectedRecord]

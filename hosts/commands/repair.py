@@ -1,7 +1,7 @@
-"""`inv verify --repair`: exactly the records that were found wrong are queued again on the hosts that have them to do.
+"""`inv verify --repair`: queue exactly the wrong records again, on the hosts whose shares they are in.
 
-Runs on the laptop. A host forgets and deletes its shard first, the destination its copy afterwards: interrupted in
-between, or where a host cannot be told, the next verification finds the same records wrong again.
+Runs on the laptop. The host deletes its shard first, the destination its copy afterwards. If this is interrupted,
+or if a host cannot be reached, the next verification finds the same records wrong again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from remote.shared.messages.verify import ForgetRequest, ForgetResult, VerifyRes
 
 @dataclass(frozen=True)
 class Queued:
-    """What became of one host's wrong records."""
+    """The wrong records of one host, and whether they are queued again."""
 
     host: str
     records: Ranges
     error: RoostError | None = None
-    """Why they could not be queued there."""
+    """Why the host could not queue them."""
 
 
 def repair_run(fleet: Fleet, plan: Plan, outcomes: list[Outcome[VerifyResult]], *, dry_run: bool) -> list[Queued]:
-    """Queue on each host of a run what was found wrong there; with `dry_run` only say what that would be."""
+    """Queue each host's wrong records again; with `dry_run`, return them and change nothing."""
     every = [(0, read_manifest(Path(plan.dataset)).records)]
     wrong = {o.host.name: sets.intersection(sets.union(o.result.requeue), every) for o in outcomes if o.ok}
     return _queue(fleet, plan.run, wrong, dry_run=dry_run)
@@ -42,9 +42,9 @@ def repair_folder(
 ) -> list[Queued]:
     """Queue a destination's wrong records on the hosts of the plan, and take them out of the destination.
 
-    The next `inv extract` makes exactly these, and the next `inv pull` brings them. Records whose host is lost by now
-    are in nobody's share any more: they are given to others, as a new epoch of the plan. Raises UsageError if a
-    host that has to make some was not chosen.
+    The next `inv extract` makes exactly these, and the next `inv pull` brings them. Records of a host
+    that was lost since then are in no share any more: the plan's next epoch gives them to other hosts. Raises
+    UsageError if a host that has to make some of them was not chosen.
     """
     plan = _given_back(fleet, plan, wrong, dry_run=dry_run)
     theirs = {share.host: sets.intersection(share.ranges, wrong) for share in plan.shares}
@@ -63,7 +63,7 @@ def repair_folder(
 
 
 def _given_back(fleet: Fleet, plan: Plan, wrong: Ranges, *, dry_run: bool) -> Plan:
-    """The plan itself; or its next epoch, where records that had been delivered are to be done again by somebody."""
+    """Return the plan, or its next epoch if some wrong records had been delivered and are in no host's share."""
     orphans = sets.intersection(plan.delivered, wrong)
     if not orphans:
         return plan

@@ -1,4 +1,4 @@
-"""`inv serve` and `inv restart`: servers on every host, from the inventory, until each is really ready."""
+"""`inv serve` and `inv restart`: start the inventory's servers on every host and wait until each has proved ready."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from remote.shared.messages.envelope import Progress
 from remote.shared.messages.server import ServeRequest, ServeResult
 
 OVERHEAD_SECONDS = 900.0
-"""Beside the wait for ready itself: checking flags, stopping an earlier server, a cold file system."""
+"""Added to the wait for ready: checking flags, stopping an earlier server, a cold file system."""
 
 
 def serve(
@@ -29,9 +29,9 @@ def serve(
 ) -> list[Outcome[ServeResult]]:
     """Start the servers of `mode` on all hosts at once; with `replace`, stop the earlier ones first.
 
-    A mistake in the inventory (a mode that a host does not have) raises UsageError before any host is touched. Where a
-    server spans hosts, nothing starts anywhere unless every host could start its part. `on_finding` is told what a
-    person should know of a host and what does not keep its servers from starting.
+    A mistake in the inventory (a mode that a host does not have) raises UsageError before any host is touched. If a
+    server spans hosts, no part starts unless every host can start its part. `on_finding` is given each finding that
+    does not prevent a start.
     """
     specs = span_hosts(fleet, {host.name: server_specs(host, mode) for host in fleet.hosts})
     patience = max((host.ready_timeout for host in fleet.hosts), default=0.0) + OVERHEAD_SECONDS

@@ -1,4 +1,4 @@
-"""`inv status`: how a run and the servers stand on every host; read-only, at any time, from anywhere."""
+"""`inv status`: the state of a run and of the servers on every host; changes nothing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DEADLINE_SECONDS = 60.0
 
 
 class HostStatus(BaseModel):
-    """One host: its run, and its servers."""
+    """The state of one host's run and servers."""
 
     run: RunStatus
     servers: ServersResult
 
 
 def status(fleet: Fleet, run: str = "") -> list[Outcome[HostStatus]]:
-    """Ask every host at once; with no name, each answers for its newest run."""
+    """Ask every host at once; without a name, each host answers for its newest run."""
 
     def one(backend: Backend) -> HostStatus:
         return HostStatus(

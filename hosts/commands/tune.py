@@ -26,7 +26,7 @@ Say = Callable[[Host, str], None]
 
 
 def planned(fleet: Fleet, plan: Plan) -> list[Outcome[Search]]:
-    """What a search would do on each host; changes nothing. A host that lacks the GPUs fails with that sentence."""
+    """Return what a search would do on each host; changes nothing. A host with too few GPUs gets an error."""
 
     def on_host(backend: Backend) -> Search:
         host = backend.host
@@ -41,7 +41,7 @@ def planned(fleet: Fleet, plan: Plan) -> list[Outcome[Search]]:
 
 
 def tune(fleet: Fleet, plan: Plan, say: Say, note: Callable[[str], None]) -> list[Outcome[Tuned]]:
-    """Search on every host at once; an interrupted search goes on where it stopped."""
+    """Search on every host at once; an interrupted search continues from its record."""
     for host in fleet.hosts:
         _check(host, plan)
     root = fleet.inventory.path.parent
@@ -90,6 +90,6 @@ def _tune(backend: Backend, root: Path, plan: Plan, say: Callable[[str], None]) 
     record = load(root, host.name, plan.mode, plan.goal, basis, fresh=plan.fresh)
     finalists = Screening(backend, root, plan, spec, record, say).best(collectives(host, plan.mode))
     challengers = [setting for setting in with_flags(host, finalists) if setting != now]
-    # The current setting is measured first and last, so that a drift of the machine is in its own spread.
+    # The current setting is measured first and last, so that its spread includes a drift of the machine.
     Confirming(backend, root, plan, spec.name, record, say).run([now, *challengers, now])
     return conclude(host, plan, now, record)

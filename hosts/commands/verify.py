@@ -12,14 +12,14 @@ from remote.shared.messages.envelope import Progress
 from remote.shared.messages.verify import Fault, VerifyRequest, VerifyResult
 
 MOST_FAULTS = 100_000
-"""Of one place that are handed on one by one."""
+"""Most faults of one place that are passed on one by one."""
 
 OnFault = Callable[[str, Fault], None]
 OnProgress = Callable[[Host, Progress], None]
 
 
 def verify_folder(backend: Backend, request: VerifyRequest, on_fault: OnFault, on_progress: OnProgress) -> VerifyResult:
-    """Check a destination where it is."""
+    """Check a destination on the host that holds it."""
     return backend.call(
         "verify",
         request,
@@ -33,7 +33,7 @@ def verify_folder(backend: Backend, request: VerifyRequest, on_fault: OnFault, o
 def verify_run(
     fleet: Fleet, request: VerifyRequest, on_fault: OnFault, on_progress: OnProgress
 ) -> list[Outcome[VerifyResult]]:
-    """Check a run's shards on every host, where they lie."""
+    """Check a run's shards on the hosts that made them."""
 
     def one(backend: Backend) -> VerifyResult:
         return verify_folder(backend, request, on_fault, on_progress)
@@ -42,7 +42,7 @@ def verify_run(
 
 
 def _faults_to(on_fault: OnFault, host: Host) -> Callable[[dict[str, Any]], None]:
-    """Hand on the first faults; a place where everything is wrong would fill memory, and the result counts them all."""
+    """Pass on the first faults only, because a million would fill memory; the result counts all of them."""
     told = 0
 
     def hear(value: dict[str, Any]) -> None:

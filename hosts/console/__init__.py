@@ -1,1 +1,1 @@
-"""What a person sees: tables, live lines, and the same facts as `--json`. Nothing here talks to a host."""
+"""Output for people: tables, live lines, and the same facts as `--json`. No module here talks to a host."""

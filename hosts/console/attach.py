@@ -1,4 +1,4 @@
-"""What `inv attach`, `attached` and `detach` print: one line a host, then its files and its servers."""
+"""Output of `inv attach`, `attached` and `detach`: one line for each host, then its files and servers."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ def attach_line(report: AttachReport, dry_run: bool = False) -> str:
 
 
 def attached_line(report: AttachReport) -> str:
-    """The installation, the way that is in it, and what an import came to."""
+    """Describe the installation, how capture is attached, and which file an import used."""
     checks = [f"; {check.module} is imported from {check.file}" for check in report.checks]
     missing = [f", and capture is not in it: {check.problem}" for check in report.checks if not check.attached]
     return f"{_where(report)}: {report.choice.way} ({report.choice.reason}){''.join(checks + missing)}"
 
 
 def detach_line(report: AttachReport, dry_run: bool = False) -> str:
-    """How many files were put back."""
+    """Say how many files were restored."""
     done = f"{_files(report)} {'would be ' if dry_run else ''}put back" if report.changed else "no file was patched"
     return f"{_where(report)}: {done}"
 
 
 def is_amiss(report: AttachReport) -> bool:
-    """Whether something needs a person: an unknown file, a copy that is imported without capture in it."""
+    """Whether a person must look: a file is in an unknown state, or SGLang imports a module without capture."""
     return any(file.state == "unknown" for file in report.files) or any(not check.attached for check in report.checks)
 
 
 def show_standing(output: Output, outcomes: Sequence[Outcome[AttachReport]]) -> None:
-    """Every model file's state and every running server's capture, by host."""
+    """Print the state of every model file and the capture of every running server, by host."""
     reports = [(outcome.host.name, outcome.value) for outcome in outcomes if outcome.value is not None]
     files = [[name, file.family, file.state, file.path] for name, report in reports for file in report.files]
     output.table(["host", "family", "state", "file"], files)

@@ -1,4 +1,4 @@
-"""What `inv bench` prints: medians with their spread, and comparisons with their interval."""
+"""Output of `inv bench`: medians with their spread, and comparisons with their confidence interval."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remote.shared.messages.bench import BenchResult
 
 
 def bench_line(result: BenchResult) -> str:
-    """Which server was measured and where the numbers are kept."""
+    """Name the server that was measured and the name of the kept result."""
     capture = "" if result.capture == "none" else f", capture {result.capture}"
     return (
         f"{result.server} in mode {result.mode}{capture}, SGLang {result.sglang}; kept as {result.host}/{result.label}"
@@ -20,7 +20,7 @@ def bench_line(result: BenchResult) -> str:
 
 
 def show_measurements(output: Output, outcomes: Sequence[Outcome[BenchResult]]) -> None:
-    """The table of medians, then what was left out and what may have disturbed them."""
+    """Print the medians, then skipped measurements and what may have disturbed the others."""
     results = [outcome.result for outcome in outcomes if outcome.ok]
     rows = [
         (result.host, each.name, *_spread(each.values), each.unit, len(each.values))
@@ -37,7 +37,7 @@ def show_measurements(output: Output, outcomes: Sequence[Outcome[BenchResult]]) 
 
 
 def show_comparison(output: Output, rows: Sequence[Comparison], differences: Sequence[str]) -> None:
-    """B against A, one line a quantity, then what else differs."""
+    """Print B against A, one line for each quantity, then the circumstances that differ."""
     cells = [(row.name, _number(row.first), _number(row.second), row.unit, _ratio(row), row.verdict) for row in rows]
     output.table(("quantity", "A", "B", "unit", "B / A (95 % interval)", "B is"), cells)
     if any(row.values < FEWEST_VALUES for row in rows):

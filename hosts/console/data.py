@@ -1,4 +1,4 @@
-"""Datasets and plans on the terminal: what was left out, how long the records are, who does what, a masked record."""
+"""Output about datasets and plans: dropped records, lengths, each host's share, records with their loss mask."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from remote.shared.messages.dataset import InspectedRecord, Manifest, PrepareRes
 
 _BAR = 40
 _MOST_NAMES = 8
-"""Names of files in a line."""
+"""Most file names in one line."""
 MASKED_STYLE = "bold green"
 PLAIN_STYLE = "dim"
 
 
 def show_prepared(output: Output, result: PrepareResult) -> None:
-    """The manifest in a few lines, the drop table and the length distribution."""
+    """Print the manifest in a few lines, the dropped records and the length distribution."""
     manifest = result.manifest
     verb = "found again" if result.reused else f"made in {duration(result.wall_seconds)}"
     output.line(f"{result.out}: {manifest.records:,} records, {manifest.tokens:,} tokens, {verb}")
@@ -40,14 +40,14 @@ def _loss_line(manifest: Manifest) -> str:
 
 
 def show_drops(output: Output, manifest: Manifest) -> None:
-    """What was left out, and why."""
+    """Print how many records were dropped, and why."""
     rows = [(drop.records, drop.tokens, drop.reason, ", ".join(drop.examples)) for drop in manifest.drops]
     if rows:
         output.table(("dropped", "tokens", "because it is or has", "for example"), rows)
 
 
 def show_unread(output: Output, manifest: Manifest) -> None:
-    """The files and the keys of messages that were not read."""
+    """Print the files and the message keys that were not read."""
     if manifest.unread_files:
         names = manifest.unread_files
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
@@ -58,7 +58,7 @@ def show_unread(output: Output, manifest: Manifest) -> None:
 
 
 def show_histogram(output: Output, histogram: list[tuple[int, int, int]]) -> None:
-    """The length distribution, a bar a power of two."""
+    """Print the length distribution, one bar for each power of two."""
     most = max((count for *_, count in histogram), default=0)
     rows = [
         (f"{low:,} to {high - 1:,}", count, "█" * round(_BAR * count / most) or ("▏" if count else ""))
@@ -68,7 +68,7 @@ def show_histogram(output: Output, histogram: list[tuple[int, int, int]]) -> Non
 
 
 def show_inspected(output: Output, found: Inspected) -> None:
-    """Every record, or where none was asked for what the dataset left out."""
+    """Print every record, or, if none was asked for, the dropped records."""
     for record in found.records:
         show_record(output, record)
     if not found.records:
@@ -77,7 +77,7 @@ def show_inspected(output: Output, found: Inspected) -> None:
 
 
 def show_record(output: Output, record: InspectedRecord) -> None:
-    """One record; the tokens on which the loss is taken are green, and in brackets where there are no colours."""
+    """Print one record; the tokens under the loss are green, or in brackets if there are no colours."""
     if output.as_json:
         return
     output.out.print(
@@ -94,7 +94,7 @@ def show_record(output: Output, record: InspectedRecord) -> None:
 
 
 def show_plan(output: Output, planned: Planned) -> None:
-    """A line a host, then the fleet's end, or why it does not fit and what would help."""
+    """Print one line for each host, then when the run ends, or why it does not fit and what would help."""
     output.table(("host", "records", "tokens", "on disk", "room", "RAM disk", "time"), _plan_rows(planned.forecasts))
     if not planned.fits:
         for one in planned.forecasts:

@@ -1,4 +1,4 @@
-"""What `inv doctor` prints: a block a host, a line a finding, what to do below it."""
+"""Output of `inv doctor`: one block for each host, one line for each finding, the remedy below it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def diagnosis_line(result: Diagnosis) -> str:
 
 
 def show_findings(output: Output, outcomes: Sequence[Outcome[Diagnosis]]) -> None:
-    """Every finding of every host that answered; nothing with `--json`, whose document has them."""
+    """Print every finding of every host that answered; with `--json` the document has them already."""
     if output.as_json:
         return
     for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""What `extract` and `status` print: a live line a host while it works, a table of how all of them stand."""
+"""Output of `extract` and `status`: a live line for each working host, and a table of all hosts."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ COLUMNS = ("host", "servers", "run", "state", "records", "tokens", "tokens/s", "
 
 
 def show_start(output: Output, started: Started) -> None:
-    """What a start changed beside starting: hosts without a share, shares given away, hosts that could not be told."""
+    """Print hosts without a share, shares that were given to others, and lost hosts that could not be fenced."""
     for host in started.idle:
         output.note(f"{host} has no share in the plan of {started.plan.run}: nothing is done there.")
     for host, records in started.given_away.items():
         output.note(f"{host} is left out: the undelivered of its {records:,} records go to the others.")
     for host, reason in started.unfenced.items():
-        output.note(f"{host} could not be told that its records are others' now ({reason}).")
+        output.note(f"{host} could not be fenced ({reason}); it may still extract records that other hosts have now.")
     for host, reopened in started.reopened.items():
         output.note(f"{host}: quarantined, and open again now: {_reopened(reopened)}.")
 
 
 def show_preview(output: Output, preview: Preview, wish: str) -> int:
-    """`--dry-run`: what a start (or a wish) would come to on each host; returns the exit code."""
+    """Print what `--dry-run` found that a start, or `wish`, would do on each host; return the exit code."""
     for host, records in preview.given_away.items():
         output.note(f"{host} would be left out: the undelivered of its {records:,} records would go to the others.")
     places = {id(outcome.value): outcome.host.name for outcome in preview.outcomes}
@@ -90,18 +90,18 @@ def _compared(status: RunStatus) -> str:
 
 
 def has_failed(status: RunStatus) -> bool:
-    """Whether the run failed here, or lost records: the exit code is 1."""
+    """Whether the run failed on this host or quarantined records; the exit code is then 1."""
     return status.state.status == "failed" or status.state.counts.quarantined > 0
 
 
 def left_seconds(state: ExtractorState) -> float | None:
-    """Time to the end at the rate of the last minute; None if nothing moves."""
+    """Return the seconds to the end at the rate of the last minute; None if that rate is 0."""
     left = state.counts.tokens_assigned - state.counts.tokens_done
     return left / state.tokens_per_second if state.tokens_per_second > 0 and left > 0 else None
 
 
 def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]]) -> None:
-    """The table, and below it what deserves a sentence."""
+    """Print the table, and below it a sentence for each host that needs one."""
     good = [(outcome.host.name, outcome.value) for outcome in outcomes if outcome.value is not None]
     if good:
         output.table(COLUMNS, [_row(host, value) for host, value in good])

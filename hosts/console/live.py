@@ -1,6 +1,6 @@
-"""Progress while hosts work: one live line a host on a terminal, plain lines when piped, nothing with `--json`.
+"""Progress while hosts work: one live line for each host on a terminal, plain lines when piped, nothing with `--json`.
 
-A host that cannot be reached is told of as soon as that is known, whatever the others still do.
+A host that cannot be reached is reported at once, while other hosts are still working.
 """
 
 from __future__ import annotations
@@ -24,29 +24,28 @@ from remote.shared.messages import envelope
 from remote.shared.supervised.threads import Thread
 
 QUIET_SECONDS = 10.0
-"""Where lines do not redraw themselves: after so long without a word it is said who is still waited for, then after
-twice that, and so on."""
+"""When piped: after this long without a line, name the hosts that have not answered; then after twice as long."""
 LONGEST_QUIET_SECONDS = 120.0
 ASKED = "waiting for its answer"
 
 
 class DeadHosts:
-    """A fleet's watcher that tells at once of hosts to which there is no way in."""
+    """A fleet's watcher that reports unreachable hosts at once."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
 
     def begun(self, host: Host) -> None:
-        """Nothing to say yet."""
+        """Print nothing yet."""
 
     def ended(self, outcome: Outcome[Any]) -> None:
-        """Say why a host cannot be reached; every other error waits for the task's own words."""
+        """Say why a host cannot be reached; the task itself prints every other error."""
         if isinstance(outcome.error, HostUnreachableError | HostKeyError | AuthenticationError):
             self._output.error(outcome.error, outcome.host.name)
 
 
 class LiveLines(DeadHosts):
-    """Takes `remote` progress lines of any host from any thread, and watches a fleet."""
+    """Shows the progress lines of all hosts, from any thread, and watches a fleet."""
 
     def __init__(self, output: Output, display: Progress | None) -> None:
         super().__init__(output)
@@ -66,11 +65,11 @@ class LiveLines(DeadHosts):
                 self._draw(self._display, host.name, line)
 
     def begun(self, host: Host) -> None:
-        """Show that the host was asked."""
+        """Show that the host has been asked."""
         with self._lock:
             self._waiting[host.name] = time.monotonic()
             if self._display is not None:
-                if host.name in self._tasks:  # rich cannot take a finished bar's total back
+                if host.name in self._tasks:  # rich cannot reset the total of a finished bar
                     self._display.remove_task(self._tasks.pop(host.name))
                 self._draw(self._display, host.name, envelope.Progress(text=ASKED))
 
@@ -84,7 +83,7 @@ class LiveLines(DeadHosts):
         super().ended(outcome)
 
     def remind(self) -> None:
-        """Say who is still waited for, where nothing was said for a while."""
+        """Name the hosts that have not answered, if nothing was printed for a while."""
         with self._lock:
             now = time.monotonic()
             if self._waiting and now - self._said_at >= self._quiet_seconds:
@@ -111,7 +110,7 @@ class LiveLines(DeadHosts):
 
 @contextmanager
 def live_lines(output: Output, fleet: Fleet) -> Iterator[LiveLines]:
-    """Lines that redraw themselves on a terminal until the block ends, a host's from when `fleet` asks it."""
+    """Yield live lines until the block ends; a host's line appears when `fleet` asks it."""
     if output.as_json or not output.err.is_terminal:
         with _watched(fleet, LiveLines(output, None)) as lines, _reminded(lines):
             yield lines

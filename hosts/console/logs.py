@@ -1,4 +1,4 @@
-"""What `inv logs` prints: each line behind its host's name, coloured on a terminal, plain when piped."""
+"""Output of `inv logs`: each line after its host's name, coloured on a terminal, plain when piped."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hosts.inventory.model import Host
 from remote.shared.messages.logs import LogItem, LogLines, LogSource
 
 COLOURS = ("36", "33", "32", "35", "34", "31")
-"""SGR codes, one a host in turn."""
+"""Colours (SGR codes) for the hosts, in turn."""
 
 
 def shown(line: str) -> str:
-    """A line as a terminal would leave it standing: the last state of a progress bar, escapes made visible."""
+    """Return a line as a terminal would show it in the end: a progress bar's last state, escapes made visible."""
     return printable(line.rstrip("\r").rpartition("\r")[2])
 
 
 class LogPrinter:
-    """Writes straight to the stream: 100,000 lines are markup's undoing."""
+    """Writes straight to the stream, because rich takes too long for 100,000 lines."""
 
     def __init__(self, hosts: list[Host], as_json: bool, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
@@ -43,7 +43,7 @@ class LogPrinter:
         self._stream.flush()
 
     def lost(self, host: Host, error: RoostError, pause: float) -> None:
-        """Say on stderr that a connection broke; the lines go on where they stopped."""
+        """Say on stderr that a connection broke; the next one continues at the same line."""
         text = printable(f"{host.name}: {error.message} Trying again in {pause:.0f} s.")
         print(text, file=sys.stderr, flush=True)
 

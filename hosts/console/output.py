@@ -1,4 +1,4 @@
-"""The one way in which a task prints: text and tables on a terminal, one JSON document with `--json`.
+"""All printing of tasks: text and tables on a terminal, one JSON document with `--json`.
 
 Results go to stdout; progress, notes and errors to stderr, so that a pipe gets the results alone.
 """
@@ -27,7 +27,7 @@ EXIT_USAGE = 2
 
 
 PIPED_COLUMNS = 200
-"""Width of a table that no terminal limits."""
+"""Width of tables, in characters, if the output is no terminal."""
 
 
 def new_console(stderr: bool = False) -> Console:
@@ -39,7 +39,7 @@ def new_console(stderr: bool = False) -> Console:
 
 
 class Output:
-    """Where a task's words go."""
+    """Prints a task's results to stdout, and notes and errors to stderr."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -47,25 +47,25 @@ class Output:
         self.err = new_console(stderr=True)
         self._told: set[str] = set()
         self.detached = ""
-        """What goes on without this command, for the words after Ctrl-C: `the extraction of run 'a' on gpu1, gpu2`."""
+        """What keeps running after Ctrl-C, as the message names it: `the extraction of run 'a' on gpu1, gpu2`."""
 
     def flush(self) -> None:
-        """Hand everything printed to whoever reads it; raises BrokenPipeError if nobody does any more."""
+        """Write out everything printed so far; raises BrokenPipeError if the reader has gone."""
         self.out.file.flush()
 
     def note(self, text: str) -> None:
-        """Say something on the side (stderr); silent with `--json`."""
+        """Print a note on stderr; silent with `--json`."""
         if not self.as_json:
             self.err.print(printable(text), markup=False)
 
     def line(self, text: str) -> None:
-        """One line of result, or several; silent with `--json`, whose document says it all."""
+        """Print one or several lines of result; silent with `--json`, whose document has them."""
         if not self.as_json:
             for line in text.splitlines():
                 self.out.print(printable(line), markup=False)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
-        """A table of plain values; numbers are right-aligned."""
+        """Print a table of plain values; numbers are right-aligned."""
         if self.as_json:
             return
         table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
@@ -77,14 +77,14 @@ class Output:
         self.out.print(table)
 
     def document(self, value: Any) -> None:
-        """The `--json` document; nothing without `--json`."""
+        """Print the `--json` document; nothing without `--json`."""
         if self.as_json:
             self.out.file.write(json.dumps(value, indent=2, sort_keys=False) + "\n")
 
     def error(self, error: RoostError, host: str = "") -> None:
-        """One sentence, the host in front, and what to do; below it a log's lines where the error carries them.
+        """Print an error as one sentence after its host's name, then the remedy, then the log lines that it carries.
 
-        What was said before (a host that could not be reached is told of at once) is not said again.
+        An error that was printed before is not repeated: an unreachable host is reported at once.
         """
         words = f"{host}: {error.message}" if host else error.message
         if self.as_json or words in self._told:
@@ -106,10 +106,10 @@ class Output:
         amiss: str = "",
         details: Callable[[], None] | None = None,
     ) -> int:
-        """Print one line a host (`line` makes it), `details`, and which hosts failed; or the JSON document.
+        """Print one `line` for each host, then `details`, then which hosts failed; or the JSON document.
 
-        Returns the exit code. `failed` tells a result that is no error and no success either (a red finding, a process
-        left over), and `amiss` what is the matter with such hosts, where that is no failure of Roost's.
+        Return the exit code. `failed` recognises a result that makes the exit code 1 without being an error (a red
+        finding, a process left over); `amiss` says what is wrong with such hosts, if it is no failure of Roost.
         """
         wrong = [outcome for outcome in outcomes if outcome.ok and failed is not None and failed(outcome.result)]
         errors = [outcome for outcome in outcomes if not outcome.ok]
@@ -137,7 +137,7 @@ def _names(outcomes: Sequence[Outcome[Any]]) -> str:
 
 
 def exit_code(outcomes: Sequence[Outcome[Any]]) -> int:
-    """Wrong usage only where nothing was done anywhere: a mistake that every host refused."""
+    """Return 0 if every host succeeded, 2 if every host refused the request as wrong usage, else 1."""
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     if errors and len(errors) == len(outcomes) and all(isinstance(error, UsageError) for error in errors):
         return EXIT_USAGE
@@ -145,12 +145,12 @@ def exit_code(outcomes: Sequence[Outcome[Any]]) -> int:
 
 
 def as_document(outcome: Outcome[T]) -> dict[str, Any]:
-    """One host's outcome for `--json`."""
+    """Return one host's outcome for `--json`."""
     if outcome.error is not None:
         return {"ok": False, "error": error_document(outcome.error)}
     return {"ok": True, "value": outcome.result.model_dump(mode="json")}
 
 
 def error_document(error: RoostError) -> dict[str, Any]:
-    """An error for `--json`."""
+    """Return an error for `--json`."""
     return {"kind": error.kind, "message": error.message, "remedy": error.remedy, "details": error.details}

@@ -1,4 +1,4 @@
-"""What `serve`, `restart` and `stop` print: one line a host, the planned commands, the processes in the way."""
+"""Output of `serve`, `restart` and `stop`: one line for each host, planned commands, processes in the way."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _state(state: ServerState) -> str:
 
 
 def show_finding(output: Output, host: Host, finding: Finding) -> None:
-    """What was seen of a host and does not keep its servers from starting."""
+    """Print a finding about a host that does not prevent its servers from starting."""
     output.note(f"{host.name}: {finding.subject} {finding.text}. {finding.remedy}")
 
 
 def show_plan(output: Output, outcomes: Sequence[Outcome[ServeResult]]) -> None:
-    """Every planned start as it would run: what happens before, the environment, the command, the log."""
+    """Print each planned start: preparations, environment, command and log."""
     for outcome in outcomes:
         for plan in outcome.value.planned if outcome.value else []:
             output.line("")
@@ -49,7 +49,7 @@ def show_plan(output: Output, outcomes: Sequence[Outcome[ServeResult]]) -> None:
 
 
 def stop_line(result: StopResult, *, dry_run: bool = False, force: bool = False) -> str:
-    """What was stopped and what remains, in one line."""
+    """Say in one line what was stopped and what remains."""
     verb = "would stop" if dry_run else "stopped"
     said = [
         f"{verb} {', '.join(result.stopped)}"
@@ -69,12 +69,12 @@ def stop_line(result: StopResult, *, dry_run: bool = False, force: bool = False)
 
 
 def is_left(result: StopResult, *, force: bool = False) -> bool:
-    """Whether something remains in the way, or would without `--force`: the exit code is 1."""
+    """Whether a process remains in the way, or would without `--force`; the exit code is then 1."""
     return bool(result.remaining or (result.others and not force))
 
 
 def show_processes(output: Output, outcomes: Sequence[Outcome[StopResult]], *, own: bool) -> None:
-    """The processes that stand in the way (with `own`, Roost's own as well), by host."""
+    """Print the processes in the way, by host; with `own`, Roost's own processes too."""
     rows = [
         (outcome.host.name, *_cells(row))
         for outcome in outcomes

@@ -1,4 +1,4 @@
-"""Foreign text made harmless, and a host's moments as the laptop's clock shows them."""
+"""Makes text from hosts harmless to print, and shows their times by the laptop's clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ASCII = {"✓": "ok", "✗": "FAILED", "→": "->", "│": "|", "…": "...", "
 
 
 def write_to_any_terminal() -> None:
-    """Make stdout and stderr take every character: one that their encoding lacks is written in ASCII."""
+    """Make stdout and stderr accept every character; one that their encoding lacks is written in ASCII."""
     codecs.register_error("roost", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -34,7 +34,7 @@ def printable(text: str) -> str:
 
 
 def moment(unix_seconds: float) -> str:
-    """A Unix time as the laptop's local clock shows it; `?` where a host names one that no calendar has."""
+    """Return a Unix time as the laptop's local date and time; `?` for a time that no calendar has."""
     try:
         return datetime.datetime.fromtimestamp(unix_seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""What `inv tune` prints: the table of settings, the winner with its interval, the fragment to paste."""
+"""Output of `inv tune`: the table of settings, the winner with its interval, the fragment to paste."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MOST_ROWS = 20
 
 
 def search_line(search: Search) -> str:
-    """What would be searched."""
+    """Say in one line what would be searched."""
     grid = ", ".join(f"{name} ({values})" for name, values in search.variables.items())
     return f"would search {search.settings} settings: {grid}"
 
 
 def show_search(output: Output, host: str, search: Search) -> None:
-    """The stages of a search with their sizes."""
+    """Print the stages of a search with their sizes."""
     rows = [
         (
             "1: collectives",
@@ -32,7 +32,7 @@ def show_search(output: Output, host: str, search: Search) -> None:
 
 
 def tuned_line(result: Tuned) -> str:
-    """Who won."""
+    """Name the winner in one line."""
     if result.is_current:
         return f"the current setting stays ({result.winner.key}): nothing was faster for {result.goal}"
     gain = "; ".join(_comparison(each) for each in result.gain)
@@ -40,7 +40,7 @@ def tuned_line(result: Tuned) -> str:
 
 
 def show_tuned(output: Output, result: Tuned) -> None:
-    """The table, then what belongs into the inventory."""
+    """Print the table, then the fragment for the inventory."""
     rows = [_cells(row) for row in result.rows[:MOST_ROWS]]
     output.table(("setting", "collectives", "server: B / A (95 % interval)", "note"), rows, title=result.host)
     if len(result.rows) > MOST_ROWS:

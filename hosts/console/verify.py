@@ -1,4 +1,4 @@
-"""What a verification found, on the terminal: a table of faults, and one line that says whether all is well."""
+"""Output of `verify`, its `--repair` and `export`: a table of faults, and one line with the verdict."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from remote.shared.messages.export import ExportResult
 from remote.shared.messages.verify import Fault, VerifyResult
 
 SHOWN_FAULTS = 50
-"""Rows of the table; the rest is counted, and is all in `--json`."""
+"""Most rows of the table; further faults are counted, and `--json` has all of them."""
 
 
 def show_faults(output: Output, faults: list[tuple[str, Fault]]) -> None:
-    """A row a fault: where, which record, what is wrong."""
+    """Print one row for each fault: host, record, and what is wrong."""
     rows = [
         (place, "" if fault.index is None else str(fault.index), fault.kind, fault.file, fault.message)
         for place, fault in faults[:SHOWN_FAULTS]
@@ -26,7 +26,7 @@ def show_faults(output: Output, faults: list[tuple[str, Fault]]) -> None:
 
 
 def verdict(result: VerifyResult) -> str:
-    """One line: what was checked, what is wrong, what is missing."""
+    """Say in one line what was checked, what is wrong and what is missing."""
     checked = f"{result.records:,} of {result.expected:,} records, {size(result.size_bytes)}"
     parts = [f"{count} {kind}" for kind, count in sorted(result.by_kind.items())]
     if result.holes:
@@ -45,7 +45,7 @@ def verdict(result: VerifyResult) -> str:
 
 
 def show_queued(output: Output, queued: list[Queued], *, dry_run: bool) -> None:
-    """A line a host: how many records are made again, and which."""
+    """Print one line for each host: how many records it makes again, and which."""
     for one in queued:
         first = ", ".join(str(start) if stop == start + 1 else f"{start}-{stop - 1}" for start, stop in one.records[:5])
         which = f"{sets.count(one.records):,} records ({first}{', …' if len(one.records) > 5 else ''})"
@@ -58,7 +58,7 @@ def show_queued(output: Output, queued: list[Queued], *, dry_run: bool) -> None:
 
 
 def show_exported(output: Output, result: ExportResult) -> None:
-    """Where it is, in what form, and how much was written."""
+    """Say where the export is, in which format, and how much was written."""
     card = result.card
     output.line(f"{result.out}: {card.records:,} records for {card.format}, final state {card.final_state}-norm")
     output.line(
