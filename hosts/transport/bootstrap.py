@@ -1,19 +1,27 @@
-"""The program that a host's Python runs first (`python -c SOURCE`): take the payload if it is missing, become the verb.
+"""The program that a host's Python runs first (`python -I -S -c SOURCE`): take the payload, become the verb.
 
 Runs on the host; the laptop imports it for `tree_digest` alone. Reads from stdin one JSON line
 {nonce, digest, size, workdir, verb}, answers one hello line, reads `size` bytes of tar.gz if it lacks the payload
 (or holds it damaged), then replaces itself by `python -m remote VERB`, which reads on from the same stdin.
-Standard library only, and syntax that any Python parses, so that one which is too old can still say so.
+Standard library only, and syntax that any Python parses, so that one which is too old can still say so. Imports cost
+every call some milliseconds, so those that only placing a payload needs are made there.
+
+Whoever can write to a folder on the way to the payload decides what runs here, so such a folder is refused: each one,
+up to the root, belongs to this user or to root, and nobody else may write to it (or it is sticky, as /tmp is).
 """
 
 import hashlib
-import io
 import json
 import os
-import shutil
+import stat
 import sys
-import tarfile
-import time
+
+MODULES = (".py", ".pyc", ".so")
+"""What Python takes for a module; a folder may be one as well."""
+
+
+class Refused(Exception):
+    """A workdir or payload that somebody else could change."""
 
 
 def tree_digest(root):  # type: (str) -> str
@@ -28,6 +36,62 @@ def tree_digest(root):  # type: (str) -> str
             relative = os.path.relpath(path, root).replace(os.sep, "/")
             digest.update(json.dumps([relative, content]).encode("ascii"))
     return digest.hexdigest()[:32]
+
+
+def is_whole(target, digest):  # type: (str, str) -> bool
+    """Whether the folder `target` is this payload and nothing besides that could be imported from it.
+
+    The digest covers every file; bytecode, which Python writes later, must be this user's own, as all the rest.
+    """
+    if not os.path.isdir(os.path.join(target, "remote")):
+        return False
+    for name in os.listdir(target):  # beside `remote` a core dump may lie, and no module
+        if name != "remote" and (name.endswith(MODULES) or os.path.isdir(os.path.join(target, name))):
+            return False
+    for folder, folders, files in os.walk(target):
+        for name in folders + files:
+            found = os.lstat(os.path.join(folder, name))
+            if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)) or not is_ours(found):
+                return False
+    return tree_digest(os.path.join(target, "remote")) == digest
+
+
+def is_ours(found):  # type: (os.stat_result) -> bool
+    """Whether only this user and root can change what `found` describes."""
+    return found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
+
+
+def refuse_strangers(path):  # type: (str) -> None
+    """Raise Refused if `path`, or a folder or link on the way to it, is somebody else's or writable by others."""
+    for way in (os.path.abspath(path), os.path.realpath(path)):
+        while way != os.path.dirname(way):
+            if os.path.lexists(way):
+                _refuse(way, os.lstat(way))
+            way = os.path.dirname(way)  # noqa: PLW2901
+        _refuse(way, os.lstat(way))
+
+
+def _refuse(path, found):  # type: (str, os.stat_result) -> None
+    mode = found.st_mode
+    if found.st_uid not in (0, os.geteuid()):
+        raise Refused("%s belongs to another user (uid %d)" % (path, found.st_uid))
+    if stat.S_ISLNK(mode) or (mode & stat.S_ISVTX and stat.S_ISDIR(mode)):
+        return  # others cannot rename what is ours in a sticky folder
+    if mode & 0o002 or (mode & 0o020 and found.st_gid not in (0, _own_group())):
+        raise Refused("%s can be written to by other users (mode %o)" % (path, stat.S_IMODE(mode)))
+
+
+def _own_group():  # type: () -> int
+    """This user's private group, which has the user's name; -1 without one."""
+    import grp
+    import pwd
+
+    try:
+        user = pwd.getpwuid(os.geteuid())
+        group = grp.getgrgid(user.pw_gid)
+    except KeyError:
+        return -1
+    return user.pw_gid if group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name} else -1
 
 
 def read_line():  # type: () -> bytes
@@ -53,13 +117,19 @@ def read_exactly(size):  # type: (int) -> bytes
     return b"".join(chunks)
 
 
-def say(message):  # type: (dict[str, object]) -> None
-    """One protocol line."""
+def say(message):  # type: (dict[str, object]) -> bool
+    """Write one protocol line; True, for callers that must say a line once."""
     os.write(1, (json.dumps(message) + "\n").encode("ascii"))
+    return True
 
 
 def place(payloads, digest, archive):  # type: (str, str, bytes) -> None
     """Unpack `archive` aside and rename it to `payloads/<digest>`; a damaged payload of that name is set aside."""
+    import io
+    import shutil
+    import tarfile
+    import time
+
     own = "%d-%s" % (os.getpid(), os.urandom(4).hex())  # hosts may share a home, and containers' pids are alike
     aside = os.path.join(payloads, ".aside-%s-%s" % (own, digest))
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as packed:
@@ -71,11 +141,11 @@ def place(payloads, digest, archive):  # type: (str, str, bytes) -> None
                 os.makedirs(os.path.dirname(path), 0o700)
             with open(path, "wb") as stream:
                 shutil.copyfileobj(packed.extractfile(member), stream)  # type: ignore[arg-type]
-    if tree_digest(os.path.join(aside, "remote")) != digest:
+    if not is_whole(aside, digest):
         shutil.rmtree(aside)
         raise ValueError("the payload arrived damaged")
     target = os.path.join(payloads, digest)
-    if os.path.lexists(target) and tree_digest(os.path.join(target, "remote")) != digest:
+    if os.path.lexists(target) and not is_whole(target, digest):
         os.rename(target, "%s.damaged-%d-%s" % (target, time.time(), own))
     try:
         os.rename(aside, target)
@@ -100,20 +170,31 @@ def main():  # type: () -> None
     os.environ["ROOST_UMASK"] = "%o" % os.umask(0o077)  # for what others may read: delivered shards
     payloads = os.path.join(os.path.expanduser(header["workdir"]), "payloads")
     target = os.path.join(payloads, header["digest"])
-    hello["have_payload"] = tree_digest(os.path.join(target, "remote")) == header["digest"]
-    say(hello)
+    greeted = False
     try:
+        refuse_strangers(target)
+        hello["have_payload"] = is_whole(target, header["digest"])
+        greeted = say(hello)
         if not hello["have_payload"]:
             archive = read_exactly(header["size"])
             os.makedirs(payloads, 0o700, exist_ok=True)
             place(payloads, header["digest"], archive)
+            refuse_strangers(target)
         os.chdir(target)
+    except Refused as error:
+        greeted = greeted or say(hello)
+        message = "%s, so what lies below it could be another user's, and nothing was run from there." % error
+        remedy = "Set `workdir` to a folder of your own, or take the others' right to write away (chmod go-w)."
+        say({"type": "error", "kind": "workdir", "message": message, "remedy": remedy})
+        sys.exit(1)
     except (OSError, ValueError) as error:
+        greeted = greeted or say(hello)
         message = "The payload could not be placed in %s: %s." % (payloads, error)
         remedy = "Free space, or set `workdir` to a folder that can be written."
         say({"type": "error", "kind": "workdir", "message": message, "remedy": remedy})
         sys.exit(1)
     os.environ["PYTHONUTF8"] = "1"
+    os.environ.pop("PYTHONSAFEPATH", None)  # it would keep the payload, the current folder from here on, off the path
     os.execv(sys.executable, [sys.executable, "-m", "remote", header["verb"]])
 
 

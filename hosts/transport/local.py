@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import select
 import subprocess
-import threading
-from typing import IO
+from contextlib import suppress
 
 from hosts.errors import PythonError
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
 from hosts.transport.process import Process
+from remote.shared.supervised.threads import DeadlineError, Thread
 
 WRITE_SECONDS = 45.0
 
@@ -43,8 +43,7 @@ class LocalProcess(Process):
         pipe = subprocess.PIPE
         argv = [os.path.expanduser(argv[0]), *argv[1:]]  # noqa: PTH111
         self._popen = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
-        self._drain = threading.Thread(target=self._drain_stderr, args=(self._popen.stderr,), daemon=True)
-        self._drain.start()
+        self._drain = Thread(self._drain_stderr, "stderr")
 
     def write(self, data: bytes) -> None:
         assert self._popen.stdin is not None
@@ -70,7 +69,8 @@ class LocalProcess(Process):
             status = self._popen.wait(timeout)
         except subprocess.TimeoutExpired as error:
             raise TimeoutError from error
-        self._drain.join(1.0)
+        with suppress(DeadlineError):
+            self._drain.join(1.0)
         return status
 
     def close(self) -> None:
@@ -85,7 +85,9 @@ class LocalProcess(Process):
         """Terminate the program itself, if it has not ended."""
         self._popen.terminate()
 
-    def _drain_stderr(self, stream: IO[bytes]) -> None:
+    def _drain_stderr(self) -> None:
+        stream = self._popen.stderr
+        assert stream is not None
         while chunk := os.read(stream.fileno(), 65536):
             self._keep_stderr(chunk)
         stream.close()

@@ -12,8 +12,8 @@ import logging
 import os
 import socket
 import subprocess
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from hosts.transport.process import Process
 from hosts.transport.sentences import bad_key, dropped, of_paramiko
 from hosts.transport.settings import Hop, Route
 from hosts.transport.words import remote_command
+from remote.shared.supervised.threads import DeadlineError, Thread
 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it logs tracebacks of what is raised here as a sentence
 
@@ -248,8 +249,7 @@ class SshProcess(Process):
         self._done: Callable[[], None] | None = done
         self._out, self._err = BoundedPipe(), BoundedPipe()
         channel.in_buffer, channel.in_stderr_buffer = self._out, self._err
-        self._drain = threading.Thread(target=self._drain_stderr, daemon=True)
-        self._drain.start()
+        self._drain = Thread(self._drain_stderr, "stderr")
 
     def write(self, data: bytes) -> None:
         self._channel.settimeout(LOGIN_SECONDS)
@@ -271,7 +271,8 @@ class SshProcess(Process):
     def wait(self, timeout: float) -> int:
         if not self._channel.status_event.wait(timeout):
             raise TimeoutError
-        self._drain.join(1.0)
+        with suppress(DeadlineError):
+            self._drain.join(1.0)
         return self._channel.exit_status
 
     def close(self) -> None:

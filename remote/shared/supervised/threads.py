@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import queue
 import threading
@@ -134,6 +133,8 @@ class Pool(Executor):
 
 async def in_thread(function: Callable[..., T], *arguments: object) -> T:
     """Await `function(*arguments)` on a thread of its own, which the end of the event loop does not wait for."""
+    import asyncio  # 30 ms, which a verb without an event loop must not pay
+
     pool = Pool(1, getattr(function, "__name__", "call"))
     try:
         return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)

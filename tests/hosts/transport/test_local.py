@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 import threading
 import venv
@@ -16,7 +18,8 @@ from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
 from hosts.transport.bootstrap import place, tree_digest
 from hosts.transport.local import LocalBackend
-from hosts.transport.payload import current_payload
+from hosts.transport.payload import SOURCE, current_payload
+from hosts.transport.words import python_program
 from remote.shared.messages.hello import HelloRequest, HelloResult
 
 
@@ -78,6 +81,95 @@ def test_a_workdir_below_a_file_is_one_sentence(tmp_path: Path) -> None:
     backend = LocalBackend(Host(name="h", connection="local", python=sys.executable, workdir=str(workdir)))
     with pytest.raises(HostError, match="could not be placed"):
         hello(backend)
+
+
+def test_a_module_beside_the_payload_is_set_aside_with_it(backend: Backend, workdir: Path) -> None:
+    hello(backend)
+    placed = workdir / "payloads" / current_payload().digest
+    (placed / "psutil.py").write_text("raise SystemExit('planted')")
+    assert hello(backend).payload == placed.name
+    assert not (placed / "psutil.py").exists()
+
+
+@pytest.mark.parametrize(
+    "names", [("tarfile.py", "json.py", "hashlib.py", "zlib.py"), ("pydantic/__init__.py", "signal.py")]
+)
+@pytest.mark.parametrize("path", ["", ":"], ids=["no PYTHONPATH", "an empty entry in PYTHONPATH"])
+def test_nothing_is_imported_from_the_folder_that_the_login_starts_in(
+    backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], path: str
+) -> None:
+    folder = tmp_path / "downloads"
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(folder)
+    if path:
+        monkeypatch.setenv("PYTHONPATH", path)
+    assert hello(backend).version
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("-I", "-S")])
+def test_a_sender_imports_nothing_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('from the current folder')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "")
+    argv = python_program(Host(name="h", python=sys.executable), "import json; print(json.__name__)", *options)
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "json\n"
+
+
+def test_a_host_s_own_isolation_does_not_keep_the_payload_off_the_path(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    assert hello(backend).version
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
+def test_a_workdir_below_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    if mode == 0o775:
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a folder to a strange group")
+        os.chown(shared, 0, 12_345)
+    backend = LocalBackend(Host(name="h", connection="local", python=sys.executable, workdir=str(shared / "w")))
+    with pytest.raises(HostError, match=f"{shared} can be written to by other users"):
+        hello(backend)
+    assert not (shared / "w").exists()
+    shared.chmod(0o1777)
+    assert hello(backend).version
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
+@pytest.mark.parametrize("planted", ["roost", "roost/payloads", "payload"])
+def test_a_workdir_that_another_user_made_first_is_refused(tmp_path: Path, planted: str) -> None:
+    scratch = tmp_path / "scratch"
+    payload = scratch / "roost" / "payloads" / current_payload().digest
+    shutil.copytree(SOURCE, payload / "remote")
+    (payload / "psutil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    scratch.chmod(0o1777)
+    theirs = payload if planted == "payload" else scratch / planted
+    os.chown(theirs, 54_321, 54_321)
+    backend = LocalBackend(Host(name="h", connection="local", python=sys.executable, workdir=str(scratch / "roost")))
+    with pytest.raises(HostError, match=f"{theirs} belongs to another user"):
+        hello(backend)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
+def test_a_file_of_another_user_in_the_payload_is_damage(backend: Backend, workdir: Path) -> None:
+    hello(backend)
+    remote = workdir / "payloads" / current_payload().digest / "remote"
+    cached = remote / "__pycache__" / "errors.cpython-311.pyc"
+    cached.parent.mkdir(exist_ok=True)
+    cached.touch()
+    os.chown(cached, 54_321, 54_321)
+    assert hello(backend).version
+    assert not cached.exists()
 
 
 def fake_python(tmp_path: Path, script: str) -> Backend:
