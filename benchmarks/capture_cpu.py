@@ -35,6 +35,7 @@ from remote.capture.environment import environment
 from remote.shared.messages.capture import CaptureStatus
 from remote.shared.messages.server import CaptureSpec
 from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.sessions import register
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 IN_FLIGHT = (1, 4, 16)
@@ -59,6 +60,7 @@ def main() -> None:
             CpuServer(python, tiny_model(REPOSITORY), Path(log.name), flags=flags, env=env) as server,
             Collector(dumps) as collector,
         ):
+            register(dumps, "captured")
             measure(server, collector, "warm", 4, 0)
             rows = [row(server, collector, in_flight, given.rounds) for in_flight in IN_FLIGHT]
     finally:

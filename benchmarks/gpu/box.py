@@ -28,10 +28,12 @@ from benchmarks.gpu.models import MID, write_config
 from benchmarks.gpu.prompts import post, prompt
 from benchmarks.gpu.server import FLAGS, REPOSITORY, serving
 from remote.servers.lifecycle import records
+from remote.servers.lifecycle.key import headers
 from remote.shared.messages.envelope import Call
 from remote.shared.messages.server import CaptureSpec, ServerSpec
 from remote.shared.paths import Workdir
 from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.sessions import register
 
 DUMPS = "/dev/shm/roost-box"
 PORT = 30021
@@ -80,6 +82,10 @@ class Box:
         )
         return self.verb("serve", {"servers": [spec.model_dump()]})
 
+    def key(self, name: str) -> dict[str, str]:
+        """The HTTP header that the server wants of every request."""
+        return headers(self.workdir.server(name))
+
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -123,10 +129,11 @@ def prefill_out_of_memory(box: Box, root: Path) -> dict[str, Any]:
     about: dict[str, Any] = {"serve": ready, "facts": box.verb("facts", {"dump_dir": DUMPS})}
     since = time.monotonic()
     try:
+        register(Path(DUMPS), "oom")
         rids = [str(RequestId("oom", i, 0, 4096)) for i in range(8)]
         body = {"input_ids": [prompt(i, 4096, MID["vocab_size"]) for i in range(8)], "rid": rids}
         with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(post, f"http://127.0.0.1:{PORT}", body, 100)
+            answer = pool.submit(post, f"http://127.0.0.1:{PORT}", body, 100, box.key("big"))
             about |= death(box, "big", since)
             with contextlib.suppress(Exception):
                 about["answered"] = len(answer.result(5))

@@ -23,6 +23,7 @@ from remote.parity.head import Head, load_head
 from remote.parity.logprobs import ServerLogprobs, deviations, rms_norm
 from remote.shared.messages.server import CaptureSpec
 from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.sessions import register
 
 DEPTH = TINY["num_hidden_layers"]
 CANARY_LENGTHS = [64, 64, 1500, 1500]
@@ -78,6 +79,8 @@ def parity(root: Path, logs: Path, gpus: str, ranks: str) -> dict[str, Any]:
     server = GpuServer(root, model, 30011, spec, logs / "tiny.log", f"{FLAGS} {ranks}".split(), gpus)
     try:
         server.wait(READY_SECONDS)
+        for nonce in ("gpu", "lp"):
+            register(server.dumps, nonce)
         head = load_head(model)
         return {"canary": canary(server, head), "logprobs": logprobs(answers(server), head)}
     finally:

@@ -6,6 +6,7 @@ import json
 import random
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ def prompt(seed: int, length: int, vocabulary: int) -> list[int]:
     return [draw.randrange(2, vocabulary) for _ in range(length)]
 
 
-def post(url: str, body: dict[str, Any], timeout: float) -> Any:
-    """POST /generate for one token a prompt."""
+def post(url: str, body: dict[str, Any], timeout: float, key: Mapping[str, str] | None = None) -> Any:
+    """POST /generate for one token a prompt; `key` is the header that a server with a key wants."""
     body = {"sampling_params": {"max_new_tokens": 1, "temperature": 0, "ignore_eos": True}, **body}
-    headers = {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json", **(key or {})}
     request = urllib.request.Request(f"{url}/generate", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=timeout) as answer:
         return json.loads(answer.read())

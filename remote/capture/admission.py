@@ -33,6 +33,7 @@ from remote.shared.errors import RecordError
 from remote.shared.shard.layout import Layout
 from remote.shared.shard.names import WHOLE
 from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.sessions import Sessions
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Admission:
         self._directory = settings.dump_dir
         self._place = place
         self._sender = Sender(self.ring, self.writers, place.local)
+        self._sessions = Sessions(settings.dump_dir)
         self._records: dict[str, Record] = {}
         self._over: OrderedDict[str, None] = OrderedDict()
         self._busy = False
@@ -143,9 +145,12 @@ class Admission:
                 self._sender.send(states, record, segment)
 
     def _admit(self, segment: Segment, states: torch.Tensor) -> Record | None:
-        """The segment's record, with room for it in the dump directory; None where it is over already or refused."""
+        """The segment's record, with room for it in the dump directory.
+
+        None if the record is over already or refused, or if nobody registered its session: a made-up id.
+        """
         rid = str(segment.request)
-        if rid in self._over:
+        if rid in self._over or segment.request.nonce not in self._sessions:
             return None
         record = self._records.get(rid)
         begun = record is not None
@@ -185,7 +190,7 @@ class Admission:
             if record is not None:
                 record.fail(cause)
                 record.end_if_failed()
-            elif rid not in self._over:
+            elif rid not in self._over and segment.request.nonce in self._sessions:
                 write_cause(self._directory, segment.request, cause)
                 with self.totals.lock:
                     self._remember(rid)

@@ -15,6 +15,7 @@ from remote.shared.messages.extract import Assignment
 from remote.shared.messages.server import CaptureState, ServerState
 from remote.shared.paths import ServerPaths
 from remote.shared.processes import find
+from remote.shared.shard.sessions import register
 
 
 @dataclass
@@ -126,6 +127,13 @@ class Endpoint:
     def dump_dir(self) -> Path:
         """Where its dumps appear."""
         return Path(self.capture.dump_dir)
+
+    def register(self, nonce: str) -> None:
+        """Have this life of the server capture the requests of a session; raises HostError if it cannot."""
+        try:
+            register(self.dump_dir, nonce)
+        except OSError as error:
+            raise HostError(f"The dump directory {self.dump_dir} cannot be written: {error.strerror}.") from error
 
     @property
     def high_water_bytes(self) -> int:

@@ -33,6 +33,7 @@ from remote.report import Report
 from remote.shared.errors import HostError, RoostError
 from remote.shared.messages.extract import ExtractorState, ExtractorStatus
 from remote.shared.paths import RunPaths, Workdir
+from remote.shared.shard.sessions import withdraw
 from remote.shared.supervised.tasks import Tasks
 from remote.shared.supervised.threads import Pool
 
@@ -52,7 +53,7 @@ class Extractor:
         self._backlog = Backlog(opened.positions)
         self._progress = Progress(paths.state, assignment.run, assignment.epoch, opened.counts)
         self._dumps: dict[Path, Budget] = {}
-        self._leftovers = Leftovers(workdir, paths, opened.nonces | {opened.nonce})
+        self._leftovers = Leftovers(workdir, paths, opened.nonces | {opened.nonce}, opened.nonce)
         self._flying: dict[asyncio.Task[None], tuple[Task, str]] = {}
         self._ending = False
         self._lacks_room = False
@@ -69,6 +70,8 @@ class Extractor:
         try:
             return await self._session(committer, pool, parity)
         finally:
+            for directory in self._dumps:
+                withdraw(directory, self._opened.nonce)
             pool.shutdown(cancel_futures=True)
             parity.close()
             self._progress.close()
@@ -168,6 +171,7 @@ class Extractor:
         """A server became ready: is its capture the run's?"""
         try:
             _, headers = endpoint.capture, endpoint.headers
+            endpoint.register(self._opened.nonce)
             with Ledger(self._paths.ledger) as ledger:
                 check_server(ledger, self._assignment.run, self._assignment.identity, endpoint.state)
         except RoostError as error:

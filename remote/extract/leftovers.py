@@ -15,6 +15,7 @@ from remote.extract.lock import is_locked
 from remote.shared.paths import DUMP_MARKER, RunPaths, Workdir
 from remote.shared.shard.names import request_of
 from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.sessions import PREFIX, withdraw
 
 _PREFIX_CHARS = 16
 
@@ -25,10 +26,10 @@ def nonce_prefix(paths: RunPaths) -> str:
 
 
 class Leftovers:
-    """What one session may remove; `nonces` are those that the run's ledger knows."""
+    """What one session may remove: `nonces` are those that the run's ledger knows, `current` is its own."""
 
-    def __init__(self, workdir: Workdir, paths: RunPaths, nonces: Collection[str]) -> None:
-        self._workdir, self._paths, self._nonces = workdir, paths, nonces
+    def __init__(self, workdir: Workdir, paths: RunPaths, nonces: Collection[str], current: str) -> None:
+        self._workdir, self._paths, self._nonces, self._current = workdir, paths, nonces, current
 
     def sweep(self, directory: Path, in_flight: Collection[str]) -> int:
         """Delete the dumps whose id is not in flight; returns how many files went."""
@@ -38,6 +39,8 @@ class Leftovers:
         prefixes = self._prefixes()  # asked later: whoever begins to work now has written none of these names
         removed = 0
         for name in names:
+            if name.startswith(PREFIX):
+                self._forget(directory, name, prefixes)
             rid = request_of(name)
             found = RequestId.parse(rid)
             if found is None or rid in in_flight:
@@ -46,6 +49,12 @@ class Leftovers:
                 (directory / name).unlink(missing_ok=True)
                 removed += 1
         return removed
+
+    def _forget(self, directory: Path, name: str, prefixes: Collection[str]) -> None:
+        """Take back the registration of a session that was killed; the current one's is withdrawn at its end."""
+        nonce = name.removeprefix(PREFIX)
+        if nonce != self._current and nonce[:_PREFIX_CHARS] in prefixes:
+            withdraw(directory, nonce)
 
     def _prefixes(self) -> set[str]:
         """Of this very run, and of those that have no extractor."""

@@ -1,8 +1,8 @@
 """The canary's own hook: all boundaries of a canary prompt, read where the next block reads them. Inside SGLang.
 
-Shares nothing with `remote.capture` but the request id. Boundary k is the residual that block k's input norm
-returned (the last norm's for boundary n), so it is what the model itself went on with, complete on every rank.
-Hooks are on the norms only while a canary's forward pass runs.
+Shares nothing with `remote.capture` but the request id and who may use it. Boundary k is the residual that block k's
+input norm returned (the last norm's for boundary n): what the model itself went on with, complete on every rank. Hooks
+are on the norms only while a canary's forward pass runs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 from remote.shared.files import write_whole, written_aside
 from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.sessions import Sessions
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class CanaryHook:
         self._norms = norms
         self._depth = depth
         self._directory = directory
+        self._sessions = Sessions(directory)
         self._suffix = suffix
         self._seen: dict[int, torch.Tensor] = {}
         self._normed: torch.Tensor | None = None
@@ -60,6 +62,8 @@ class CanaryHook:
             return
         self._stop()
         for request, first, rows in _canaries(forward_batch):
+            if request.nonce not in self._sessions:
+                continue
             try:
                 self._join(request, slice(first, first + rows), forward_batch.input_ids)
             except Exception as error:

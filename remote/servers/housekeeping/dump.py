@@ -14,6 +14,7 @@ from pathlib import Path
 from remote.shared.errors import HostError
 from remote.shared.files import ASIDE, make_directory, write_whole
 from remote.shared.paths import DUMP_MARKER
+from remote.shared.shard.sessions import PREFIX
 
 
 def claim(path: Path, mark: str) -> None:
@@ -45,8 +46,11 @@ def claimed_by(path: Path) -> str:
 
 
 def sweep(path: Path) -> None:
-    """Remove what a dead server was still writing, and its processes' status; whole dumps stay for the collector."""
-    for pattern in (f"{ASIDE}*", ".capture-*.json"):
+    """Remove what a dead server was still writing, its processes' status and the sessions that registered with it.
+
+    Whole dumps stay for the collector; an extractor registers again with every start of a server.
+    """
+    for pattern in (f"{ASIDE}*", ".capture-*.json", f"{PREFIX}*"):
         for left in path.glob(pattern):
             left.unlink(missing_ok=True)
 

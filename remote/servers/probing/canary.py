@@ -24,6 +24,7 @@ from remote.shared.errors import HostError
 from remote.shared.messages.envelope import LINE, Call, Failure, Result
 from remote.shared.messages.server import CanaryRequest, CanaryResult, CaptureState
 from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.sessions import register, withdraw
 
 TOKENS = [*range(2, 26), *range(25, 1, -1)]
 """Small ids, so that every vocabulary has them; not sorted, so that a row's neighbours differ."""
@@ -48,6 +49,7 @@ async def capture_canary(send: Callable[[list[int], str], Awaitable[object]], ca
     rid = RequestId(secrets.token_hex(8), None, 0, len(TOKENS))
     folder = Path(capture.dump_dir)
     try:
+        register(folder, rid.nonce)
         await send(TOKENS, str(rid))
         files = await _written(rid, folder)
         check_rows(files.dumps, rows=rid.rows, slots=len(capture.boundaries))
@@ -55,6 +57,7 @@ async def capture_canary(send: Callable[[list[int], str], Awaitable[object]], ca
     finally:
         for left in folder.glob(f"{rid}.*"):
             left.unlink(missing_ok=True)
+        withdraw(folder, rid.nonce)
 
 
 def canary(request: CanaryRequest, context: Context) -> CanaryResult:

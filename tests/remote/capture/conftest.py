@@ -27,6 +27,7 @@ from remote.capture.environment import environment
 from remote.shared.messages.capture import CaptureStatus
 from remote.shared.messages.server import CaptureSpec
 from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.sessions import register
 
 DUMP_SECONDS = 60.0
 RELATIVE = 1e-5
@@ -39,14 +40,16 @@ class CapturingServer:
     server: CpuServer
     dumps: Path
 
-    def generate(self, tokens: Sequence[int], rid: str | None, **options: Any) -> dict[str, Any]:
+    def generate(
+        self, tokens: Sequence[int], rid: str | None, *, registered: bool = True, **options: Any
+    ) -> dict[str, Any]:
         parameters = {"max_new_tokens": options.pop("new_tokens", 1), "temperature": 0, "ignore_eos": True}
         body = {"input_ids": list(tokens), "sampling_params": parameters, **options}
         body |= {"rid": rid} if rid else {}
-        request = Request(
-            f"{self.server.url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urlopen(request, timeout=300) as answer:
+        if registered and (request := RequestId.parse(rid)) is not None:
+            register(self.dumps, request.nonce)
+        post = Request(f"{self.server.url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urlopen(post, timeout=300) as answer:
             parsed: dict[str, Any] = json.loads(answer.read())
             return parsed
 

@@ -21,6 +21,7 @@ from remote.capture.families import State
 from remote.capture.gather import Gather
 from remote.capture.place import Place
 from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.sessions import register, withdraw
 
 SLOTS, HIDDEN = (1, 2), 8
 PLACE = Place(boundaries=SLOTS, local=SLOTS, depth=2, part=0, parts=1, writes=True, writers=1)
@@ -33,6 +34,7 @@ class Harness:
 
     def __init__(self, directory: Path, *, pinned: int = 1 << 20, high_water: int = 1 << 30) -> None:
         self.directory = directory
+        register(directory, "n")
         wanted = Settings(directory, (1,), "pre", high_water, pinned, writers=2)
         self.admission = Admission(wanted, PLACE, sglang="0", pinned=False)
 
@@ -151,6 +153,26 @@ def test_a_request_that_is_over_is_not_captured_again(harness: Harness) -> None:
     harness.send([(record(2, 1), 0, 1)])
     harness.assert_whole(record(2, 1))
     assert not path.exists()
+
+
+def test_an_id_whose_session_nobody_registered_leaves_no_trace(harness: Harness, tmp_path: Path) -> None:
+    forged = [RequestId("m", index, 0, 5) for index in range(3)]
+    (tmp_path / ".session-link").symlink_to(tmp_path / ".session-n")
+    linked = RequestId("link", 4, 0, 5)
+    harness.send([(forged[0], 0, 5), (record(1, 5), 0, 5), (linked, 0, 5)])
+    harness.send([(forged[1], 2, 3)])
+    with_cause = Gather([Segment(forged[2], 0, 0, 5)], SLOTS)
+    with_cause.fail("a pass that failed")
+    harness.admission.put(with_cause)
+    harness.send([(record(2, 5), 0, 5)])
+    for mine in (record(1, 5), record(2, 5)):
+        harness.assert_whole(mine)
+    assert {path.name for path in tmp_path.glob("roost.*")} == {f"{record(i, 5)}.safetensors" for i in (1, 2)}
+    assert harness.admission.totals.failed == 0
+    assert harness.admission.in_flight == 0
+    withdraw(tmp_path, "n")
+    harness.send([(record(3, 2), 0, 2)])  # known to this server until it ends
+    harness.assert_whole(record(3, 2))
 
 
 def test_rows_that_stop_coming_fail_the_record(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,13 +81,14 @@ def test_decoded_rows_never_enter(server: Any, prompts_of: Prompts, assert_right
 
 def test_other_traffic_leaves_no_trace(server: Any, prompts_of: Prompts, assert_right: Check) -> None:
     before = {path.name for path in server.dumps.iterdir()}
-    for rid in (None, "a-users-own", "roost.n.1.0"):
-        server.generate(prompts_of(6, 20)[0], rid, new_tokens=2)
+    for rid in (None, "a-users-own", "roost.n.1.0", "roost.forged.1.0.20", "roost.forged.canary.0.20"):
+        server.generate(prompts_of(6, 20)[0], rid, new_tokens=2, registered=False)
     for path in ("/health", "/health_generate"):
         urlopen(server.server.url + path, timeout=60).read()
     prompt = prompts_of(7, 20)[0]
     assert_right(server.capture([prompt], "after")[0], prompt, LAYERS)
-    assert {path.name for path in server.dumps.iterdir()} - before == {"roost.after.0.0.20.safetensors"}
+    new = {path.name for path in server.dumps.iterdir()} - before
+    assert new == {".session-after", "roost.after.0.0.20.safetensors"}
 
 
 def test_a_dump_says_what_it_is(server: Any, prompts_of: Prompts, read_dump: Callable[[Path], Any]) -> None:

@@ -22,6 +22,7 @@ from remote.report import Report
 from remote.shared.messages.extract import Assignment, ExtractorState
 from remote.shared.messages.run import RunIdentity
 from remote.shared.paths import ASSIGNMENT_FILE, TOKENS_FILE, RunPaths, Workdir
+from remote.shared.shard.sessions import PREFIX
 from tests.identities import run_identity
 from tests.remote.extract.standin import Config
 from tests.remote.extract.standin_process import Pool, StandInProcess
@@ -71,8 +72,9 @@ class Host:
             return ledger.causes()
 
     def dumps(self) -> list[str]:
-        """What lies in the dump directory."""
-        return sorted(path.name for path in self.dump_dir.iterdir() if path.name != ".roost")
+        """What lies in the dump directory, sessions that registered aside."""
+        names = (path.name for path in self.dump_dir.iterdir())
+        return sorted(name for name in names if name != ".roost" and not name.startswith(PREFIX))
 
 
 def identity(**fields: Any) -> RunIdentity:

@@ -30,6 +30,7 @@ from remote.shared.processes import MARK, reference
 from remote.shared.shard.request_id import RequestId
 from remote.shared.shard.rowsums import CANARY_INDEX, NAME, RowSums
 from remote.shared.shard.rowsums import text as sums_text
+from remote.shared.shard.sessions import Sessions
 
 HEADER_BYTES = 4096
 SGLANG = "0.0.standin"
@@ -220,7 +221,8 @@ class StandIn:
         refusal = await self._refuse(fault)
         if refusal is not None:
             return refusal
-        if parsed is not None and parsed.rows == len(tokens):
+        folder = Path(self.config.dump_dir)
+        if parsed is not None and parsed.nonce in Sessions(folder) and parsed.rows == len(tokens):
             self._dump_or_refuse(rid, tokens, fault)
         return web.json_response(self._answer(body, rid, tokens, fault))
 

@@ -43,6 +43,7 @@ from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.server import CaptureSpec, ServeRequest, ServerSpec, ServerState, StopRequest
 from remote.shared.paths import Workdir
 from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.sessions import register
 from tests.faults.checker import content_digest, examine, finished
 from tests.remote.extract.conftest import RUN, identity, write_assignment
 from tests.remote.extract.standin import Config
@@ -115,7 +116,10 @@ def served(
 
 
 def ask(served: Served, rid: str, tokens: np.ndarray, *, logprobs: bool = False) -> tuple[Answer, Found]:
-    """One request and its dump."""
+    """One request of a registered session, and its dump."""
+    request = RequestId.parse(rid)
+    assert request is not None
+    register(served.dump_dir, request.nonce)
 
     async def run() -> tuple[Answer, Found]:
         watch = Watch()
@@ -184,13 +188,14 @@ def test_the_longest_that_the_context_admits_is_taken(served: Served, tmp_path: 
     assert kept(served, found, rid, tokens, tmp_path / "hs_5.safetensors").size_bytes > 0
 
 
-def test_a_request_that_is_not_roost_s_leaves_nothing(served: Served) -> None:
+@pytest.mark.parametrize("rid", ["somebody", "roost.forged.5.1.9", "roost.forged.canary.1.9"])
+def test_a_request_that_is_no_registered_session_s_leaves_nothing(served: Served, rid: str) -> None:
     before = set(served.dump_dir.iterdir())
 
     async def run() -> Answer:
         async with aiohttp.ClientSession() as http:
             return await Client(http, served.state.port, headers_of(served), 60.0).prefill(
-                "somebody", served.tokens(9), logprobs=False
+                rid, served.tokens(9), logprobs=False
             )
 
     asyncio.run(run())

@@ -115,7 +115,7 @@ def test_what_lies_in_the_folder_of_runs_and_is_no_run_ends_no_extractor(host: H
     (host.workdir.runs / "notes.txt").write_text("a person's")
     (host.workdir.runs / "not a run").mkdir()
     assert host.extract().counts.done == 3
-    assert Leftovers(host.workdir, host.paths, set()).sweep(host.dump_dir, set()) == 0
+    assert Leftovers(host.workdir, host.paths, set(), "").sweep(host.dump_dir, set()) == 0
     assert verbs.status(RunRequest(), host.context).run == RUN
 
 
