@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _failure(error: Exception) -> Failure:
-    known = of_the_disk(error) if isinstance(error, OSError) else error
+    known = of_the_disk(error) if isinstance(error, OSError) and not isinstance(error, RoostError) else error
     if isinstance(known, RoostError):
         return Failure(kind=known.kind, message=known.message, remedy=known.remedy, details=dict(known.details))
     return Failure(

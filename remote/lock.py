@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from remote.context import Context
 from remote.shared.errors import HostError
-from remote.shared.files import FILE_MODE, make_directory
+from remote.shared.files import make_directory, open_own, read_own
 from remote.shared.messages.envelope import Message
 
 POLL_SECONDS = 0.2
@@ -66,7 +66,7 @@ def host_lock(context: Context, action: str, *, wait: bool = False) -> Iterator[
 def _open(path: Path) -> int:
     """The file is written in place, never replaced: the kernel's lock belongs to this inode."""
     make_directory(path.parent)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    return open_own(path, os.O_RDWR | os.O_CREAT)
 
 
 def _take(descriptor: int) -> bool:
@@ -84,7 +84,7 @@ def _write(descriptor: int, holder: Holder) -> None:
 
 def _describe(path: Path) -> str:
     try:
-        holder = Holder.model_validate_json(path.read_bytes())
+        holder = Holder.model_validate_json(read_own(path))
     except (ValidationError, OSError):
         return "Another command has just begun here"
     minutes, seconds = divmod(int(time.time() - holder.since), 60)

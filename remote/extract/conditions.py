@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from remote.extract.epochs import newest_epoch
+from remote.shared.files import read_own
 from remote.shared.messages.extract import Assignment, Control
 from remote.shared.paths import RunPaths
 
@@ -49,7 +50,7 @@ class Conditions:
     def wish(self) -> Literal["pause", "resume", "stop"]:
         """The newest wish; a file that cannot be read is none."""
         try:
-            return Control.model_validate_json(self._paths.control.read_bytes()).action
+            return Control.model_validate_json(read_own(self._paths.control)).action
         except (OSError, ValidationError):
             return "resume"
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from remote.extract.dump import open_dump, read_header
 from remote.shared.errors import RecordError
-from remote.shared.files import ASIDE, FILE_MODE
+from remote.shared.files import ASIDE, open_own
 from remote.shared.shard import rowsums
 from remote.shared.shard.header import Header, Span
 from remote.shared.shard.layout import STATES, TOKENS, Layout
@@ -33,7 +33,7 @@ def join(parts: Sequence[Path], dump: Path) -> None:
     rows, _, hidden = states[0].shape
     layout = Layout(rows, sum(span.shape[1] for span in states), hidden, states[0].dtype)
     aside = dump.with_name(f"{ASIDE}{os.getpid()}-{dump.name}")
-    descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+    descriptor = open_own(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         os.posix_fallocate(descriptor, 0, layout.size)
         os.pwrite(descriptor, layout.header(_metadata(headers)), 0)

@@ -22,7 +22,7 @@ from remote.extract import epochs
 from remote.extract.lock import is_locked, run_lock
 from remote.extract.progress import read_state
 from remote.shared.errors import HostError, RoostError, UsageError
-from remote.shared.files import FILE_MODE
+from remote.shared.files import open_own
 from remote.shared.messages.envelope import LINE, Failure
 from remote.shared.messages.extract import ExtractorState, ExtractRequest
 from remote.shared.paths import RunPaths
@@ -76,7 +76,7 @@ def detach(paths: RunPaths, context: Context, *, then_stop: bool | None = None) 
     argv += ["--assignment", str(folder.resolve())]
     if then_stop is not None:
         argv += ["--then-stop", str(then_stop).lower()]
-    log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+    log = open_own(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         process = subprocess.Popen(
             argv, cwd=context.payload, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -129,7 +129,7 @@ def _await_state(paths: RunPaths, process: subprocess.Popen[bytes] | None) -> Ex
 
 def _last_words(paths: RunPaths, code: int) -> RoostError:
     """What the extractor's own error line says, which is the last of its log."""
-    with paths.log.open("rb") as log:
+    with os.fdopen(open_own(paths.log), "rb") as log:
         log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_TAIL_BYTES))
         lines = log.read().splitlines()
     for line in reversed(lines):

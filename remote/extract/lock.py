@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from remote.shared.errors import HostError
-from remote.shared.files import FILE_MODE, make_directory
+from remote.shared.files import make_directory, open_own
 from remote.shared.paths import RunPaths
 
 _EXCLUSIVE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -30,7 +30,7 @@ class RunningError(HostError):
 def run_lock(paths: RunPaths) -> Iterator[None]:
     """Be the run's one extractor for the block; the kernel lets go when the process ends, however it ends."""
     make_directory(paths.root)
-    descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    descriptor = open_own(paths.lock, os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _EXCLUSIVE)
@@ -59,7 +59,7 @@ def shards_held(paths: RunPaths) -> Iterator[None]:
 def is_locked(paths: RunPaths) -> bool:
     """Whether an extractor of the run lives, whatever its state file says."""
     try:
-        descriptor = os.open(paths.lock, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_own(paths.lock)
     except FileNotFoundError:
         return False
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from remote.extract.ledger import Row
-from remote.shared.files import write_whole
+from remote.shared.files import read_own, write_whole
 from remote.shared.messages.extract import Counts, ExtractorState, ExtractorStatus
 from remote.shared.paths import RunPaths
 from remote.shared.processes import reference
@@ -29,7 +29,7 @@ RATE_SECONDS = 60.0
 def read_state(paths: RunPaths) -> ExtractorState | None:
     """The extractor's last word, or None where there is none that can be read."""
     try:
-        return ExtractorState.model_validate_json(paths.state.read_bytes())
+        return ExtractorState.model_validate_json(read_own(paths.state))
     except (OSError, ValidationError):
         return None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from remote.servers.lifecycle import records
+from remote.shared.files import read_own
 from remote.shared.messages.capture import CaptureStatus
 from remote.shared.paths import Workdir
 from remote.shared.processes import find
@@ -37,7 +38,7 @@ def wait_seconds(directories: Iterable[Path]) -> float:
 
 def _status(path: Path) -> CaptureStatus | None:
     try:
-        return CaptureStatus.model_validate_json(path.read_bytes())
+        return CaptureStatus.model_validate_json(read_own(path))
     except (OSError, ValidationError):
         return None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from remote.extract import conditions
 from remote.shared.errors import HostError
+from remote.shared.files import read_own
 from remote.shared.shard.names import FAILED, WHOLE, stages
 
 SCAN_SECONDS = 0.01
@@ -97,6 +98,6 @@ def _fail(future: asyncio.Future[Found], error: Exception) -> None:
 
 def _cause(path: Path) -> str:
     try:
-        return str(json.loads(path.read_bytes())["cause"])
+        return str(json.loads(read_own(path))["cause"])
     except (OSError, ValueError, KeyError, TypeError):
         return "Capture reported a failure that could not be read."

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from remote.logs.lines import CHUNK_BYTES, MAX_LINE_BYTES
+from remote.shared.files import open_own
 
 _TIME = re.compile(rb"\W{0,3}(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,]\d+)?(Z|[+-]\d\d:?\d\d)?")
 """SGLang's `[2026-01-31 12:00:00 TP0]`, Python logging's default, ISO 8601; searched at a line's start."""
@@ -101,7 +102,7 @@ def _end(files: Sequence[Path]) -> _Place:
     """Behind the last whole line: one still being written is shown when it is whole."""
     path = files[-1]
     size = path.stat().st_size
-    with path.open("rb") as log:
+    with os.fdopen(open_own(path), "rb") as log:
         log.seek(max(0, size - 1))
         unfinished = log.read(1) not in {b"", b"\n"}
     return len(files) - 1, _back(path, 1, 0)[1] if unfinished else size
@@ -109,7 +110,7 @@ def _end(files: Sequence[Path]) -> _Place:
 
 def _back(path: Path, count: int, floor: int) -> tuple[int, int]:
     """How many lines (at most `count`) begin in `path` at `floor` or later, and where the first does."""
-    with path.open("rb") as log:
+    with os.fdopen(open_own(path), "rb") as log:
         size = log.seek(0, os.SEEK_END)
         if size <= floor:
             return 0, floor
@@ -136,7 +137,7 @@ def _nth_from_end(block: bytes, nth: int) -> int:
 
 def _lines(path: Path, offset: int) -> Iterator[tuple[int, bytes]]:
     """Every line of `path` with the offset of its first byte; of a very long one its beginning."""
-    with path.open("rb") as log:
+    with os.fdopen(open_own(path), "rb") as log:
         log.seek(offset)
         inside = False
         while piece := log.readline(MAX_LINE_BYTES):

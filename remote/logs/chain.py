@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from remote.shared.files import read_own
 from remote.shared.messages.logs import LogSource
 from remote.shared.messages.server import ServerState
 from remote.shared.paths import ServerPaths, Workdir
@@ -67,8 +68,8 @@ def server_sources(workdir: Workdir) -> list[LogSource]:
 def _server_folder(paths: ServerPaths) -> Path:
     """Where the server's last start logs: the inventory may have sent its logs elsewhere."""
     try:
-        state = ServerState.model_validate_json(paths.state.read_bytes())
-    except (FileNotFoundError, ValidationError):
+        state = ServerState.model_validate_json(read_own(paths.state))
+    except (OSError, ValidationError):
         return paths.logs
     return Path(state.log).parent
 

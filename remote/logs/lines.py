@@ -10,6 +10,8 @@ from pathlib import Path
 
 import xxhash
 
+from remote.shared.files import open_own
+
 CHUNK_BYTES = 64 << 10
 """Also about the size of what a cut connection has to send again."""
 MAX_LINE_BYTES = 64 << 10
@@ -22,7 +24,7 @@ class LineReader:
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = open_own(path)
         self.inode = os.fstat(self._descriptor).st_ino
         self._head = b""
         self.restart(offset)

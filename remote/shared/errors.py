@@ -49,6 +49,20 @@ class RecordError(RoostError):
     kind = "record"
 
 
+class ForeignFileError(HostError, OSError):
+    """A file that Roost left has become a link, a FIFO, a device or another user's: it is neither read nor written.
+
+    An OSError as well, so that whoever can do without the file treats it as one that cannot be read.
+    """
+
+    def __init__(self, path: object, what: str) -> None:
+        super().__init__(
+            f"{path} is {what}, so it is not Roost's.",
+            remedy="Find out who put it there, and remove it.",
+        )
+        self.strerror = self.message
+
+
 def of_the_disk(error: OSError) -> HostError | None:
     """What a full, read-only or failing disk did, as a sentence; None for any other error."""
     remedies = {

@@ -1,15 +1,20 @@
-"""Whole or not at all: the only ways in which Roost's host side creates a file.
+"""The only ways in which Roost creates a file whole, and reads one where another user may have put something else.
 
-A name that exists on disk is complete: written aside in the same folder, fsynced, renamed, folder fsynced.
+A name that exists on disk is complete: written aside in the same folder, fsynced, renamed, folder fsynced. What is read
+or opened again is a regular file of our own: no link is followed, and no FIFO or device can hold the reader.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from remote.shared.errors import ForeignFileError
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -17,6 +22,55 @@ SHARED_MODE = 0o666
 """Less the umask: for what other users may read, such as delivered shards."""
 ASIDE = ".aside-"
 """Prefix of a file still being written; whoever cleans a folder may delete these when their writer is dead."""
+
+
+MOST_BYTES = 64 << 20
+"""A state file, marker or description is never longer."""
+
+
+def open_own(path: Path, flags: int = os.O_RDONLY, *, owner: int | None = None) -> int:
+    """Open (with O_CREAT, create) a regular file and return its descriptor; never waits, never follows a link.
+
+    `owner` is the user id that the file must belong to, by default this process's. Raises ForeignFileError for a link,
+    a FIFO, a socket, a device, a folder or another user's file, and OSError as `os.open` does.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, FILE_MODE)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ForeignFileError(path, "a link") from error
+        if error.errno in (errno.ENXIO, errno.EISDIR):
+            raise ForeignFileError(path, "no regular file") from error
+        raise
+    status = os.fstat(descriptor)
+    wrong = _wrong(status, os.geteuid() if owner is None else owner)
+    if wrong:
+        os.close(descriptor)
+        raise ForeignFileError(path, wrong)
+    return descriptor
+
+
+def _wrong(status: os.stat_result, owner: int) -> str:
+    if not stat.S_ISREG(status.st_mode):
+        return "no regular file"
+    return "" if status.st_uid == owner else f"a file of user {status.st_uid}"
+
+
+def read_own(path: Path, *, owner: int | None = None, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a regular file of our own; raises as `open_own`, and for more than `most` bytes."""
+    with os.fdopen(open_own(path, owner=owner), "rb") as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise ForeignFileError(path, f"longer than {most} bytes")
+    return content
+
+
+def is_own(path: Path) -> bool:
+    """Whether `path` is a regular file of our own; a link to one is not."""
+    try:
+        return not _wrong(path.lstat(), os.geteuid())
+    except OSError:
+        return False
 
 
 def make_directory(path: Path) -> Path:

@@ -16,7 +16,7 @@ from remote.context import Context
 from remote.extract.ledger import Ledger
 from remote.servers.lifecycle import records
 from remote.servers.probing.handles import holders_of
-from remote.shared.files import ASIDE
+from remote.shared.files import ASIDE, read_own
 from remote.shared.messages.clean import Kind, Stored
 from remote.shared.messages.extract import ExtractorState
 from remote.shared.paths import RunPaths, ServerPaths
@@ -60,7 +60,7 @@ def _runs(context: Context) -> Iterator[Found]:
 
 def _is_at_work(paths: RunPaths) -> bool:
     try:
-        state = ExtractorState.model_validate_json(paths.state.read_bytes())
+        state = ExtractorState.model_validate_json(read_own(paths.state))
     except FileNotFoundError:
         return False
     except ValidationError:

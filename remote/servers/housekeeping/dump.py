@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 from remote.shared.errors import HostError
-from remote.shared.files import ASIDE, make_directory, write_whole
+from remote.shared.files import ASIDE, DIRECTORY_MODE, is_own, make_directory, read_own, write_whole
 from remote.shared.paths import DUMP_MARKER
 from remote.shared.shard.sessions import PREFIX
 
@@ -24,6 +24,7 @@ def claim(path: Path, mark: str) -> None:
     """
     make_directory(path)
     _check_own(path)
+    path.chmod(DIRECTORY_MODE)  # an older one of this user's may be open to others, and states lie in it
     if not is_marked(path) and any(path.iterdir()):
         raise HostError(
             f"The dump directory {path} holds files and no {DUMP_MARKER} marker, so they are not Roost's.",
@@ -34,14 +35,14 @@ def claim(path: Path, mark: str) -> None:
 
 def is_marked(path: Path) -> bool:
     """Whether Roost made this directory its own."""
-    return (path / DUMP_MARKER).is_file()
+    return is_own(path / DUMP_MARKER)
 
 
 def claimed_by(path: Path) -> str:
-    """The mark of the server that claimed the directory last; "" where there is none."""
+    """The mark of the server that claimed the directory last; "" if there is none, or another user wrote it."""
     try:
-        return (path / DUMP_MARKER).read_text()
-    except OSError:
+        return read_own(path / DUMP_MARKER).decode()
+    except (OSError, UnicodeDecodeError):
         return ""
 
 

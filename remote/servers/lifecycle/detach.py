@@ -16,7 +16,7 @@ from remote.servers.lifecycle.causes import last_lines
 from remote.servers.lifecycle.ending import wait_until
 from remote.servers.lifecycle.logfile import tail
 from remote.shared.errors import HostError
-from remote.shared.files import FILE_MODE, make_directory
+from remote.shared.files import make_directory, open_own
 from remote.shared.messages.envelope import Call
 from remote.shared.messages.server import ServerState, SuperviseRequest
 from remote.shared.paths import ServerPaths
@@ -37,7 +37,7 @@ def start_supervisor(state: ServerState, order: SuperviseRequest, context: Conte
         operator=context.operator,
         request=order.model_dump(),
     )
-    log = os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+    log = open_own(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", "remote", "supervise"],

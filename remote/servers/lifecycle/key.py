@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from remote.shared.errors import HostError
-from remote.shared.files import write_whole
+from remote.shared.files import open_own, read_own, write_whole
 from remote.shared.paths import ServerPaths
 
 HEADER = "Authorization"
@@ -44,7 +44,7 @@ def withdraw(paths: ServerPaths) -> None:
 def headers(paths: ServerPaths) -> dict[str, str]:
     """The HTTP headers of every request to the server; raises HostError if its key is not there."""
     try:
-        name, _, value = paths.authorization.read_text().strip().partition(": ")
+        name, _, value = read_own(paths.authorization).decode().strip().partition(": ")
     except OSError as error:
         raise HostError(
             f"The key of server {paths.root.name!r} cannot be read from {paths.authorization} ({error.strerror}).",
@@ -73,7 +73,7 @@ class Mask:
     def apply(self) -> None:
         """Look at what was appended since the last call; a log that is not there is left for the next call."""
         try:
-            descriptor = os.open(self._log, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = open_own(self._log, os.O_RDWR)
         except OSError:
             return
         try:

@@ -10,7 +10,7 @@ import re
 import secrets
 from pathlib import Path
 
-from remote.shared.files import FILE_MODE, make_directory
+from remote.shared.files import FILE_MODE, make_directory, open_own
 from remote.shared.messages.server import ServerSpec
 from remote.shared.paths import ServerPaths
 
@@ -47,7 +47,7 @@ def create(paths: ServerPaths, path: Path) -> int:
 def tail(path: Path, size: int = TAIL_BYTES) -> str:
     """The log's last `size` bytes as text, starting at a whole line; "" where there is no log."""
     try:
-        with path.open("rb") as stream:
+        with os.fdopen(open_own(path), "rb") as stream:
             end = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, end - size))
             content = stream.read()

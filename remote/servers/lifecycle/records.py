@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from remote.context import Context
 from remote.shared.errors import HostError, UsageError
-from remote.shared.files import write_whole
+from remote.shared.files import read_own, write_whole
 from remote.shared.messages.server import ServerReport, ServersRequest, ServersResult, ServerState
 from remote.shared.paths import ServerPaths, Workdir
 from remote.shared.processes import find, members
@@ -33,10 +33,14 @@ def save(paths: ServerPaths, state: ServerState) -> None:
     write_whole(paths.state, state.model_dump_json(indent=1).encode())
 
 
-def load(paths: ServerPaths) -> ServerState | None:
-    """The recorded state, or None where this server was never started."""
+def load(paths: ServerPaths, *, owner: int | None = None) -> ServerState | None:
+    """The recorded state, or None if this server was never started.
+
+    `owner` is the user id that the record must belong to, by default this process's. Raises HostError for a record of
+    anybody else, one that is no regular file, and one of another version.
+    """
     try:
-        return ServerState.model_validate_json(paths.state.read_bytes())
+        return ServerState.model_validate_json(read_own(paths.state, owner=owner))
     except FileNotFoundError:
         return None
     except ValidationError as error:

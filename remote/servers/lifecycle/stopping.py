@@ -11,7 +11,7 @@ import time
 
 import psutil
 
-from remote.servers.lifecycle import ending, records
+from remote.servers.lifecycle import ending, key, records
 from remote.servers.probing.holders import Holder, owner, port_holders
 from remote.shared.messages.server import ProcessRow, ServerState
 from remote.shared.paths import ServerPaths
@@ -37,6 +37,8 @@ def stop_server(paths: ServerPaths, state: ServerState, grace_seconds: float = e
     if last.status in ("starting", "ready") or last.restart_at is not None:
         ended = {"status": "stopped", "ended_at": time.time(), "restart_at": None}
         records.save(paths, last.model_copy(update=ended))
+    if not left:
+        key.withdraw(paths)  # a supervisor that was killed could not
     return [describe_remaining(process) for process in left] + (_port_remaining(state) if was_running else [])
 
 

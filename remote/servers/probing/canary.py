@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from remote.context import Context
 from remote.shared.errors import HostError
+from remote.shared.files import read_own
 from remote.shared.messages.envelope import LINE, Call, Failure, Result
 from remote.shared.messages.server import CanaryRequest, CanaryResult, CaptureState
 from remote.shared.shard.request_id import RequestId
@@ -96,7 +97,7 @@ async def _written(rid: RequestId, folder: Path) -> Files:
     deadline = asyncio.get_running_loop().time() + DUMP_SECONDS
     while True:
         for error in folder.glob(f"{rid}.*error.json"):
-            cause = json.loads(error.read_bytes()).get("cause", "no cause given")
+            cause = json.loads(read_own(error)).get("cause", "no cause given")
             raise HostError(f"Capture refused the canary: {cause}.")
         dumps = _complete(sorted(folder.glob(f"{rid}.safetensors")) or sorted(folder.glob(f"{rid}.stage*.safetensors")))
         if dumps:

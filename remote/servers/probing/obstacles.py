@@ -113,15 +113,31 @@ def _folder_holders(folders: Iterable[str]) -> Iterator[Holder]:
 
 
 def _supervisors(found: list[Holder]) -> Iterator[Holder]:
-    """Of other workdirs' Roost servers: a supervisor that is left alone starts its server again."""
-    for mark in sorted({mark_of(holder.process) for holder in found} - {""}):
+    """Of other workdirs' Roost servers: a supervisor that is left alone starts its server again.
+
+    A process can carry any mark that its user likes, and a record can name any pid. A supervisor counts only if the
+    marked process, the folder that its mark names, the record in it and the supervisor itself have one owner.
+    """
+    for mark, user in {(mark_of(holder.process), _user_id(holder.process)) for holder in found}:
+        if not mark or user is None:
+            continue
+        paths = ServerPaths(Path(mark.partition("#")[0]))
         try:
-            state = records.load(ServerPaths(Path(mark.partition("#")[0])))
-        except HostError:
+            state = records.load(paths, owner=user) if paths.root.lstat().st_uid == user else None
+        except (HostError, OSError):
             continue
         supervisor = find(state.supervisor) if state is not None and state.mark == mark else None
-        if supervisor is not None:
+        if supervisor is not None and _user_id(supervisor) == user:
             yield Holder(supervisor, ["supervises it"], owner(mark))
+
+
+def _user_id(process: psutil.Process) -> int | None:
+    """The user that a process runs as; None if it ended or changed users on its way."""
+    try:
+        ids = process.uids()
+    except psutil.Error:
+        return None
+    return int(ids.real) if ids.real == ids.effective == ids.saved else None
 
 
 def _existing(pids: Iterable[int]) -> Iterator[psutil.Process]:

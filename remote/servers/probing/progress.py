@@ -5,9 +5,12 @@ Runs on the host, called by `serve` while it waits. Reads the log; changes nothi
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from remote.shared.files import open_own
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,10 @@ class LogProgress:
     def _new_lines(self, path: Path) -> list[str]:
         """Whole lines only; tqdm's bar redraws itself with carriage returns, so those end lines too."""
         try:
-            with path.open("rb") as stream:
+            with os.fdopen(open_own(path), "rb") as stream:
                 stream.seek(self._offset)
                 content = stream.read()
-        except FileNotFoundError:
+        except OSError:
             return []
         end = max(content.rfind(b"\n"), content.rfind(b"\r")) + 1
         self._offset += end
