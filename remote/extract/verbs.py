@@ -19,7 +19,7 @@ from remote.extract.ledger import Ledger
 from remote.extract.lock import is_locked
 from remote.extract.progress import read_state
 from remote.extract.ramdisk import dump_dirs, held_bytes, wait_seconds
-from remote.shared.errors import UsageError
+from remote.shared.errors import HostError, UsageError
 from remote.shared.files import ASIDE, write_whole
 from remote.shared.messages.extract import (
     Control,
@@ -133,6 +133,7 @@ def freed(request: FreedRequest, context: Context) -> IndicesResult:
     ledger is held while shards are renamed, and no longer while they are deleted: that takes seconds for a large one.
     """
     paths = _known(context, request.run)
+    _refuse_links(paths)
     records = [(record.index, record.xxh3) for record in request.records]
     with Ledger(paths.ledger) as ledger:
         marked = ledger.free(records)
@@ -224,6 +225,16 @@ def _batches(paths: RunPaths, request: ShardsRequest) -> Iterator[ShardBatch]:
                 rows = []
         if rows:
             yield ShardBatch(rows=rows, cursor=cursor)
+
+
+def _refuse_links(paths: RunPaths) -> None:
+    """Raise HostError if the run's shards lie behind a link: what is deleted lies in the working directory itself."""
+    for folder in (paths.root, paths.shards):
+        if folder.is_symlink():
+            raise HostError(
+                f"{folder} is a link to {folder.resolve()}, and nothing is freed through a link.",
+                remedy="Free it there by hand, or mount that disk at this place instead.",
+            )
 
 
 def _delete_shards(paths: RunPaths, indices: Iterable[int]) -> int:

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from remote.logs.lines import CHUNK_BYTES, MAX_LINE_BYTES
+from remote.logs.pattern import Pattern
 from remote.shared.files import open_own
 
 _TIME = re.compile(rb"\W{0,3}(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,]\d+)?(Z|[+-]\d\d:?\d\d)?")
@@ -28,9 +29,7 @@ class Start:
     offset: int = 0
 
 
-def backlog_start(
-    files: Sequence[Path], lines: int | None, pattern: re.Pattern[str] | None, since: float | None
-) -> Start:
+def backlog_start(files: Sequence[Path], lines: int | None, pattern: Pattern | None, since: float | None) -> Start:
     """Where the last `lines` lines that match `pattern` and were logged at `since` (Unix time) or later begin.
 
     `files` are one log's, oldest first, at least one. None switches a condition off.
@@ -89,7 +88,7 @@ def _last_lines(files: Sequence[Path], count: int, first: _Place) -> _Place:
     return first
 
 
-def _last_matches(files: Sequence[Path], count: int, pattern: re.Pattern[str], first: _Place) -> _Place:
+def _last_matches(files: Sequence[Path], count: int, pattern: Pattern, first: _Place) -> _Place:
     matches: deque[_Place] = deque(maxlen=count)
     for number in range(first[0], len(files)):
         for offset, line in _lines(files[number], first[1] if number == first[0] else 0):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from remote.logs.backlog import backlog_start
 from remote.logs.chain import Chain
 from remote.logs.lines import LineReader
+from remote.logs.pattern import Pattern
 from remote.shared.messages.logs import LogItem, LogLines, LogNotice, LogPosition
 
 CHUNKS_A_TURN = 16
@@ -18,7 +18,7 @@ CHUNKS_A_TURN = 16
 class Follower:
     """Gives out every line of one source from a chosen byte on, each exactly once."""
 
-    def __init__(self, chain: Chain, pattern: re.Pattern[str] | None) -> None:
+    def __init__(self, chain: Chain, pattern: Pattern | None) -> None:
         self._chain = chain
         self._pattern = pattern
         self._reader: LineReader | None = None

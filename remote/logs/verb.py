@@ -6,14 +6,14 @@ and a tenth of a second is soon enough for eyes.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 
 from remote.context import Context
 from remote.logs.chain import chain, server_sources
 from remote.logs.follower import Follower
-from remote.shared.errors import HostError, UsageError
+from remote.logs.pattern import Pattern
+from remote.shared.errors import HostError
 from remote.shared.messages.logs import LogItem, LogNotice, LogPosition, LogSource, LogsRequest, LogsResult, LogStart
 from remote.shared.paths import Workdir
 
@@ -53,7 +53,7 @@ class _Session:
     def __init__(self, request: LogsRequest, workdir: Workdir) -> None:
         self._request = request
         self._workdir = workdir
-        self._pattern = _compile(request.grep)
+        self._pattern = Pattern(request.grep) if request.grep else None
         self._followers: dict[LogSource, Follower] = {}
 
     def begin(self) -> Iterator[LogItem]:
@@ -117,13 +117,6 @@ class _Session:
             )
         for source in lacking:
             yield LogNotice(source=source, text=f"There is no log of {source.kind} {source.name!r} yet.")
-
-
-def _compile(grep: str) -> re.Pattern[str] | None:
-    try:
-        return re.compile(grep) if grep else None
-    except re.error as error:
-        raise UsageError(f"--grep {grep!r} is no regular expression: {error}.") from error
 
 
 def _names(sources: list[LogSource]) -> str:

@@ -98,6 +98,11 @@ class ServerPaths:
         return self.logs / "current"
 
     @property
+    def written_logs(self) -> Path:
+        """The path, a line each, of every log of this server that lies elsewhere (`log_dir`)."""
+        return self.root / "logs-elsewhere"
+
+    @property
     def config(self) -> Path:
         """The `--config` file of the running start: what SGLang is told and no process list may show."""
         return self.root / "sglang.yaml"

@@ -1,6 +1,7 @@
 """The verb `clean`: frees a host's disk of old runs, payloads and logs, and of nothing that is used or not yet pulled.
 
-Runs on the host, called by `inv clean`. Removes only below this workdir (and old logs in a server's `log_dir`).
+Runs on the host, called by `inv clean`. Removes only below this workdir (and this workdir's old logs in a server's
+`log_dir`). A link is removed as a link: what it leads to stays, and is named.
 """
 
 from __future__ import annotations
@@ -65,11 +66,14 @@ def _young(item: Stored, older_than_seconds: float) -> Stored:
 
 
 def _remove(path: Path) -> None:
-    """Out of its name first, so that an interrupted removal never leaves half a run under a whole run's name."""
+    """Out of its name first, so that an interrupted removal never leaves half a run under a whole run's name.
+
+    `rmtree` follows no link; a link in the item's own place is unlinked.
+    """
     aside = path if path.name.startswith(ASIDE) else path.with_name(f"{ASIDE}{os.getpid()}-{path.name}")
     if aside != path:
         path.rename(aside)
-    if aside.is_dir():
+    if aside.is_dir() and not aside.is_symlink():
         shutil.rmtree(aside)
     else:
         aside.unlink()

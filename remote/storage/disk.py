@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from remote.context import Context
 from remote.extract.ledger import Ledger
-from remote.servers.lifecycle import records
+from remote.servers.lifecycle import logfile, records
 from remote.servers.probing.handles import holders_of
 from remote.shared.files import ASIDE, read_own
 from remote.shared.messages.clean import Kind, Stored
 from remote.shared.messages.extract import ExtractorState
-from remote.shared.paths import RunPaths, ServerPaths
+from remote.shared.paths import RunPaths
 from remote.shared.processes import find
 
 
@@ -39,7 +39,7 @@ class Found:
         return Stored(
             kind=self.kind,
             name=self.name,
-            path=str(self.path),
+            path=str(self.path.parent.resolve() / self.path.name),
             size_bytes=size,
             age_seconds=max(0.0, time.time() - changed),
             kept=kept,
@@ -54,6 +54,9 @@ def find_stored(context: Context) -> list[Found]:
 def _runs(context: Context) -> Iterator[Found]:
     for folder in _folders(context.workdir.runs):
         paths = RunPaths(folder)
+        if folder.is_symlink():
+            yield Found("run", folder.name, folder, f"it is a link to {folder.resolve()}: remove it there")
+            continue
         reason = "its extractor is at work" if _is_at_work(paths) else ""
         yield Found("run", folder.name, folder, reason, _unpulled(paths))
 
@@ -63,8 +66,8 @@ def _is_at_work(paths: RunPaths) -> bool:
         state = ExtractorState.model_validate_json(read_own(paths.state))
     except FileNotFoundError:
         return False
-    except ValidationError:
-        return True  # of another version: nobody can tell, so it stays
+    except (OSError, ValidationError):
+        return True  # of another version, or not ours: nobody can tell, so it stays
     return find(state.process) is not None
 
 
@@ -100,18 +103,12 @@ def _used_payloads(context: Context) -> dict[str, str]:
 
 
 def _logs(context: Context) -> Iterator[Found]:
-    """Every server log but the newest, wherever `log_dir` put it."""
+    """Every server log of this workdir but the newest, wherever `log_dir` put it."""
     for name in records.names(context.workdir):
         paths = context.workdir.server(name)
-        for log in _server_logs(paths):
+        for log in logfile.written(paths):
             newest = log == paths.current_log.resolve()
             yield Found("log", name, log, "the server's newest log" if newest else "")
-
-
-def _server_logs(paths: ServerPaths) -> list[Path]:
-    current = paths.current_log.resolve()
-    folders = {paths.logs.resolve(), current.parent} if paths.current_log.is_symlink() else {paths.logs.resolve()}
-    return sorted(log for folder in folders for log in folder.glob(f"{paths.root.name}_v*.log"))
 
 
 def _unfinished(context: Context) -> Iterator[Found]:
@@ -132,7 +129,7 @@ def _weigh(path: Path) -> tuple[int, float]:
     A ledger does not count as a change: reading one touches it.
     """
     status = path.lstat()
-    if not path.is_dir():
+    if path.is_symlink() or not path.is_dir():
         return status.st_blocks * 512, status.st_mtime
     size, changed = 0, 0.0
     for file in path.rglob("*"):

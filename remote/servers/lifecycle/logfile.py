@@ -10,7 +10,7 @@ import re
 import secrets
 from pathlib import Path
 
-from remote.shared.files import FILE_MODE, make_directory, open_own
+from remote.shared.files import is_own, make_directory, open_own, read_own
 from remote.shared.messages.server import ServerSpec
 from remote.shared.paths import ServerPaths
 
@@ -36,12 +36,36 @@ def create(paths: ServerPaths, path: Path) -> int:
     """Create the log, point `current` to it and return a descriptor to append to; raises FileExistsError."""
     make_directory(path.parent)
     make_directory(paths.logs)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+    descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
+    if path.parent != paths.logs:
+        _note(paths, path)
     target = path.name if path.parent == paths.logs else str(path)
     link = paths.logs / f".current-{secrets.token_hex(4)}"
     link.symlink_to(target)
     link.replace(paths.current_log)
     return descriptor
+
+
+def written(paths: ServerPaths) -> list[Path]:
+    """Every log that this server of this workdir wrote and that still is a regular file of our own, oldest first.
+
+    A `log_dir` may be shared with other workdirs (of other hosts, on a shared file system) whose servers have the same
+    name: only logs that this server itself noted are its own.
+    """
+    own = sorted(paths.logs.glob(f"{paths.root.name}_v*.log"))
+    try:
+        noted = [Path(line) for line in read_own(paths.written_logs).decode().splitlines()]
+    except (OSError, UnicodeDecodeError):
+        noted = []
+    return [log for log in dict.fromkeys([*own, *noted]) if is_own(log)]
+
+
+def _note(paths: ServerPaths, path: Path) -> None:
+    descriptor = open_own(paths.written_logs, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(descriptor, f"{path}\n".encode())
+    finally:
+        os.close(descriptor)
 
 
 def tail(path: Path, size: int = TAIL_BYTES) -> str:

@@ -8,13 +8,14 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
 import xxhash
 
 from remote.shared import foreign
-from remote.shared.codec.layout import Layout, header_bytes, layout_of
+from remote.shared.codec.layout import PIECE_BYTES, Layout, header_bytes, layout_of
 from remote.shared.codec.piece import HEADER, Bytes, DamagedError, pack, payload_bytes, unpack
 from remote.shared.errors import RecordError
 from remote.shared.files import FILE_MODE, SHARED_MODE, written_aside
@@ -23,6 +24,8 @@ from remote.shared.paths import COMPRESSED_SUFFIX
 MAGIC = b"ROOSTRZ1"
 SUFFIX = COMPRESSED_SUFFIX
 _TAIL = struct.Struct("<I8s")
+_MOST_OVERHEAD = 1 << 20
+"""What zstd adds to bytes that cannot be compressed is far less."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,11 @@ class Index:
     """xxh3-128 of the plain bytes, 32 hex digits."""
     pieces: list[tuple[int, int]]
     """Plain offset and file offset of each piece, rising."""
+
+    def length(self, number: int) -> int:
+        """Plain bytes of piece `number`."""
+        following = self.pieces[number + 1][0] if number + 1 < len(self.pieces) else self.size
+        return following - self.pieces[number][0]
 
     def piece_at(self, offset: int) -> int:
         """The number of the piece that holds the plain byte `offset`."""
@@ -72,7 +80,11 @@ def pack_file(source: Path, target: Path, *, durable: bool = True, mode: int = F
 
 
 def read_index(stream: BinaryIO) -> Index:
-    """The index of an open container; raises DamagedError where it is none, or is cut short."""
+    """The index of an open container; raises DamagedError if it is none, is cut short or cannot be.
+
+    An index that passes has pieces which follow each other without a gap or a repetition, none larger than a piece is
+    made: whoever unpacks needs memory for one, and never writes more than `size` bytes.
+    """
     try:
         stream.seek(-_TAIL.size, os.SEEK_END)
         length, magic = _TAIL.unpack(stream.read(_TAIL.size))
@@ -82,30 +94,44 @@ def read_index(stream: BinaryIO) -> Index:
         end = stream.tell()
         found = foreign.loads(stream.read(length))
         index = Index(found["size"], found["xxh3"], [(begin, at) for begin, at in found["pieces"]])
-        if not isinstance(index.xxh3, str) or not all(
-            isinstance(begin, int) and isinstance(at, int) and 0 <= begin <= index.size and 0 <= at < end
-            for begin, at in [(index.size, 0), *index.pieces]
-        ):
+        if not isinstance(index.xxh3, str) or not _can_be(index, end):
             raise DamagedError("its index cannot be")
     except (OSError, ValueError, LookupError, TypeError, struct.error) as error:
         raise error if isinstance(error, DamagedError) else DamagedError("it has no index") from error
     return index
 
 
-def read_piece(stream: BinaryIO, at: int) -> Bytes:
-    """The plain bytes of the piece at the file offset `at`."""
+def _can_be(index: Index, end: int) -> bool:
+    """Whether the pieces cover [0, size) in order and lie in order before `end`, the index's own place."""
+    numbers = [index.size, *(number for piece in index.pieces for number in piece)]
+    if not all(type(number) is int for number in numbers) or bool(index.pieces) != (index.size > 0):
+        return False
+    places = [at for _, at in index.pieces]
+    return (
+        index.pieces[:1] in ([], [(0, places[0] if places else 0)])
+        and all(0 < index.length(number) <= PIECE_BYTES for number in range(len(index.pieces)))
+        and all(at >= 0 and at + HEADER.size <= later for at, later in pairwise([*places, end]))
+    )
+
+
+def read_piece(stream: BinaryIO, index: Index, number: int) -> Bytes:
+    """The plain bytes of one piece: as many as the index says, whatever the piece says of itself."""
+    at, wanted = index.pieces[number][1], index.length(number)
     stream.seek(at)
     head = stream.read(HEADER.size)
     if len(head) < HEADER.size:
         raise DamagedError("a piece is cut short")
     plain, channels, packed = HEADER.unpack(head)
+    if plain != wanted or channels > plain or packed > plain + _MOST_OVERHEAD:
+        raise DamagedError(f"a piece says that it has {plain} bytes, and the index says {wanted}")
     return unpack(plain, channels, packed, stream.read(payload_bytes(plain, channels, packed)))
 
 
 def plain_pieces(stream: BinaryIO) -> Iterator[Bytes]:
     """The plain bytes of a container, piece by piece."""
-    for _, at in read_index(stream).pieces:
-        yield read_piece(stream, at)
+    index = read_index(stream)
+    for number in range(len(index.pieces)):
+        yield read_piece(stream, index, number)
 
 
 def unpack_file(source: Path, target: Path) -> Index:

@@ -72,8 +72,8 @@ class CompressedShard(io.RawIOBase):
         super().close()
 
     def _load(self, number: int) -> int:
-        begin, at = self._index.pieces[number]
+        begin = self._index.pieces[number][0]
         if number != self._number:
-            self._piece = memoryview(read_piece(self._stream, at))
+            self._piece = memoryview(read_piece(self._stream, self._index, number))
             self._number = number
         return begin

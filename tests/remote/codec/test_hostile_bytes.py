@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote.shared.codec.container import MAGIC, plain_pieces
+from remote.shared.codec.container import MAGIC, plain_pieces, read_index
 from remote.shared.codec.layout import PIECE_BYTES, layout_of
 from remote.shared.codec.piece import HEADER, DamagedError, pack, split_pieces
 from tests.hostile import examples, json_objects
@@ -126,3 +126,61 @@ def test_a_deeply_nested_index_is_refused() -> None:
     text = b"[" * 100_000
     with pytest.raises(DamagedError):
         list(plain_pieces(io.BytesIO(MAGIC + text + struct.pack("<I8s", len(text), MAGIC))))
+
+
+def container_of(plain_bytes: int, said: int, pieces: list[list[int]], size: int) -> io.BytesIO:
+    """A container with one real piece of `plain_bytes` zeros that says it has `said`."""
+    packed = bomb(plain_bytes)
+    piece = HEADER.pack(said, 0, len(packed)) + packed
+    text = json.dumps({"size": size, "xxh3": "0" * 32, "pieces": pieces}).encode()
+    return io.BytesIO(MAGIC + piece + text + struct.pack("<I8s", len(text), MAGIC))
+
+
+HUGE = 512 << 20
+FIRST = len(MAGIC)
+
+
+@pytest.mark.parametrize(
+    ("plain", "said", "pieces", "size"),
+    [
+        pytest.param(HUGE, HUGE, [[0, FIRST]], HUGE, id="one piece of half a GiB"),
+        pytest.param(HUGE, 1000, [[0, FIRST]], 1000, id="a piece that holds more than it says"),
+        pytest.param(HUGE, HUGE, [[0, FIRST]], 1000, id="a piece that says more than the index"),
+        pytest.param(1000, 1000, [[0, FIRST]] * 1000, 1000, id="one piece named many times"),
+        pytest.param(1000, 1000, [[1000 * i, FIRST] for i in range(1000)], 1_000_000, id="one piece at many places"),
+        pytest.param(1000, 1000, [[0, FIRST], [500, FIRST + 1]], 1000, id="pieces inside each other"),
+        pytest.param(1000, 1000, [[10, FIRST]], 1000, id="a gap at the start"),
+        pytest.param(1000, 1000, [], 1000, id="no pieces"),
+        pytest.param(1000, 1000, [[True, FIRST]], 1000, id="no number"),
+    ],
+)
+def test_a_container_that_grows_is_refused_before_it_costs_memory(
+    plain: int, said: int, pieces: list[list[int]], size: int
+) -> None:
+    container = container_of(plain, said, pieces, size)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedError):
+            list(plain_pieces(container))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@examples(60)
+@given(st.binary(max_size=3000), st.integers(0, 1 << 16), st.integers(0, 255))
+def test_a_damaged_container_is_refused_or_has_its_size(plain: bytes, place: int, value: int) -> None:
+    pieces, at, body = [], FIRST, b""
+    for begin in range(0, len(plain), 1000):
+        piece = b"".join(pack(plain[begin : begin + 1000], 0))
+        pieces.append([begin, at])
+        at, body = at + len(piece), body + piece
+    text = json.dumps({"size": len(plain), "xxh3": "", "pieces": pieces}).encode()
+    whole = bytearray(MAGIC + body + text + struct.pack("<I8s", len(text), MAGIC))
+    assert b"".join(plain_pieces(io.BytesIO(whole))) == plain
+    whole[place % len(whole)] = value
+    try:
+        index = read_index(io.BytesIO(whole))
+        assert sum(map(len, plain_pieces(io.BytesIO(whole)))) == index.size
+    except DamagedError:
+        return

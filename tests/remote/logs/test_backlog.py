@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from remote.logs import backlog
 from remote.logs.backlog import backlog_start, logged_at
+from remote.logs.pattern import Pattern
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_no_lines_means_the_end_or_the_beginning_of_a_line_still_being_written(
 
 def test_the_last_matches_are_counted_not_the_last_lines(tmp_path: Path) -> None:
     files = _write(tmp_path, ["hit 1\nmiss\nhit 2\n", "hit 3\n" + "miss\n" * 50])
-    start = backlog_start(files, 2, re.compile("hit"), None)
+    start = backlog_start(files, 2, Pattern("hit"), None)
     assert _from(start, files).startswith("hit 2\n|hit 3\n")
 
 

@@ -259,3 +259,13 @@ def test_a_backlog_of_a_hundred_thousand_lines_comes_whole(tmp_path: Path, logs_
     written = [f"[2026-01-31 12:00:00 TP0] Prefill batch, #new-token: {number}" for number in range(100_000)]
     LogFolder(tmp_path).write(1, "".join(f"{line}\n" for line in written))
     assert logs_of(lines=None).finish().lines == written
+
+
+@pytest.mark.parametrize("lines", [None, 5])
+def test_a_pattern_that_searches_for_ever_is_given_up_in_one_sentence(
+    tmp_path: Path, logs_of: Start, lines: int | None
+) -> None:
+    LogFolder(tmp_path).write(1, "a" * 60 + "!\n")
+    ended = logs_of(grep="(a|aa)+$", lines=lines).finish()
+    assert ended.failure is not None
+    assert "was still searching one line after 1 s" in ended.failure.message

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tracemalloc
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from remote.logs import lines as module
 from remote.logs.backlog import backlog_start, logged_at
 from remote.logs.lines import CHUNK_BYTES, MAX_LINE_BYTES, LineReader
+from remote.logs.pattern import Pattern
 from remote.shared.messages.logs import LOG_EVENT, LogLines, LogPosition, LogSource
 from tests.hostile import examples
 
@@ -75,7 +75,7 @@ def test_a_backlog_begins_at_a_line_s_first_byte(
 ) -> None:
     path = tmp_path_factory.mktemp("log") / "log"
     path.write_bytes(content)
-    for pattern in (None, re.compile("a")):
+    for pattern in (None, Pattern("a")):
         offset = backlog_start([path], count, pattern, since).offset
         assert 0 <= offset <= os.path.getsize(path)
         assert offset in (0, len(content)) or content[offset - 1 : offset] == b"\n"

@@ -12,8 +12,13 @@ import pytest
 
 from remote.context import Context
 from remote.extract.ledger import Ledger, Row, State
-from remote.shared.errors import UsageError
+from remote.extract.verbs import freed
+from remote.servers.lifecycle import logfile, records
+from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.clean import CleanRequest
+from remote.shared.messages.extract import FreedRequest
+from remote.shared.messages.server import ServerSpec, ServerState
+from remote.shared.paths import Workdir
 from remote.storage.clean import clean
 
 OLD = time.time() - 90 * 86_400
@@ -102,3 +107,57 @@ def test_what_an_interrupted_command_left_goes_when_it_is_old(context: Context) 
     aged(context.workdir.runs)
     clean(CleanRequest(), context)
     assert left(context) == set()
+
+
+def test_a_run_that_is_a_link_stays_with_what_it_leads_to_and_is_named(context: Context, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "disk2" / "kimi"
+    (elsewhere / "shards").mkdir(parents=True)
+    (elsewhere / "shards" / "hs_0.safetensors").write_bytes(b"states")
+    context.workdir.runs.mkdir(parents=True)
+    (context.workdir.runs / "kimi").symlink_to(elsewhere)
+    result = clean(CleanRequest(names=["kimi"], force=True), context)
+    assert [item.kept for item in result.stored] == [f"it is a link to {elsewhere}: remove it there"]
+    assert (context.workdir.runs / "kimi" / "shards" / "hs_0.safetensors").read_bytes() == b"states"
+
+
+def test_links_inside_a_removed_run_lead_nowhere(runs: Context, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("x")
+    (runs.workdir.run("pulled").root / "more").symlink_to(outside)
+    clean(CleanRequest(names=["pulled"], force=True), runs)
+    assert left(runs) == {"unpulled", "fresh"}
+    assert (outside / "precious").exists()
+
+
+def test_a_dry_run_shows_real_paths(context: Context, tmp_path: Path) -> None:
+    (context.workdir.root / "runs" / "old").mkdir(parents=True)
+    (tmp_path / "home").symlink_to(context.workdir.root)
+    through = Context(Workdir(tmp_path / "home"), context.report)
+    result = clean(CleanRequest(dry_run=True, names=["old"]), through)
+    assert [item.path for item in result.stored] == [str(context.workdir.root.resolve() / "runs" / "old")]
+
+
+def test_two_workdirs_with_one_log_dir_clean_their_own_logs_alone(context: Context, tmp_path: Path) -> None:
+    other = Context(Workdir(tmp_path / "another host"), context.report)
+    spec = ServerSpec(name="main", model="m", port=1, log_dir=str(tmp_path / "logs"))
+    logs: dict[str, list[Path]] = {}
+    for place in (context, other, context):
+        paths = place.workdir.server("main")
+        path = logfile.log_path(paths, spec, logfile.next_start(paths, spec))
+        os.close(logfile.create(paths, path))
+        state = {"name": "main", "mode": "serve", "status": "stopped", "port": 1, "model": "m", "command": []}
+        records.save(paths, ServerState.model_validate({**state, "log": str(path), "spec": spec}))
+        logs.setdefault(str(place.workdir.root), []).append(path)
+    mine, others = logs[str(context.workdir.root)], logs[str(other.workdir.root)]
+    found = {item.path: item.kept for item in clean(CleanRequest(dry_run=True, names=["main"]), context).stored}
+    assert found == {str(mine[0]): "", str(mine[1]): "the server's newest log"}
+    assert {item.path for item in clean(CleanRequest(dry_run=True), other).stored} == {str(others[0])}
+
+
+def test_nothing_is_freed_through_a_link(runs: Context, tmp_path: Path) -> None:
+    shards = runs.workdir.run("unpulled").shards
+    shards.rename(tmp_path / "moved")
+    shards.symlink_to(tmp_path / "moved")
+    with pytest.raises(HostError, match=r"is a link to .*moved, and nothing is freed through a link"):
+        freed(FreedRequest(run="unpulled", records=[]), runs)
