@@ -12,9 +12,12 @@ from pydantic import BaseModel, ValidationError
 from hosts.errors import InventoryError
 from hosts.inventory import document
 from hosts.inventory.model import SECRET_FLAG, Host, Inventory, Mode, Notify, ServerEntry
+from remote.shared.redact import is_secret, without_credentials
 
 ENVIRONMENT_VARIABLE = "ROOST_INVENTORY"
 DEFAULT_NAME = "inventory.yaml"
+SECRET_SECTIONS = frozenset(("env", "secrets", "notify", "nccl"))
+"""Keys of the inventory below which no value is repeated in an error."""
 TOP_KEYS = ("defaults", "groups", "hosts", "local", "modes", "nccl")
 
 
@@ -125,7 +128,7 @@ class _Loader:
         if problem["type"] == "extra_forbidden":
             text = f"unknown key {str(location[-1])!r}{_nearest(str(location[-1]), _keys_at(location[:-1]))}"
         elif location:
-            text = f"{'.'.join(map(str, location))} is {problem['input']!r}: {_plain(problem['msg'])}"
+            text = f"{'.'.join(map(str, location))} is {_input(location, problem['input'])}: {_plain(problem['msg'])}"
         else:
             text = _plain(problem["msg"])
         return self._wrong(written, text)
@@ -143,6 +146,18 @@ class _Loader:
         place = f"{self._path}" + (f" line {line}" if line else "")
         end = "" if problem.endswith("?") else "."
         return InventoryError(f"{place}: {problem}{end}", details={"line": line})
+
+
+def _input(location: document.Path, value: object) -> str:
+    """What stood there, unless a secret may stand there: then only of which kind it was."""
+    names = [part for part in location if isinstance(part, str)]
+    if not SECRET_SECTIONS.isdisjoint(names) or any(map(is_secret, names)) or _has_sections(value):
+        return f"a value (not shown) of type {type(value).__name__}"
+    return repr(without_credentials(value) if isinstance(value, str) else value)
+
+
+def _has_sections(value: object) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict | list) for item in value))
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

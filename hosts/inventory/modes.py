@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel
 
 from hosts.inventory.model import FlagValue, Host, Mode
 from hosts.inventory.servers import find_mode
+from remote.shared.redact import shown, without_credentials
 
 CAPTURE_WHY = "hidden states are captured; Roost adds what that needs for the installed SGLang"
+NOT_SET = "-"
 RESTART_WHY = "a crashed server is started again, with capped backoff"
 
 
@@ -35,7 +37,20 @@ def diff_modes(host: Host, first: str, second: str) -> list[Difference]:
     ]
     flags = _differences("--", _flags(one), _flags(two), why)
     env = _differences("$", one.env, two.env, why)
-    return [difference for difference in (*own, *flags, *env) if difference.first != difference.second]
+    found = [difference for difference in (*own, *flags, *env) if difference.first != difference.second]
+    return [_seen(difference, host.secrets) for difference in found]
+
+
+def _seen(difference: Difference, secrets: Sequence[str]) -> Difference:
+    """The difference as it may be shown: that two secrets differ, and not what they are."""
+    name = difference.setting
+
+    def seen(value: str) -> str:
+        if value == NOT_SET or not name.startswith("$"):
+            return without_credentials(value)
+        return shown(name[1:], value, secrets)
+
+    return difference.model_copy(update={"first": seen(difference.first), "second": seen(difference.second)})
 
 
 def _differences(
@@ -56,5 +71,5 @@ def _difference(setting: str, first: FlagValue | None, second: FlagValue | None,
 
 def _shown(value: FlagValue | None) -> str:
     if value is None or value is False:
-        return "-"
+        return NOT_SET
     return "set" if value is True else str(value)

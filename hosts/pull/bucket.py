@@ -22,6 +22,7 @@ from hosts.errors import HostError, UsageError
 from remote.shared.files import make_directory
 from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.transfer import DeliveredRow, Store
+from remote.shared.redact import without_credentials
 from remote.shared.transfer.destination import Destination, Placed, compressed_stream, pack_part
 from remote.shared.transfer.landing import Landing
 from remote.shared.transfer.ledger import DestinationLedger
@@ -55,11 +56,14 @@ class Bucket(Destination):
 
     def __init__(self, url: str, spool: Path, store: Store) -> None:
         super().__init__(spool, store)
-        self.name = url
+        self.name = without_credentials(url)
         try:
             self._files, path = fsspec.core.url_to_fs(url, skip_instance_cache=True, use_listings_cache=False)
         except (ImportError, ValueError) as error:
-            raise UsageError(f"{url} cannot be opened: {error}.", remedy="Install fsspec's package for it.") from error
+            raise UsageError(
+                f"{self.name} cannot be opened: {without_credentials(str(error))}.",
+                remedy="Install fsspec's package for it.",
+            ) from error
         self._path = str(path).rstrip("/")
         self._sizes: dict[str, int] = {}
         self._copied_at = 0.0
@@ -130,7 +134,9 @@ class Bucket(Destination):
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> HostError:
-        return HostError(f"{self.name} could not be read: {error}.", remedy="Check the name and the keys.")
+        return HostError(
+            f"{self.name} could not be read: {without_credentials(str(error))}.", remedy="Check the name and the keys."
+        )
 
     def equals(self, relative: str, source: Path) -> bool:
         """By size; the dataset's manifest, which has its digest, by content."""

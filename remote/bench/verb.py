@@ -21,11 +21,11 @@ from remote.context import Context
 from remote.model_config import find_number
 from remote.servers.lifecycle import key
 from remote.servers.lifecycle.records import load, report
-from remote.servers.lifecycle.redact import redacted
 from remote.shared.errors import HostError
 from remote.shared.messages.attach import AttachedRequest
 from remote.shared.messages.bench import BenchRequest, BenchResult, Measurement, Sent
 from remote.shared.messages.server import ServerState
+from remote.shared.redact import redacted
 
 DEFAULT_CONTEXT = 4096
 """Where neither the command line nor the model says: long enough for the shorter prefill lengths."""

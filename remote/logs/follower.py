@@ -10,6 +10,7 @@ from remote.logs.chain import Chain
 from remote.logs.lines import LineReader
 from remote.logs.pattern import Pattern
 from remote.shared.messages.logs import LogItem, LogLines, LogNotice, LogPosition
+from remote.shared.redact import log_line
 
 CHUNKS_A_TURN = 16
 """One source reads at most this many chunks before another gets its turn."""
@@ -127,7 +128,9 @@ class Follower:
             lines = [line for line in lines if self._pattern.search(line)]
         position = self.position
         assert position is not None
-        return LogLines(source=self._chain.source, file=reader.path.name, lines=lines, end=position)
+        return LogLines(
+            source=self._chain.source, file=reader.path.name, lines=[log_line(line) for line in lines], end=position
+        )
 
     def _newer(self, files: list[Path], reader: LineReader) -> list[Path]:
         for number, path in enumerate(files):

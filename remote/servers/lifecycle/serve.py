@@ -19,12 +19,12 @@ from remote.servers.lifecycle.awaiting import await_ready
 from remote.servers.lifecycle.command import Launch, plan_launch
 from remote.servers.lifecycle.detach import start_supervisor
 from remote.servers.lifecycle.ending import KILL_SECONDS, wait_until
-from remote.servers.lifecycle.redact import redacted, redacted_spec
 from remote.servers.lifecycle.stopping import stop_server
 from remote.servers.probing.preflight import check_host, check_neighbours, check_together
 from remote.shared.errors import HostError
 from remote.shared.messages.server import PlannedStart, ServeRequest, ServeResult, ServerState, SuperviseRequest
 from remote.shared.processes import MARK, find
+from remote.shared.redact import redacted, redacted_spec
 from remote.shared.supervised.threads import Pool, in_order
 
 ENDING_SECONDS = 2 * KILL_SECONDS

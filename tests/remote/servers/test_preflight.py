@@ -13,12 +13,12 @@ import pytest
 
 from remote.context import Context
 from remote.servers.lifecycle import ending
-from remote.servers.lifecycle.redact import is_secret, redacted_spec
 from remote.servers.probing import preflight
 from remote.servers.probing.gpu import Gpu
 from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.server import CaptureSpec, CaptureState, ServerSpec, ServerState
 from remote.shared.processes import find
+from remote.shared.redact import is_secret, redacted_spec
 from tests.remote.servers.states import server_of, supervisor_of
 
 Start = Callable[..., ServerState]

@@ -1,0 +1,58 @@
+"""What is a secret, and how it is shown: `***`. The one place for environments, addresses, errors and log lines.
+
+Shared by both sides; pure functions. Whoever prints or stores a setting, an address or a server's words asks here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from remote.shared.messages.server import ServerSpec
+
+HIDDEN = "***"
+_SECRET = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|_AUTH|_(PWD|PASS|PAT|DSN)$|(^|_)KEY$",
+    re.IGNORECASE,
+)
+_HARMLESS = re.compile(r"TOKENIZERS?_|MAX_?.*TOKENS|NUM_?.*TOKENS|^(OLD)?PWD$", re.IGNORECASE)
+_USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s?#'\"@]*(?:@[^/\s?#'\"@]*)*@")
+_PARAMETER = re.compile(
+    r"(?P<name>[?&;](?:[A-Za-z0-9_.-]*(?:token|secret|passw|key|sig|signature|credential|auth)[A-Za-z0-9_.-]*)=)[^&;#\s'\"]+",
+    re.IGNORECASE,
+)
+_API_KEY = re.compile(r"""(?P<name>api[_-]key['"]?\s*[=:]\s*)(?P<quote>['"])[^'"]*(?P=quote)""", re.IGNORECASE)
+
+
+def is_secret(name: str, named: Collection[str] = ()) -> bool:
+    """Whether the value of a variable or setting is to be hidden: the operator named it, or its name says so."""
+    return name in named or (bool(_SECRET.search(name)) and not _HARMLESS.search(name))
+
+
+def redacted(env: Mapping[str, str], named: Collection[str] = ()) -> dict[str, str]:
+    """`env` with the values of secrets, and the credentials in the addresses among the others, replaced by `***`."""
+    return {name: shown(name, value, named) for name, value in env.items()}
+
+
+def shown(name: str, value: str, named: Collection[str] = ()) -> str:
+    """One value as it may be seen."""
+    return HIDDEN if is_secret(name, named) else without_credentials(value)
+
+
+def without_credentials(text: str) -> str:
+    """`text` with the user, password and signed parameters of every URL in it replaced by `***`."""
+    if "://" not in text:
+        return text
+    return _PARAMETER.sub(rf"\g<name>{HIDDEN}", _USER_INFO.sub(rf"\g<scheme>{HIDDEN}@", text))
+
+
+def log_line(line: str) -> str:
+    """A line of a server's log with the API keys that SGLang prints among its arguments replaced by `***`."""
+    if "api" not in line and "API" not in line:
+        return line
+    return _API_KEY.sub(rf"\g<name>\g<quote>{HIDDEN}\g<quote>", line)
+
+
+def redacted_spec(spec: ServerSpec) -> ServerSpec:
+    """The spec as it may be written to `state.json`."""
+    return spec.model_copy(update={"env": redacted(spec.env, spec.secrets)})
