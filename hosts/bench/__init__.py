@@ -1,1 +1,1 @@
-"""What the laptop makes of measurements: results kept by host and label, compared with an interval, grids searched."""
+"""Measurements on the laptop: results kept by host and label, and compared with a confidence interval."""

@@ -14,12 +14,12 @@ RESAMPLES = 4000
 CONFIDENCE = 0.95
 SEED = 20
 FEWEST_VALUES = 4
-"""With three a side, equal servers' intervals exclude 1 in 12 % of all comparisons; with five in 3 %."""
+"""With three values a side, the interval of two equal servers excludes 1 in 12 % of comparisons; with five, in 3 %."""
 SMALLEST_DIFFERENCE = 0.01
-"""A ratio within 1 % of 1 is called noise whatever the interval: nobody would act on it."""
+"""A ratio within 1 % of 1 counts as noise, even if its interval excludes 1: nobody would act on it."""
 
 SAID_ELSEWHERE = ("--model-path", "--port")
-"""Flags whose difference is the host's or the model's."""
+"""Flags that differ because the hosts or models differ."""
 
 Verdict = Literal["faster", "slower", "noise"]
 
@@ -38,9 +38,9 @@ class Comparison(BaseModel):
     high: float
     """The ratio's 95 % interval, by bootstrap over the repetitions."""
     values: int
-    """How many the side with fewer has."""
+    """Number of values on the side that has fewer."""
     verdict: Verdict
-    """B against A; `noise` where the interval holds 1, the difference is below 1 %, or a side has too few values."""
+    """B against A; `noise` if the interval contains 1, the difference is below 1 %, or a side has too few values."""
 
 
 def compare(first: BenchResult, second: BenchResult) -> list[Comparison]:
@@ -50,9 +50,9 @@ def compare(first: BenchResult, second: BenchResult) -> list[Comparison]:
 
 
 def pool(results: list[BenchResult]) -> BenchResult:
-    """Several measurements of the same thing as one, with the median of each as one value.
+    """Return several measurements of the same thing as one result, each measurement's median as one value.
 
-    Repetitions under one start of a server share that start's luck, so only whole measurements count as independent.
+    Repetitions under one start of a server share that start's conditions, so only whole measurements are independent.
     """
     if len(results) == 1:
         return results[0]
@@ -67,7 +67,7 @@ def pool(results: list[BenchResult]) -> BenchResult:
 
 
 def differences(first: BenchResult, second: BenchResult) -> list[str]:
-    """A sentence for each circumstance that is not the same, so that nobody compares apples with pears unknowingly."""
+    """Return a sentence for each circumstance (host, model, flags, …) that is not the same in both results."""
     named = {
         "host": (first.host, second.host),
         "mode": (first.mode, second.mode),
@@ -97,7 +97,7 @@ def differences(first: BenchResult, second: BenchResult) -> list[str]:
 
 
 def _flags(command: list[str]) -> dict[str, str]:
-    """A command's `--flag VALUE …`, `--flag=VALUE` and bare `--flag` as values by flag."""
+    """Return a command's flags and their values, from `--flag VALUE …`, `--flag=VALUE` and bare `--flag`."""
     found: dict[str, list[str]] = {}
     flag = ""
     for word in command:

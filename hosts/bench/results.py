@@ -1,4 +1,4 @@
-"""Measurements as they are kept: one file a result under `.roost/bench/<host>/` beside the inventory."""
+"""Kept measurements: one file for each result, under `.roost/bench/<host>/` beside the inventory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BenchResults:
         self._root = folder
 
     def save(self, result: BenchResult) -> str:
-        """Keep it and return its name; a label that is taken gets a number, nothing is overwritten."""
+        """Keep a result and return its name; a label that exists already gets a number, nothing is overwritten."""
         label = safe_name(result.label or f"{result.mode}-{_day_and_time(result.taken_at)}", "label")
         folder = make_directory(self._root / safe_name(result.host, "host"))
         name, number = label, 1
@@ -31,7 +31,7 @@ class BenchResults:
         return f"{result.host}/{name}"
 
     def load(self, name: str) -> BenchResult:
-        """Return the result called `HOST/LABEL` (or `LABEL` where only one host has it); UsageError if none is."""
+        """Return the result called `HOST/LABEL` (or `LABEL` if only one host has it); UsageError if none is."""
         found = self._find(name)
         if len(found) > 1:
             names = ", ".join(self._name(path) for path in found)
@@ -39,7 +39,7 @@ class BenchResults:
         return _read(found[0])
 
     def load_all(self, pattern: str) -> list[BenchResult]:
-        """Every result that a pattern such as `gpu1/before-*` matches; the one of that name where it has no `*`."""
+        """Return every result that a pattern such as `gpu1/before-*` matches; without `*`, the result of that name."""
         return [_read(path) for path in self._find(pattern)] if "*" in pattern else [self.load(pattern)]
 
     def names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""One server of a host in another mode or under other settings for a while, and then as it was found.
+"""Runs one server of a host in another mode or with other settings, and restores it afterwards.
 
 Laptop's side, for `inv bench --mode` and `inv tune`.
 """
@@ -26,14 +26,14 @@ from remote.shared.messages.server import (
 )
 
 START_OVERHEAD_SECONDS = 900.0
-"""Beside the wait for ready itself: checking flags, stopping the earlier server, a cold file system."""
+"""Added to the wait for ready: checking flags, stopping the earlier server, a cold file system."""
 STOP_SECONDS = 330.0
 
 T = TypeVar("T")
 
 
 def each_to_its_end(fleet: Fleet, action: Callable[[Backend], T], say: Callable[[str], None]) -> list[Outcome[T]]:
-    """`fleet.each` for actions that put something back at their end: Ctrl-C waits until each has done so."""
+    """`fleet.each` for actions that restore something at their end: Ctrl-C waits until each has done so."""
     begun: dict[str, threading.Event] = {}
 
     def to_its_end(backend: Backend) -> T:
@@ -53,16 +53,16 @@ def each_to_its_end(fleet: Fleet, action: Callable[[Backend], T], say: Callable[
 
 
 class OneServer:
-    """A server by its name in the inventory; its neighbours on the host are left alone."""
+    """One server, by its name in the inventory; other servers of the host are not touched."""
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend, self.name = backend, name
 
     def serve(self, host: Host, mode: str, *, wait: bool = False) -> None:
-        """Run it in `mode` as `host` says, in the place of what ran before; one that runs just so is left as it is.
+        """Run the server in `mode` with the settings of `host`, unless it runs with exactly these already.
 
-        With `wait`, another command on the host is waited for instead of refusing.
-        Raises UsageError if the inventory has no such server, and the host's own error where it does not start.
+        With `wait`, wait for another operator's command on the host instead of refusing.
+        Raises UsageError if the inventory has no such server, and the host's error if the server does not start.
         """
         specs = [spec for spec in server_specs(host, mode) if spec.name == self.name]
         if not specs:
@@ -73,9 +73,9 @@ class OneServer:
         self._backend.call("serve", request, ServeResult, deadline=patience)
 
     def mode(self) -> str | None:
-        """The mode that it runs in now; None if it does not run.
+        """Return the mode that the server runs in; None if it does not run.
 
-        Raises HostError for a mode that the inventory does not have: it could not be put back.
+        Raises HostError for a mode that is not in the inventory, because the server could not be restored.
         """
         running = [each.state for each in self._reports() if each.alive and each.state.name == self.name]
         if not running:
@@ -89,9 +89,9 @@ class OneServer:
         return running[0].mode
 
     def put_back(self, mode: str | None) -> None:
-        """The mode that was found, under the inventory's own settings; no server where there was none.
+        """Run the server again in the mode in which it was found, or stop it if it did not run.
 
-        After a cut call its far end may take a moment to end, so the host's lock is waited for.
+        Waits for the host's lock, which the host's side of a cut call may still hold for a moment.
         """
         if mode is not None:
             self.serve(self._backend.host, mode, wait=True)
@@ -101,7 +101,7 @@ class OneServer:
 
     @contextmanager
     def serving(self, mode: str) -> Iterator[None]:
-        """In `mode` for the block; one that runs in it already is left as it is, however it was started."""
+        """Run the server in `mode` within the block; a server that runs in `mode` already is not restarted."""
         found = self.mode()
         if found == mode:
             yield

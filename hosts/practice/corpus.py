@@ -1,4 +1,4 @@
-"""Real text to practise on: multi-turn conversations made from the docstrings of Python's standard library.
+"""Sample text: multi-turn conversations made from the docstrings of Python's standard library.
 
 Laptop's side, called by the demo and by tests; `python -m hosts.practice.corpus OUT` writes the file by hand. Reads
 the library's source without importing it. The same Python gives the same bytes.
@@ -33,7 +33,7 @@ class Documented:
     """A public function or class of the library with its docstring."""
 
     name: str
-    """As one writes it: `json.JSONEncoder.encode`."""
+    """Its dotted name: `json.JSONEncoder.encode`."""
     kind: str
     text: str
     signature: str
@@ -41,7 +41,7 @@ class Documented:
 
 
 def write_corpus(out: Path) -> int:
-    """Write the conversations as JSONL, one `{"messages": [...]}` a line; return how many there are."""
+    """Write the conversations as JSONL, one `{"messages": [...]}` on each line; return their number."""
     lines = [json.dumps({"messages": one}, ensure_ascii=False) for one in conversations()]
     write_whole(out, ("\n".join(lines) + "\n").encode())
     return len(lines)
@@ -79,7 +79,7 @@ def _conversation(item: Documented) -> Conversation:
 
 
 def _library() -> Iterator[Documented]:
-    """Everything public and documented in the standard library's Python sources."""
+    """Yield every public, documented function and class of the standard library's Python sources."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted([*root.glob("*.py"), *root.glob("*/*.py")]):
         parts = path.relative_to(root).with_suffix("").parts

@@ -1,7 +1,7 @@
-"""The main job, end to end, typed for you: `make demo`. Laptop's side; every step is the user's own command.
+"""`make demo`: the main job from end to end. Laptop's side; every step is a command that a user would type.
 
-Starts the practice fleet over whatever an earlier demo left, then runs `inv` as a person would, printing each command
-before its output, and ends with a summary. Each demo is a run of its own name. Writes `.practice/` only.
+Removes the leftovers of earlier demos, starts the practice fleet, prints and runs one `inv` command after the other,
+and ends with a summary. Each demo is a run with its own name. Writes `.practice/` only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PREFIX = "demo-"
 
 @dataclass(frozen=True)
 class Step:
-    """One command as it was typed."""
+    """One command of the demo."""
 
     command: str
     seconds: float
@@ -57,7 +57,7 @@ class Demo:
         return self.paths.demos / self.run / "pulled"
 
     def type_everything(self) -> None:
-        """The day's work in its order; raises HostError at the first command that fails."""
+        """Run all commands in order; raises HostError at the first that fails."""
         self.type("doctor", "--hosts", "all")
         self.type("prepare", "--input", self._short(self.paths.corpus), "--out", self._short(self.dataset))
         self.type("plan", "--hosts", "all", "--dataset", self._short(self.dataset), "--run", self.run)
@@ -96,7 +96,7 @@ class Demo:
             )
 
     def summary(self) -> Table:
-        """What the demo came to, from the files that are there now."""
+        """Summarise the demo from the files that it wrote."""
         manifest = json.loads((self.dataset / "manifest.json").read_text())
         shards = list((self.destination / "hidden_states").glob("hs_*.safetensors"))
         extraction = next(step.seconds for step in self.steps if step.command.startswith("inv extract"))
@@ -130,12 +130,12 @@ class Demo:
         return f"Record {index} of {opened['records']}, opened by {READER}'s ArrowDataset ({finite}):\n{tensors}"
 
     def _short(self, path: Path) -> str:
-        """As a person in the clone's root would type it."""
+        """Return the command as a person in the clone's root would type it."""
         return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def main(root: Path = ROOT) -> int:
-    """Run the demo with `root`'s `.practice` and `.engine`; exit 1 with one sentence where a step fails."""
+    """Run the demo with `root`'s `.practice` and `.engine`; exit 1 with one sentence if a step fails."""
     console = Console(highlight=False, soft_wrap=True)
     paths = PracticePaths(root)
     try:
@@ -157,7 +157,7 @@ def main(root: Path = ROOT) -> int:
 
 
 def _begin(paths: PracticePaths, console: Console) -> None:
-    """Clear what an earlier demo left, naming it, and have the fleet and its text ready."""
+    """Remove what earlier demos left, say so, start the fleet and write its sample text."""
     for line in fleet.down(paths.root):
         console.print(f"From an earlier time: {line}")
     for left in [*paths.demos.glob(f"{PREFIX}*"), *paths.folder.glob(f"hosts/*/home/roost/runs/{PREFIX}*")]:

@@ -32,7 +32,7 @@ MOST_HOSTS = 16
 
 
 class HostState(BaseModel):
-    """One host as it was last started; its ports stay the same over a restart where they are free."""
+    """One host as it was last started; it keeps its ports over a restart if they are free."""
 
     name: str
     ssh_port: int
@@ -48,18 +48,18 @@ class FleetState(BaseModel):
 
 @dataclass(frozen=True)
 class PracticeHost:
-    """One practice host as it is at this moment."""
+    """The current state of one practice host."""
 
     name: str
     ssh_port: int
     up: bool
-    """Its sshd runs."""
+    """Whether its sshd runs."""
     running: list[Running]
-    """The servers and extractors that its workdir knows and that live."""
+    """The running servers and extractors of its workdir."""
 
 
 def up(root: Path, hosts: int = 2) -> list[PracticeHost]:
-    """Have exactly `hosts` practice hosts up and their inventory written; what already runs stays as it is.
+    """Run exactly `hosts` practice hosts and write their inventory; hosts that run already are not restarted.
 
     `root` is the clone's root. Raises HostError if the engine or sshd is missing.
     """
@@ -92,7 +92,7 @@ def down(root: Path) -> list[str]:
 
 
 def status(root: Path) -> list[PracticeHost]:
-    """Look at every practice host; changes nothing, needs no SSH."""
+    """Return the state of every practice host; changes nothing and needs no SSH."""
     paths = PracticePaths(root)
     return [
         PracticeHost(

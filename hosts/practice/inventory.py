@@ -1,4 +1,4 @@
-"""The practice fleet's `inventory.yaml`, written from what really runs. Laptop's side, called by `fleet.py`.
+"""The practice fleet's `inventory.yaml`, written from the running hosts. Laptop's side, called by `fleet.py`.
 
 It is an ordinary inventory: every command works on it as on real boxes.
 """
@@ -31,7 +31,7 @@ RADIX_WHY = "a cached prefix is never computed, so its rows would be missing"
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What the inventory says of one practice host."""
+    """The settings of one practice host in the inventory."""
 
     name: str
     ssh_port: int

@@ -1,4 +1,4 @@
-"""What Roost's commands left running on a practice host, found through Roost's own state files. Laptop's side.
+"""Finds and ends what Roost's commands left running on a practice host, by Roost's state files. Laptop's side.
 
 Called by `fleet.py`. Works without SSH (the host is this machine), so that a fleet whose sshd was killed can be
 taken down too. Ends only processes that those files name.
@@ -41,7 +41,7 @@ class _Processes(BaseModel):
 
 
 def running_on(workdir: Path) -> list[Running]:
-    """Return the servers and extractors that this workdir's state files name and that live."""
+    """Return the running servers and extractors that this workdir's state files name."""
     place = Workdir(workdir)
     servers = [
         Running("server", state.parent.name, ref)
@@ -59,7 +59,7 @@ def running_on(workdir: Path) -> list[Running]:
 def end_running(workdir: Path, python: Path) -> list[str]:
     """End the extractors, then the servers through the `stop` verb; return one sentence for each.
 
-    Raises HostError if something lives on.
+    Raises HostError if one of them does not end.
     """
     before = running_on(workdir)
     extractors = [one for one in before if one.kind == "extractor"]
@@ -85,7 +85,7 @@ def _stop_servers(workdir: Path, python: Path) -> None:
 
 
 def _living(state: Path, *keys: str) -> list[ProcessRef]:
-    """Return the first of the named processes that lives; none if the file is torn or of another version."""
+    """Return the first named process that is running; None if the file is torn or of another version."""
     try:
         recorded = _Processes.model_validate_json(state.read_bytes())
     except (OSError, ValidationError):

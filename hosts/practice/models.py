@@ -1,4 +1,4 @@
-"""Where the tiny models are, making them when missing. Runs on the laptop's side; the work is done by `.engine`.
+"""Finds the tiny models, and makes missing ones. Runs on the laptop's side; the work is done by `.engine`.
 
 Called by the practice fleet, the demo and the tests. Writes only `.practice/models/`, one folder for each model
 and version of the code that makes it, so that an edited recipe is never served from an old folder.
@@ -23,7 +23,7 @@ DEFAULT_LAYERS = 6
 def tiny_model(
     root: Path, family: str = DEFAULT_FAMILY, *, layers: int = DEFAULT_LAYERS, dtype: str = "float32"
 ) -> Path:
-    """Return the folder of a tiny model, making it first where it is missing (some seconds)."""
+    """Return the folder of a tiny model, making it first if it is missing (some seconds)."""
     paths = PracticePaths(root)
     folder = paths.models / f"{family}-{layers}-{dtype}-{_recipe_digest()}"
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ BLOCKS = range(20_000, 30_000, BLOCK)
 ATTEMPTS = 1000
 
 _reserved: list[FileLock] = []
-"""Held until this process ends: what listens on a port may be restarted there."""
+"""Locks of reserved blocks, held until this process ends, because a server may be restarted on its port."""
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""Processes that the practice fleet started: remembered so that no other is ever mistaken for them.
+"""Processes that the practice fleet started, remembered so that another process is never mistaken for one.
 
 Laptop's side, called by `sshd.py` and `fleet.py`; signals only a process whose pid and create time both match.
 """
@@ -27,7 +27,7 @@ def find(ref: ProcessRef | None) -> psutil.Process | None:
 
 
 def end(processes: list[psutil.Process], grace_seconds: float = GRACE_SECONDS) -> None:
-    """SIGTERM, and SIGKILL for what is still there after `grace_seconds`."""
+    """Send SIGTERM, and SIGKILL to processes that are still running after `grace_seconds`."""
     for process in processes:
         _deliver(process, signal.SIGTERM)
     _, alive = psutil.wait_procs(processes, timeout=grace_seconds)

@@ -27,7 +27,7 @@ ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "HF_HUB_OFFLINE": "1",
     "TORCH_COMPILE_DISABLE": "1",
-    # Two threads on a tiny model's matrices spend half their time in waiting for each other.
+    # Two threads on a tiny model's matrices spend half their time waiting for each other.
     "OMP_NUM_THREADS": "1",
 }
 FLAGS: Mapping[str, str | int | bool] = {
@@ -70,7 +70,7 @@ class CpuServer:
 
     @property
     def pid(self) -> int:
-        """Of the leader of its session and process group."""
+        """Pid of the leader of its session and process group."""
         assert self._process is not None
         return self._process.pid
 
@@ -93,7 +93,7 @@ class CpuServer:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """End its process group, by force where SIGTERM is not enough."""
+        """End its process group, with SIGKILL if SIGTERM is not enough."""
         if self._process is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):

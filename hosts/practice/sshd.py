@@ -1,6 +1,6 @@
 """A private OpenSSH sshd on loopback: its own port, host key, client key and home. Laptop's side.
 
-Called by the practice fleet and by tests. Runs as whoever starts it, logs in that same user, writes only its folder.
+Called by the practice fleet and by tests. Runs as the user who starts it, logs that user in, writes only its folder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 @dataclass(frozen=True)
 class PrivateSshd:
-    """Files and settings of one sshd; whether it runs is told by the `ProcessRef` that `start` returns."""
+    """Files and settings of one sshd; the `ProcessRef` that `start` returns says whether it runs."""
 
     folder: Path
     home: Path
@@ -57,7 +57,7 @@ class PrivateSshd:
         return f"[{ADDRESS}]:{port} {kind} {key}\n"
 
     def start(self, port: int | None = None) -> tuple[ProcessRef, int]:
-        """Start it on `port`, or on a free one where that is None or taken; return when it listens.
+        """Start it on `port`, or on a free port if that is None or in use; return when it listens.
 
         Raises HostError if sshd is missing or ends at once, with its last words.
         """
@@ -73,11 +73,11 @@ class PrivateSshd:
         raise HostError(f"sshd did not start on {ADDRESS}: {self._last_words()}.", remedy=f"See {self.log}.")
 
     def stop(self, ref: ProcessRef) -> None:
-        """End this sshd and the sessions that it serves; what a session detached lives on."""
+        """End this sshd and its sessions; processes that a session detached keep running."""
         listener = processes.find(ref)
         if listener is None:
             return
-        # Each session is an sshd of its own, which would go on without the listener until its client leaves.
+        # Each session is its own sshd process, which would outlive the listener until its client leaves.
         sessions = [child for child in listener.children(recursive=True) if _is_sshd(child)]
         processes.end([listener, *sessions])
 
@@ -114,7 +114,7 @@ class PrivateSshd:
             "AllowUsers": getpass.getuser(),
             "AuthenticationMethods": "publickey",
             "PermitRootLogin": "prohibit-password",
-            # PAM is asked only where the account is locked, which sshd alone would refuse.
+            # With PAM only if the account is locked, because sshd alone would refuse it.
             "UsePAM": "yes" if _account_is_locked() else "no",
             # A clone may lie in a folder that others can write to; the keys inside are 0600.
             "StrictModes": "no",
@@ -141,7 +141,7 @@ def find_sshd() -> str:
 
 
 def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until this very process listens on `port`; False if it ends first (another has the port)."""
+    """Wait until this process listens on `port`; return False if it ends first, as when the port is in use."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -167,7 +167,7 @@ def _make_key(path: Path) -> None:
 
 
 def _account_is_locked() -> bool:
-    """Whether root's or the user's password field starts with `!`; only root can look, and only for root it matters."""
+    """Whether the user's password field starts with `!`; only root can look, and it matters for root alone."""
     try:
         entries = Path("/etc/shadow").read_text().splitlines()
     except OSError:

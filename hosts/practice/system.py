@@ -1,6 +1,6 @@
-"""What the machine itself must have before anything can be built: `make system`. Any Python 3, standard library only.
+"""`make system`: check the programs that a clone needs from the machine. Any Python 3, standard library only.
 
-Installs with apt-get where this is root on a Debian-like system; otherwise says the one command to type.
+As root on a Debian-like system, installs missing ones with apt-get; otherwise prints the command to type.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Need:
     brew: str
 
     def is_there(self) -> bool:
-        """Look on PATH and where servers' programs are kept, or among this Python's modules."""
+        """Whether the program is on PATH or among servers' programs, or the module in this Python."""
         if self.name.startswith("module "):
             return find_spec(self.name.removeprefix("module ")) is not None
         return shutil.which(self.name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_FOLDERS}") is not None

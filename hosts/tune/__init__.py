@@ -1,1 +1,1 @@
-"""`inv tune`: which NCCL settings and all-reduce flags serve this model fastest on this box, found by command."""
+"""`inv tune`: search for the NCCL settings and all-reduce flags that serve a model fastest on a box."""

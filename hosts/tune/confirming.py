@@ -1,4 +1,4 @@
-"""Stage 2: the best few settings under real servers, measured as a user would feel them. Laptop's side."""
+"""Stage 2 of a search: the best settings under real servers, measured with requests. Laptop's side."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ BENCH_OVERHEAD_SECONDS = 120.0
 FIRST_DEADLINE_SECONDS = 3600.0
 SLOWEST = 5.0
 LOCKED = "locked"
-"""Kind of the error where another operator's command is at work on the host: says nothing about a setting."""
+"""Kind of the error for another operator's command on the host; the error says nothing about a setting."""
 
 Say = Callable[[str], None]
 
 
 class Confirming:
-    """Server restarts on one host; a setting whose server fails is a record and is not tried again."""
+    """Measures settings with real servers on one host; a setting whose server fails is recorded and not tried again."""
 
     def __init__(self, backend: Backend, root: Path, plan: Plan, server: str, record: TuneRecord, say: Say) -> None:
         self._backend, self._root, self._plan = backend, root, plan
         self._server = OneServer(backend, server)
         self._record, self._say = record, say
         self._goes_on = record.found is not None
-        """After a search that was cut off: its last call's far end may take a moment to end and still hold the lock."""
+        """Longest wait for the host's lock, which the last call of a search that was cut off may still hold."""
 
     def run(self, settings: list[Setting]) -> None:
-        """Try each in turn (one that comes twice is tried twice), then leave the server as it was found.
+        """Try each setting in turn (one that is listed twice is tried twice), then restore the server.
 
-        The first is the current setting. Raises HostError if not even that one serves.
+        The first is the current setting. Raises HostError if its server does not start.
         """
         wanted = list(self._missing(settings))
         if not wanted and self._record.found is None:
@@ -54,7 +54,7 @@ class Confirming:
             self._record.save(self._root)
 
     def _missing(self, settings: list[Setting]) -> Iterator[Setting]:
-        """What has fewer trials on record than it has places in the list."""
+        """Return the settings that have fewer recorded trials than entries in the list."""
         seen: dict[str, int] = {}
         for setting in settings:
             seen[setting.key] = seen.get(setting.key, 0) + 1
@@ -87,15 +87,15 @@ class Confirming:
             wait, self._goes_on = self._goes_on, False
             self._server.serve(changed, self._plan.mode, wait=wait)
             return Trial(status="ok", result=self._backend.call("bench", request, BenchResult, deadline=patience))
-        except ConnectionError:  # nothing about the setting: the search goes on when the host is back
+        except ConnectionError:  # says nothing about the setting; the search continues when the host is back
             raise
-        except RoostError as error:  # a value that SGLang's parser refuses is a UsageError
+        except RoostError as error:  # UsageError: SGLang's parser refuses a value
             if error.kind == LOCKED:
                 raise
             return Trial(status=error.message)
 
     def _deadline(self) -> float:
-        """Seconds for a measurement: a setting that needs five times as long as another one did hangs."""
+        """Return the deadline of a measurement in seconds: `SLOWEST` times the fastest one so far, plus an overhead."""
         trials = [trial for entry in self._record.entries.values() for trial in entry.trials]
         known = [trial.result.seconds for trial in trials if trial.result is not None]
         return SLOWEST * min(known) + BENCH_OVERHEAD_SECONDS if known else FIRST_DEADLINE_SECONDS

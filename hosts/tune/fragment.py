@@ -1,4 +1,4 @@
-"""The winner as a piece of inventory, and its way into the file with comments and order kept."""
+"""The winner as a piece of inventory, and its merge into the file, which keeps comments and order."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from remote.shared.files import write_whole
 
 
 def fragment(host: Host, mode: str, setting: Setting) -> dict[str, Any]:
-    """What belongs under `hosts:` for this host to run with the setting.
+    """Return the mapping to merge into the inventory, so that this host runs with the setting.
 
-    A variable goes under `nccl`, or into the mode's `env` where the mode has it, which wins over `nccl`.
+    A variable goes under `nccl`, or into the mode's `env` if the mode sets it, because `env` wins over `nccl`.
     """
     of_mode = find_mode(host, mode).env
     nccl = {name: _plain(value) for name, value in setting.env.items() if name not in of_mode}
@@ -35,7 +35,7 @@ def fragment(host: Host, mode: str, setting: Setting) -> dict[str, Any]:
 
 
 def apply(path: Path, document: dict[str, Any]) -> None:
-    """Merge the fragment into the inventory file, whole and with its mode; comments and order stay."""
+    """Merge the fragment into the inventory file atomically; permissions, comments and order stay."""
     text = path.read_text(encoding="utf-8")
     _, sequence, offset = load_yaml_guess_indent(text)
     yaml = writer(sequence or 4, 2 if offset is None else offset)

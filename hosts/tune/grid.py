@@ -20,8 +20,8 @@ DEFAULT_GRID: dict[str, list[FlagValue]] = {
     "NCCL_NTHREADS": [256, 512],
     "disable-custom-all-reduce": [True, False],
 }
-"""NVLS is left out: on hosts whose GPUs are shared it can put all of them out of service. Tree is asked for by
-function (NCCL 2.24 and later): for all functions NCCL 2.28 refuses it, since an all-gather has no tree."""
+"""Without NVLS, which can put all GPUs of a shared host out of service. Tree is requested for all-reduce alone (NCCL
+2.24 and later): NCCL 2.28 refuses it for all functions, because an all-gather has no tree."""
 
 FORBIDDEN = {"NCCL_NVLS_ENABLE"}
 
@@ -30,7 +30,7 @@ class Setting(BaseModel):
     """One point of the grid."""
 
     env: dict[str, str] = Field(default_factory=dict)
-    """NCCL variables; one that is missing is not set at all."""
+    """NCCL variables; a variable that is missing is not set."""
     flags: dict[str, FlagValue] = Field(default_factory=dict)
 
     @property
@@ -48,7 +48,7 @@ def _flag(name: str, value: FlagValue) -> str:
 
 
 def grid_of(host: Host) -> dict[str, list[FlagValue]]:
-    """The host's grid; raises UsageError if it holds what must not be tried."""
+    """Return the host's grid; raises UsageError if it has a variable or flag that must not be tried."""
     grid = host.tune or DEFAULT_GRID
     for name in grid:
         if name in FORBIDDEN:
@@ -59,7 +59,7 @@ def grid_of(host: Host) -> dict[str, list[FlagValue]]:
 
 
 def current(host: Host, mode: str) -> Setting:
-    """What the inventory sets now for everything that the grid varies."""
+    """Return the inventory's current values of everything that the grid varies."""
     grid, flags = grid_of(host), find_mode(host, mode).flags
     known = {**host.env, **host.nccl, **find_mode(host, mode).env}
     return Setting(
@@ -69,7 +69,7 @@ def current(host: Host, mode: str) -> Setting:
 
 
 def collectives(host: Host, mode: str) -> list[Setting]:
-    """Every combination of the NCCL variables, the current one first; flags as they are now."""
+    """Return every combination of the NCCL variables, the current one first, with the current flags."""
     now = current(host, mode)
     grid = {name: values for name, values in grid_of(host).items() if is_variable(name)}
     tried = [Setting(env=dict(zip(grid, map(str, point), strict=True)), flags=now.flags) for point in _points(grid)]
@@ -77,7 +77,7 @@ def collectives(host: Host, mode: str) -> list[Setting]:
 
 
 def with_flags(host: Host, settings: list[Setting]) -> list[Setting]:
-    """Each setting with every combination of the grid's server flags."""
+    """Return each setting with every combination of the grid's server flags."""
     grid = {name: values for name, values in grid_of(host).items() if not is_variable(name)}
     return [
         Setting(env=setting.env, flags=dict(zip(grid, point, strict=True)))
@@ -87,7 +87,7 @@ def with_flags(host: Host, settings: list[Setting]) -> list[Setting]:
 
 
 def applied(host: Host, mode: str, setting: Setting) -> Host:
-    """The host as it would be with this setting in the inventory."""
+    """Return the host as if the inventory had this setting."""
     tuned = {name for name in grid_of(host) if is_variable(name)}
 
     def others(env: dict[str, str]) -> dict[str, str]:
@@ -106,7 +106,7 @@ def applied(host: Host, mode: str, setting: Setting) -> Host:
 
 
 def is_variable(name: str) -> bool:
-    """Whether a grid's entry is an environment variable (upper case) and not a server flag."""
+    """Whether an entry of the grid is an environment variable (upper case) rather than a server flag."""
     return name.isupper()
 
 

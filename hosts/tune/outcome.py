@@ -1,4 +1,4 @@
-"""What a search came to: a row a setting, the winner, and never anything slower than what was there. Pure."""
+"""The result of a search: a row for each setting, and a winner that is never slower than the current setting. Pure."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Row(BaseModel):
     confirmed: list[Comparison] = Field(default_factory=list)
     """The server's speed against the current setting; empty if no server ran."""
     note: str = ""
-    """Why it was skipped, or what NCCL ignored of it."""
+    """Why the setting was skipped, or which of its values NCCL ignored."""
 
 
 class Tuned(BaseModel):
-    """The end of a search."""
+    """The result of a search."""
 
     host: str
     mode: str
@@ -40,21 +40,21 @@ class Tuned(BaseModel):
     rows: list[Row]
     winner: Setting
     is_current: bool
-    """Nothing was faster than what the inventory has."""
+    """Whether the current setting stays, because no other was faster."""
     gain: list[Comparison]
     """The winner's server against the current setting's; empty if that one stays."""
     fragment: dict[str, Any]
-    """The winner as it belongs into the inventory; empty if the current setting stays."""
+    """The mapping to merge into the inventory; empty if the current setting stays."""
     warnings: list[str]
-    """What NCCL said of values that it ignored or refused."""
+    """NCCL's warnings about values that it ignored or refused."""
     chosen: list[str]
-    """What NCCL did under the winner: transports, channels, algorithms."""
+    """Transports, channels and algorithms that NCCL chose under the winner."""
     drift: float = 0.0
     """Spread of the current setting's own measurements: 0.04 means that its fastest was 4 % above its slowest."""
 
 
 def conclude(host: Host, plan: Plan, now: Setting, record: TuneRecord) -> Tuned:
-    """The table and the winner, from what is on record."""
+    """Return the table and the winner, from the record."""
     base = record.entry(now)
     rows = [_row(entry, base, record.baselines) for entry in record.entries.values()]
     best = max((row for row in rows if _is_faster(row)), key=lambda row: _gain(row.confirmed), default=None)
@@ -94,7 +94,7 @@ def _row(entry: Entry, base: Entry, baselines: list[ScreenResult]) -> Row:
 
 
 def pooled(trials: list[Trial]) -> BenchResult | None:
-    """The trials' values together as one result; None if no trial ran to its end."""
+    """Return the values of all trials as one result; None if no trial succeeded."""
     results = [trial.result for trial in trials if trial.result is not None]
     if not results:
         return None
@@ -111,7 +111,7 @@ def _is_faster(row: Row) -> bool:
 
 
 def _gain(rows: list[Comparison]) -> float:
-    """Geometric mean of the speed-ups over all quantities, whichever way each one is better; 1 if there are none."""
+    """Return the geometric mean of the speed-ups over all quantities; above 1 is faster, 1 if there are none."""
     if not rows:
         return 1.0
     return math.exp(statistics.fmean(math.log(row.ratio if row.unit == "tokens/s" else 1 / row.ratio) for row in rows))

@@ -1,4 +1,4 @@
-"""How thorough a search is, and what it is for."""
+"""The options of a search."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Plan:
     confirm: int = 3
     """NCCL settings beside the current one that get real servers, each with every combination of the grid's flags."""
     repetitions: int = 5
-    """Of a confirming measurement."""
+    """Repetitions of a confirming measurement."""
     deadline_seconds: float = 60.0
-    """Of one setting's screening; a setting that takes longer hangs."""
+    """Seconds for one setting's screening; a setting that takes longer counts as hung."""
     fresh: bool = False
-    """Forget what an unfinished search of the same kind has found."""
+    """Discard the record of an unfinished search for the same host, mode and goal."""

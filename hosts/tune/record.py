@@ -1,4 +1,4 @@
-"""What a tuning has found so far, kept after every step so that it can be resumed."""
+"""The record of a search, saved after every step so that the search can be resumed."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ class Entry(BaseModel):
 
     setting: Setting
     screened: list[Screened] = Field(default_factory=list)
-    """One a round; empty for the current setting, whose results are the baselines."""
+    """One result for each round; empty for the current setting, whose results are the baselines."""
     trials: list[Trial] = Field(default_factory=list)
 
 
 class Found(BaseModel):
-    """What ran before the first server was started for the search."""
+    """The server as it ran before the search started its first one."""
 
     mode: str | None
     """None if the server did not run."""
 
 
 class Basis(BaseModel):
-    """What a record's numbers stand on; a search on another basis starts over."""
+    """The circumstances of a record's numbers; a search under other circumstances starts over."""
 
     grid: dict[str, list[FlagValue]]
     now: Setting
-    """The current setting, against which everything is measured."""
+    """The current setting, with which all others are compared."""
     model: str
     tp: int
     gpus: list[int]
@@ -68,31 +68,31 @@ class TuneRecord(BaseModel):
     goal: Goal
     basis: Basis
     found: Found | None = None
-    """Set while the host's server is not as it was found; a resumed search puts that back."""
+    """Set while the host's server is not as it was found; a resumed search restores it."""
     baselines: list[ScreenResult] = Field(default_factory=list)
     """The current setting, measured again and again between the others, so that a drift of the machine shows."""
     entries: dict[str, Entry] = Field(default_factory=dict)
     """By the setting's key."""
 
     def entry(self, setting: Setting) -> Entry:
-        """The setting's entry, made where there is none."""
+        """Return the setting's entry, adding it if it is missing."""
         return self.entries.setdefault(setting.key, Entry(setting=setting))
 
     def save(self, root: Path) -> None:
-        """Write it whole."""
+        """Write the record atomically."""
         write_whole(path_of(root, self.host, self.mode, self.goal), self.model_dump_json(indent=1).encode())
 
 
 def path_of(root: Path, host: str, mode: str, goal: Goal) -> Path:
-    """Where the record is kept."""
+    """Return the record's path."""
     folder = make_directory(Kept(root).tune)
     return folder / f"{safe_name(host, 'host')}-{safe_name(mode, 'mode')}-{goal}.json"
 
 
 def load(root: Path, host: str, mode: str, goal: Goal, basis: Basis, *, fresh: bool) -> TuneRecord:
-    """The record so far, or a new one where there is none, `fresh` is asked for, or the basis is another.
+    """Return the record, or an empty one if there is none, if `fresh` is set, or if the basis has changed.
 
-    How the server was found is kept in any case.
+    `found` is kept in every case, so that the server can be restored.
     """
     path = path_of(root, host, mode, goal)
     empty = TuneRecord(host=host, mode=mode, goal=goal, basis=basis)

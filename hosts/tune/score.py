@@ -1,4 +1,4 @@
-"""How good a setting's collectives are, as one number against the current setting. Pure."""
+"""The speed of a setting's collectives relative to the current setting, as one number. Pure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ PREFILL_TOKENS = [2048, 8192]
 def tokens(goal: Goal) -> list[int]:
     """Message sizes that count for a goal, in tokens.
 
-    They are kept apart because they disagree: on two H200s the LL protocol was 8 % faster at 14 KB and 3.7 times
-    slower at 112 MB (`benchmarks/results/collectives-*.md`).
+    Decode and prefill are judged apart because they disagree. On two H200s the LL protocol was 8 % faster at 14 KB and
+    3.7 times slower at 112 MB (`benchmarks/results/collectives-*.md`).
     """
     return DECODE_TOKENS if goal == "decode" else PREFILL_TOKENS
 
 
 def speedup(result: ScreenResult, against: ScreenResult) -> float:
-    """Geometric mean over operations and sizes of the other's time over this one's; above 1 is faster.
+    """Return the geometric mean, over operations and sizes, of other time / own time; above 1 is faster.
 
-    A setting that crashed, hung or was refused scores 0, and so does one that measured nothing that the other did.
+    A setting that crashed, hung, was refused, or has no measurement in common with the other scores 0.
     """
     if result.status != "ok" or against.status != "ok":
         return 0.0

@@ -1,4 +1,4 @@
-"""Stage 1: every setting of the grid through the collectives' microbenchmark, halving as it goes. Laptop's side."""
+"""Stage 1 of a search: the collectives' microbenchmark for every setting, by successive halving. Laptop's side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remote.shared.messages.server import ServerSpec
 from remote.shared.messages.tune import ScreenRequest, ScreenResult
 
 KEPT_SHARE = 0.5
-"""Successive halving: the better half of a round goes on to the next, with twice the repetitions."""
+"""Rounds of successive halving: each round keeps the better half and doubles the repetitions."""
 FIRST_REPETITIONS = 3
 MOST_ROUNDS = 4
 BASELINE_EVERY = 8
@@ -25,7 +25,7 @@ OVERHEAD_SECONDS = 120.0
 
 
 def measurements(settings: int, confirm: int) -> int:
-    """How many measurements a whole screening of `settings` makes at most, those of the current setting included."""
+    """Return the most measurements that a screening of `settings` makes, including those of the current setting."""
     total, left = 0, settings - 1
     for _ in range(MOST_ROUNDS):
         total += left + -(-left // BASELINE_EVERY)
@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 
 class Screening:
-    """The rounds on one host; every result is on record before the next setting is tried."""
+    """Runs the rounds on one host; every result is recorded before the next setting is tried."""
 
     def __init__(
         self, backend: Backend, root: Path, plan: Plan, spec: ServerSpec, record: TuneRecord, say: Say
@@ -47,7 +47,7 @@ class Screening:
         self._backend, self._root, self._plan, self._spec = backend, root, plan, spec
         self._record, self._say = record, say
         self._since_baseline = BASELINE_EVERY
-        """A search that goes on after a cut begins with a baseline of its own."""
+        """A resumed search begins with a new baseline."""
 
     def best(self, settings: list[Setting]) -> list[Setting]:
         """Return the current setting (`settings[0]`) and the `plan.confirm` fastest others.
@@ -66,7 +66,7 @@ class Screening:
         raise AssertionError("the last round returns")
 
     def _score(self, setting: Setting, now: Setting, round_number: int) -> float:
-        """This round's speed against the current setting's, each measured unless it is on record."""
+        """Return each setting's speed in this round relative to the current one, measured unless it is recorded."""
         entry = self._record.entry(setting)
         if len(entry.screened) <= round_number:
             repetitions = FIRST_REPETITIONS << round_number
@@ -83,7 +83,7 @@ class Screening:
         return score
 
     def _baseline(self, now: Setting, repetitions: int) -> int:
-        """Index of a recent measurement of the current setting; made after every `BASELINE_EVERY` others."""
+        """Return the index of the current setting's latest measurement, repeated after `BASELINE_EVERY` others."""
         if self._since_baseline >= BASELINE_EVERY:
             result = self._measure(now, repetitions)
             if result.status != "ok":

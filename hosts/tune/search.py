@@ -1,4 +1,4 @@
-"""What a search on one host would do: how many settings, measurements, server starts, and minutes. Pure."""
+"""The size of a search on one host: settings, measurements, server starts and minutes. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hosts.tune.plan import Plan
 from hosts.tune.screening import measurements
 
 SCREENING_SECONDS = 8.0
-"""One setting's collectives on two H200s (`benchmarks/results/collectives-2026-11-29.json`)."""
+"""Seconds for one setting's collectives on two H200s (`benchmarks/results/collectives-2026-11-29.json`)."""
 
 
 class Search(BaseModel):
@@ -19,20 +19,20 @@ class Search(BaseModel):
     settings: int
     """NCCL settings, the current one included."""
     variables: dict[str, int]
-    """Values that the grid has for each variable and flag."""
+    """Number of values for each variable and flag of the grid."""
     screenings: int
-    """Measurements of collectives at most, those of the current setting included."""
+    """Most measurements of collectives, including those of the current setting."""
     screening_minutes: float
-    """An estimate from another machine."""
+    """An estimate, from measurements on another machine."""
     screening_minutes_at_most: float
     servers: int
-    """Server starts at most."""
+    """Most server starts."""
     servers_minutes_at_most: float
-    """Of the starts alone; each is followed by its measurement."""
+    """For the starts alone, without the measurements."""
 
 
 def search_of(host: Host, plan: Plan) -> Search:
-    """Count what a search on `host` would do at most; raises UsageError for a grid that must not be tried."""
+    """Return the most that a search on `host` would do; raises UsageError for a grid that must not be tried."""
     settings = collectives(host, plan.mode)
     screenings = measurements(len(settings), plan.confirm)
     servers = len(with_flags(host, settings[: plan.confirm + 1])) + 1
