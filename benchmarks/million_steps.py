@@ -88,6 +88,7 @@ def assign(dataset: str, given: str) -> None:
         identity=_identity(manifest.digest),
         host="host0",
         epoch=1,
+        ranges=[],
         records=0,
         tokens=0,
         vocab_size=0,

@@ -9,9 +9,11 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host
 from hosts.plan.plan import Plan, PlannedShare
+from remote.shared.files import write_whole
 from remote.shared.messages.dataset import AssignRequest, AssignResult, HostShare
 from remote.shared.messages.envelope import Progress
 from remote.shared.messages.extract import Assignment
+from remote.shared.paths import PLAN_FILE
 
 
 def assignments(
@@ -35,6 +37,9 @@ def assignments(
         deadline=None,
         on_progress=None if on_progress is None else lambda line: on_progress(fleet.inventory.local, line),
     )
+    content = plan.model_dump_json(indent=1).encode()
+    for share in shares:
+        write_whole(Path(share.folder) / PLAN_FILE, content)
     return {share.assignment.host: Path(share.folder) for share in shares}
 
 
@@ -47,6 +52,10 @@ def _host_share(plan: Plan, share: PlannedShare, host: Host, folder: Path) -> Ho
         identity=plan.identity,
         host=host.name,
         epoch=share.epoch,
+        ranges=share.ranges,
+        plan=plan.digest,
+        planned_by=plan.planned_by,
+        planned_at=plan.planned_at,
         records=share.records,
         tokens=share.tokens,
         server_names=server_names(host),

@@ -11,17 +11,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hosts.commands.assign import assignments
+from hosts.commands.runs import HeldOn, finished_records, held, holders, local_plan, plan_for, refuse_conflicts
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
 from hosts.inventory.model import Host
 from hosts.plan import ranges
 from hosts.plan.lengths import read_lengths, read_manifest
-from hosts.plan.plan import Plan, load, replan, save
+from hosts.plan.plan import Plan, dataset_of, replan, save
 from hosts.pull.push import push
 from hosts.transport.backend import Backend
+from remote.shared.messages.clean import CleanRequest, CleanResult
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.envelope import Progress
 from remote.shared.messages.extract import (
+    Assignment,
     ControlRequest,
     ExtractorState,
     ExtractRequest,
@@ -30,13 +33,18 @@ from remote.shared.messages.extract import (
     ReopenRequest,
     ReopenResult,
     RunRequest,
+    RunsRequest,
+    RunsResult,
     RunStatus,
     ShardBatch,
     ShardsRequest,
     ShardsResult,
 )
+from remote.shared.messages.run import RunIdentity
 from remote.shared.paths import ASSIGNMENT_FILE
+from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.ledger import DestinationLedger
+from remote.shared.transfer.manifest import MANIFEST, refuse_other
 
 START_DEADLINE_SECONDS = 300.0
 FENCE_DEADLINE_SECONDS = 15.0
@@ -71,6 +79,17 @@ class Preview:
     """Quarantined records that would be open again, by host; empty unless `reopen` was given."""
 
 
+@dataclass(frozen=True)
+class Reopening:
+    """Quarantined records that are to be tried again: these indices, or all if there are none."""
+
+    indices: list[int] = field(default_factory=list)
+
+    def request(self, plan: Plan) -> ReopenRequest:
+        """As a host is asked."""
+        return ReopenRequest(identity=plan.identity, indices=self.indices)
+
+
 def newest_run(fleet: Fleet) -> str:
     """Return the name of the run planned last; raises UsageError if there is no plan."""
     root = fleet.inventory.kept.runs
@@ -80,12 +99,23 @@ def newest_run(fleet: Fleet) -> str:
     return plans[-1].parent.name
 
 
-def delivered_to(destination: Path) -> Ranges:
-    """Return the records that a destination's ledger lists as delivered; raises UsageError if there is no ledger."""
-    path = destination.expanduser() / "roost" / "ledger.sqlite"
-    if not path.exists():
-        raise UsageError(f"{destination} is not the destination of a pull: there is no {path}.")
-    with DestinationLedger(path) as ledger:
+def plan_of(fleet: Fleet, run: str, dataset: Path | None = None) -> Plan:
+    """The run's plan, with its dataset in the folder that was named; raises UsageError if another dataset is there."""
+    plan = plan_for(fleet, run)
+    if dataset is None:
+        return plan
+    plan = plan.model_copy(update={"dataset": str(dataset.expanduser().absolute())})
+    if dataset_of(plan) is None:
+        raise UsageError(f"There is no dataset in {dataset}.", remedy="Make one with inv prepare.")
+    return plan
+
+
+def delivered_to(destination: Path, identity: RunIdentity) -> Ranges:
+    """The records that a folder's own ledger says were delivered; raises UsageError if it is not this run's folder."""
+    folder = Destination(destination.expanduser())
+    if not refuse_other(folder, identity):
+        raise UsageError(f"{destination} is not where a run was pulled to: it has no {MANIFEST}.")
+    with DestinationLedger(folder.roost / "ledger.sqlite") as ledger:
         return ranges.from_indices(ledger.indices())
 
 
@@ -93,21 +123,28 @@ def start(
     fleet: Fleet,
     run: str,
     *,
+    dataset: Path | None = None,
     then_stop: bool | None = None,
     delivered: Ranges | None = None,
-    reopen: ReopenRequest | None = None,
+    reopen: Reopening | None = None,
     on_progress: OnProgress | None = None,
 ) -> Started:
     """Give every host its share and start its extractor; an extractor that runs already takes up the newest share.
 
-    `delivered` are the records that the destination has; `reopen` says which quarantined ones are tried again. Raises
-    UsageError if there is no plan; an error on one host is that host's outcome.
+    `dataset` is the folder of the run's dataset, if that is another one than the plan names; `delivered` are the
+    records that the destination has; `reopen` says which quarantined ones are tried again.
+    Raises UsageError, with nothing changed, if a host holds another run of this name or a newer plan, or if hosts have
+    to be given something and this laptop does not have the dataset. What goes wrong on one host is its outcome.
     """
-    path = fleet.inventory.kept.plan(run)
-    before = load(path)
-    plan = _without_lost(fleet, before, delivered or [])
-    folders, plan = _folders(fleet, plan, on_progress)
-    save(plan, path)
+    path, plan = local_plan(fleet, run), plan_of(fleet, run, dataset)
+    found = [one for one in holders(held(fleet, plan.run), plan.run) if not _is_replaceable(one, plan)]
+    refuse_conflicts(plan, found)
+    before, plan = plan, _without_lost(fleet, plan, delivered or [])
+    if plan is before and dataset_of(plan) is None:
+        folders = _nothing_to_give(fleet, plan, found)
+    else:
+        folders, plan = _folders(fleet, plan, found, on_progress)
+        save(plan, path)
     given_away = _given_away(before, plan)
     chosen = fleet.narrowed([host for host in fleet.hosts if host.name in folders])
     idle = [host.name for host in fleet.hosts if host.name not in folders]
@@ -115,25 +152,36 @@ def start(
 
     def begin(backend: Backend) -> ExtractorState:
         name = backend.host.name
-        _send(backend, plan, folders[name], on_progress)
+        folder = folders[name]
+        if folder is not None:
+            _make_way(backend, plan)
+            _send(backend, plan, folder, on_progress)
         if reopen is not None:
-            reopened[name] = backend.call("reopen", reopen, ReopenResult)
-        request = ExtractRequest(run=plan.run, epoch=plan.epoch, then_stop=then_stop)
+            reopened[name] = backend.call("reopen", reopen.request(plan), ReopenResult)
+        request = ExtractRequest(run=plan.run, identity=plan.identity, epoch=plan.epoch, then_stop=then_stop)
         return backend.call("extract", request, ExtractorState, deadline=START_DEADLINE_SECONDS)
 
     return Started(plan, chosen.each(begin), given_away, _fence(fleet, plan), idle, reopened)
 
 
-def preview(fleet: Fleet, run: str, delivered: Ranges | None = None, reopen: ReopenRequest | None = None) -> Preview:
-    """Return what `start` would do; writes nothing, and changes nothing on the hosts."""
-    before = load(fleet.inventory.kept.plan(run))
-    plan = _without_lost(fleet, before, delivered or [])
+def preview(
+    fleet: Fleet,
+    run: str,
+    delivered: Ranges | None = None,
+    reopen: Reopening | None = None,
+    dataset: Path | None = None,
+) -> Preview:
+    """What `start` would do; changes nothing on the hosts."""
+    plan = plan_of(fleet, run, dataset)
+    found = [one for one in holders(held(fleet, plan.run), plan.run) if not _is_replaceable(one, plan)]
+    refuse_conflicts(plan, found)
+    before, plan = plan, _without_lost(fleet, plan, delivered or [])
     reopened: dict[str, ReopenResult] = {}
 
     def stand(backend: Backend) -> RunStatus:
-        standing = _standing(backend, run)
+        standing = _standing(backend, plan.run)
         if reopen is not None and standing.run:
-            asked = reopen.model_copy(update={"dry_run": True})
+            asked = reopen.request(plan).model_copy(update={"dry_run": True})
             reopened[backend.host.name] = backend.call("reopen", asked, ReopenResult)
         return standing
 
@@ -146,6 +194,39 @@ def _standing(backend: Backend, run: str) -> RunStatus:
         return backend.call("status", RunRequest(run=run), RunStatus)
     except UsageError:
         return RunStatus(run="", alive=False, state=ExtractorState(run=run, epoch=0, status="stopped"))
+
+
+def _is_replaceable(one: HeldOn, plan: Plan) -> bool:
+    """Whether a host holds an earlier run of this name that never finished a record: nothing of it is worth keeping."""
+    return one.assignment.identity != plan.identity and not one.run.alive and not finished_records(one.run)
+
+
+def _make_way(backend: Backend, plan: Plan) -> None:
+    """Remove an earlier run of this name that never finished a record; `clean` refuses any other."""
+    there = backend.call("runs", RunsRequest(run=plan.run), RunsResult)
+    found = holders([Outcome(backend.host, there)], plan.run)
+    if any(_is_replaceable(one, plan) for one in found):
+        backend.call("clean", CleanRequest(names=[plan.run], older_than_seconds=0.0), CleanResult)
+
+
+def _nothing_to_give(fleet: Fleet, plan: Plan, found: list[HeldOn]) -> dict[str, Path | None]:
+    """The hosts that hold their share of this very plan: without the dataset, they go on with it.
+
+    Raises UsageError if a chosen host still has to be given its share.
+    """
+    holding = {one.host.name for one in found if one.assignment.plan == plan.digest}
+    for host in fleet.hosts:
+        if plan.share(host.name) is not None and host.name not in holding:
+            raise needs_dataset(plan, f"{host.name} has not been given its share of epoch {plan.epoch}")
+    return {host.name: None for host in fleet.hosts if host.name in holding}
+
+
+def needs_dataset(plan: Plan, why: str) -> UsageError:
+    """What to say if this laptop has to write assignments, and does not have the tokens."""
+    return UsageError(
+        f"{why}, and the dataset of the run {plan.run!r} is not on this laptop: {plan.dataset} has none.",
+        remedy=f"Say where it is with --dataset; its digest must be {plan.identity.dataset}.",
+    )
 
 
 def _given_away(before: Plan, plan: Plan) -> dict[str, int]:
@@ -173,14 +254,17 @@ def steer(fleet: Fleet, run: str, action: str) -> list[Outcome[RunStatus]]:
 
 
 def _without_lost(fleet: Fleet, plan: Plan, delivered: Ranges) -> Plan:
-    """Return the plan, or its next epoch if some of its hosts were not chosen."""
+    """The plan itself, or its next epoch if it counts on hosts that were not chosen."""
     chosen = {host.name for host in fleet.hosts}
-    if all(share.host in chosen for share in plan.shares):
+    lost = [share.host for share in plan.shares if share.host not in chosen]
+    if not lost:
         return plan
-    dataset = Path(plan.dataset)
+    dataset = dataset_of(plan)
+    if dataset is None:
+        raise needs_dataset(plan, f"The share of {', '.join(lost)} would be given to others")
     lengths = read_lengths(dataset, read_manifest(dataset))
     weights = {host.name: _weight(plan, host.name) for host in fleet.hosts}
-    return replan(plan, lengths, weights, _done(fleet, plan), delivered)
+    return replan(plan, lengths, weights, _done(fleet, plan), delivered).signed()
 
 
 def _weight(plan: Plan, host: str) -> float:
@@ -193,36 +277,37 @@ def _weight(plan: Plan, host: str) -> float:
 def _done(fleet: Fleet, plan: Plan) -> dict[str, Ranges]:
     """Return the records that each host has finished; a host that does not answer counts as having none."""
     found: dict[str, set[int]] = {host.name: set() for host in fleet.hosts}
-    records = read_manifest(Path(plan.dataset)).records
 
     def take(host: Host, value: dict[str, object]) -> None:
         rows = ShardBatch.model_validate(value).rows
-        found[host.name].update(row.index for row in rows if 0 <= row.index < records)
+        found[host.name].update(row.index for row in rows if 0 <= row.index < plan.records)
 
-    fleet.call("shards", ShardsRequest(run=plan.run), ShardsResult, on_item=take)
+    fleet.call("shards", ShardsRequest(identity=plan.identity), ShardsResult, on_item=take)
     return {host: ranges.from_indices(indices) for host, indices in found.items()}
 
 
-def _folders(fleet: Fleet, plan: Plan, on_progress: OnProgress | None) -> tuple[dict[str, Path], Plan]:
-    """Write the assignment folders; if the inventory's settings have changed since the last time, as a new epoch.
+def _folders(
+    fleet: Fleet, plan: Plan, found: list[HeldOn], on_progress: OnProgress | None
+) -> tuple[dict[str, Path | None], Plan]:
+    """Write the assignment folders; as a new epoch if a host holds this epoch with other settings of the inventory.
 
-    A host never replaces the assignment of an epoch, so changed settings need a new epoch.
+    A host keeps an epoch's assignment as it was given. What the hosts hold decides, not what lies on this laptop: a
+    call that was interrupted in between may have written here what no host was given.
     """
-    before = _descriptions(fleet, plan)
     folders = assignments(fleet, plan, on_progress)
-    after = {host: (folder / "assignment.json").read_bytes() for host, folder in folders.items()}
-    if all(before.get(host, content) == content for host, content in after.items()):
-        return folders, plan
-    epoch = plan.epoch + 1
-    shares = [share.model_copy(update={"epoch": epoch}) for share in plan.shares]
-    plan = plan.model_copy(update={"epoch": epoch, "shares": shares})
-    return assignments(fleet, plan, on_progress), plan
+    given = {one.host.name: one.assignment for one in found if one.assignment.epoch == plan.epoch}
+    made = {host: read_assignment(folder) for host, folder in folders.items()}
+    if any(host in given and given[host] != assignment for host, assignment in made.items()):
+        epoch = plan.epoch + 1
+        shares = [share.model_copy(update={"epoch": epoch}) for share in plan.shares]
+        plan = plan.model_copy(update={"epoch": epoch, "shares": shares}).signed()
+        folders = assignments(fleet, plan, on_progress)
+    return {**folders}, plan
 
 
-def _descriptions(fleet: Fleet, plan: Plan) -> dict[str, bytes]:
-    folder = fleet.inventory.kept.assignment
-    paths = {share.host: folder(plan.run, share.epoch, share.host) / "assignment.json" for share in plan.shares}
-    return {host: path.read_bytes() for host, path in paths.items() if path.exists()}
+def read_assignment(folder: Path) -> Assignment:
+    """The description that `assign` has just written."""
+    return Assignment.model_validate_json((folder / ASSIGNMENT_FILE).read_bytes())
 
 
 def _send(backend: Backend, plan: Plan, folder: Path, on_progress: OnProgress | None) -> None:
@@ -240,7 +325,7 @@ def _fence(fleet: Fleet, plan: Plan) -> dict[str, str]:
     """Fence the lost hosts; return those that could not be reached, with the reason."""
     lost = [host for host in fleet.inventory.hosts.values() if host.name in plan.lost]
     with fleet_of(fleet.inventory, lost) as others:
-        request = FenceRequest(run=plan.run, epoch=plan.epoch)
+        request = FenceRequest(identity=plan.identity, epoch=plan.epoch)
         told = others.call("fence", request, RunStatus, deadline=FENCE_DEADLINE_SECONDS)
     failed = [outcome for outcome in told if outcome.error is not None and outcome.error.kind != UsageError.kind]
     return {outcome.host.name: str(outcome.error) for outcome in failed}

@@ -6,12 +6,13 @@ from array import array
 from dataclasses import dataclass
 from pathlib import Path
 
+from hosts.commands.runs import finished_records, held, holders
 from hosts.errors import RoostError, UsageError
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.plan.capacity import Forecast, RecordSize, Room, Share, forecast, remedies
 from hosts.plan.lengths import read_lengths, read_manifest
-from hosts.plan.plan import Plan, PlannedShare, load, make_plan, save
+from hosts.plan.plan import Plan, PlannedShare, keep_other, load, make_plan, save
 from hosts.transport.backend import Backend
 from remote.shared.messages.dataset import Manifest
 from remote.shared.messages.extract import RunRequest, RunStatus, longest_record
@@ -54,26 +55,28 @@ def plan(
     rate: float | None = None,
     freeing: bool = False,
     anew: bool = False,
+    force: bool = False,
 ) -> Planned:
     """Plan `run` over the fleet's hosts; `rate` is tokens a second a host, where nothing better is known.
 
-    Raises the first host's error where one cannot be looked at: a plan that silently leaves a host out would give
-    its share to the others. Raises UsageError where hosts disagree about the model, or where a record is longer
-    than the context; and where the run was planned before, unless `anew`.
+    Raises the first host's error if one cannot be looked at: a plan that silently leaves a host out would give its
+    share to the others. Raises UsageError if hosts disagree about the model, if a record is longer than the context,
+    or if a run of this name was planned before. `anew` begins another run of that name, unless records of the earlier
+    one are finished: then only `force` does. The earlier plan is kept under `plans/`, and epochs go on from it.
     """
     manifest = read_manifest(dataset)
     lengths = read_lengths(dataset, manifest)
     path = fleet.inventory.kept.plan(run)
-    _refuse_second(path, anew)
+    earlier = _earlier(fleet, run, path, anew=anew, force=force)
     leaders = fleet.narrowed([host for host in fleet.hosts if leads(host)])
     prospects = _prospects(leaders)
     identity = identity_of(run, leaders.hosts, prospects, manifest)
     _refuse_long(lengths, leaders.hosts, prospects)
     rates = _rates(leaders, rate)
-    made = make_plan(str(dataset.expanduser().absolute()), identity, lengths, weights(rates))
+    made = make_plan(str(dataset.expanduser().absolute()), identity, lengths, weights(rates), epoch=earlier + 1)
     contexts = {host.name: context_length(host, prospects[host.name]) for host in leaders.hosts}
     shares = [share.model_copy(update={"context_length": contexts[share.host]}) for share in made.shares]
-    made = made.model_copy(update={"shares": shares})
+    made = made.model_copy(update={"shares": shares}).signed()
     return _judged(made, leaders.hosts, prospects, rates, path, freeing)
 
 
@@ -192,13 +195,39 @@ def speed_of(status: RunStatus) -> float:
     return speed if 0 < speed < FASTEST_TOKENS_PER_SECOND else 0.0
 
 
-def _refuse_second(path: Path, anew: bool) -> None:
+def _earlier(fleet: Fleet, run: str, path: Path, *, anew: bool, force: bool) -> int:
+    """The highest epoch of an earlier run of this name, 0 if there is none; raises UsageError if it must stay."""
     if path.exists() and not anew:
         before = load(path)
         raise UsageError(
             f"The run {before.run!r} has a plan already (epoch {before.epoch}, {path}).",
             remedy="Give the new run a name of its own with --run, or plan this one again with --anew.",
         )
+    found = holders(held(fleet, run), run)
+    if found and not anew:
+        first = found[0]
+        raise UsageError(
+            f"{first.host.name} holds a run {run!r} already, planned by {first.assignment.planned_by or 'somebody'}.",
+            remedy=f"Give the new run a name of its own with --run, or take that plan with inv runs --take {run}.",
+        )
+    finished = {one.host.name: done for one in found if (done := finished_records(one.run))}
+    if finished and not force:
+        there = ", ".join(f"{done:,} on {host}" for host, done in finished.items())
+        raise UsageError(
+            f"The run {run!r} has finished records ({there}); planned anew it is another run, and theirs are not its.",
+            remedy="Give the new run a name of its own with --run; or pull what you need, and say --anew --force.",
+        )
+    epochs = [one.assignment.epoch for one in found]
+    return max([*epochs, load(path).epoch if path.exists() and _is_plan(path) else 0], default=0)
+
+
+def _is_plan(path: Path) -> bool:
+    """Whether it is a plan of this Roost's; one that is not is kept under `plans/` all the same."""
+    try:
+        load(path)
+    except UsageError:
+        return False
+    return True
 
 
 def _refuse_long(lengths: array[int], hosts: list[Host], prospects: dict[str, Prospect]) -> None:
@@ -234,6 +263,7 @@ def _judged(
     ]
     if any(one.problems for one in forecasts):
         return Planned(made, forecasts, remedies(forecasts, size, freeing=freeing), None)
+    keep_other(path, made)
     save(made, path)
     return Planned(made, forecasts, [], path)
 

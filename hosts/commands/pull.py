@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hosts.commands.runs import plan_for
 from hosts.errors import HostError, ProtocolError, RoostError, UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
 from hosts.plan.lengths import read_lengths, read_manifest
-from hosts.plan.plan import Plan, dataset_of, load
+from hosts.plan.plan import Plan, dataset_of
 from hosts.pull.bucket import destination_of, is_bucket
 from hosts.pull.places import Place, place_of
 from hosts.pull.push import push
@@ -74,7 +75,7 @@ class _Job:
 
     def origin(self, backend: Backend, folder: Path) -> LaptopOrigin:
         source = source_for_laptop(backend.host, self.plan, self.bounds, folder)
-        return LaptopOrigin(backend, self.plan.run, source, self.bounds)
+        return LaptopOrigin(backend, source, self.bounds)
 
     def judged(self, outcomes: list[Outcome[HostTally]]) -> list[Outcome[HostTally]]:
         """A host that does not know the run, and that the plan gave no share, has nothing to bring: no failure."""
@@ -195,7 +196,7 @@ def _error(news: FetchNews) -> RoostError:
 
 
 def _job(fleet: Fleet, wish: Wish) -> _Job:
-    plan = load(fleet.inventory.kept.plan(wish.run))
+    plan = plan_for(fleet, wish.run)
     dataset = dataset_of(plan)
     lengths = read_lengths(dataset, read_manifest(dataset)) if dataset is not None else ()
     return _Job(fleet, wish, plan, dataset, Bounds(plan.identity, plan.records, lengths))

@@ -7,13 +7,13 @@ or if a host cannot be reached, the next verification finds the same records wro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
+from hosts.commands.extract import needs_dataset
 from hosts.errors import RoostError, UsageError
 from hosts.fleet import Fleet, Outcome
 from hosts.plan import ranges as sets
 from hosts.plan.lengths import read_lengths, read_manifest
-from hosts.plan.plan import Plan, replan, save
+from hosts.plan.plan import Plan, dataset_of, replan, save
 from hosts.transport.backend import Backend
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import IndicesRequest, IndicesResult
@@ -31,10 +31,10 @@ class Queued:
 
 
 def repair_run(fleet: Fleet, plan: Plan, outcomes: list[Outcome[VerifyResult]], *, dry_run: bool) -> list[Queued]:
-    """Queue each host's wrong records again; with `dry_run`, return them and change nothing."""
-    every = [(0, read_manifest(Path(plan.dataset)).records)]
+    """Queue on each host of a run what was found wrong there; with `dry_run` only say what that would be."""
+    every = [(0, plan.records)]
     wrong = {o.host.name: sets.intersection(sets.union(o.result.requeue), every) for o in outcomes if o.ok}
-    return _queue(fleet, plan.run, wrong, dry_run=dry_run)
+    return _queue(fleet, plan, wrong, dry_run=dry_run)
 
 
 def repair_folder(
@@ -54,7 +54,7 @@ def repair_folder(
         raise UsageError(
             f"Wrong records are {', '.join(absent)}'s to make again.", remedy="Name those hosts, or leave --hosts away."
         )
-    queued = _queue(fleet, plan.run, theirs, dry_run=dry_run)
+    queued = _queue(fleet, plan, theirs, dry_run=dry_run)
     done = sets.union(*(one.records for one in queued if one.error is None))
     if done and not dry_run:
         request = ForgetRequest(folder=folder, identity=plan.identity, ranges=done)
@@ -70,21 +70,25 @@ def _given_back(fleet: Fleet, plan: Plan, wrong: Ranges, *, dry_run: bool) -> Pl
     known = {share.host: share.weight for share in plan.shares}
     mean = sum(known.values()) / len(known) if known else 1.0
     weights = known or {host.name: mean for host in fleet.hosts if host.name not in plan.lost}
-    dataset = Path(plan.dataset)
+    dataset = dataset_of(plan)
+    if dataset is None:
+        raise needs_dataset(plan, f"{sets.count(orphans):,} wrong records are in nobody's share any more")
     open_again = plan.model_copy(update={"delivered": sets.difference(plan.delivered, orphans)})
-    made = replan(open_again, read_lengths(dataset, read_manifest(dataset)), weights, {})
+    made = replan(open_again, read_lengths(dataset, read_manifest(dataset)), weights, {}).signed()
     if not dry_run:
         save(made, fleet.inventory.kept.plan(plan.run))
     return made
 
 
-def _queue(fleet: Fleet, run: str, wrong: dict[str, Ranges], *, dry_run: bool) -> list[Queued]:
+def _queue(fleet: Fleet, plan: Plan, wrong: dict[str, Ranges], *, dry_run: bool) -> list[Queued]:
     hosts = fleet.narrowed([host for host in fleet.hosts if wrong.get(host.name)])
     if dry_run:
         return [Queued(host.name, wrong[host.name]) for host in hosts.hosts]
 
     def requeue(backend: Backend) -> IndicesResult:
-        request = IndicesRequest(run=run, indices=list(sets.indices(wrong[backend.host.name])))
+        request = IndicesRequest(
+            identity=plan.identity, epoch=plan.epoch, indices=list(sets.indices(wrong[backend.host.name]))
+        )
         return backend.call("requeue", request, IndicesResult)
 
     return [Queued(done.host.name, wrong[done.host.name], done.error) for done in hosts.each(requeue)]

@@ -115,6 +115,8 @@ def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]]) -> None
                 output.note(f"{host}: {report.state.name}: {report.problem}")
         if _finished(value.run.state.counts):
             output.note(f"{host}: {_compared(value.run)}.")
+        if beyond := value.run.state.counts.beyond:
+            output.note(f"{host}: {beyond:,} more records were finished under an earlier epoch; a pull brings them.")
         if value.run.records_flagged:
             output.note(f"{host}: {value.run.records_flagged} records have norms outside the run's band (kept).")
     for run in sorted({value.run.run for _, value in good if value.run.causes}):

@@ -5,6 +5,9 @@ Pure apart from `load` and `save`. Made by `inv plan`, read by `inv extract`, ma
 
 from __future__ import annotations
 
+import hashlib
+import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from hosts.errors import UsageError, nearest
 from hosts.plan import ranges as sets
 from hosts.plan.balance import level, split, tokens_of
 from hosts.plan.lengths import read_manifest
+from hosts.transport.backend import operator
 from remote.shared.files import write_whole
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.envelope import Message
@@ -53,6 +57,20 @@ class Plan(Message):
     """Hosts that an earlier epoch counted on: they deliver what they have and start nothing."""
     delivered: Ranges = Field(default_factory=list)
     """Records that had reached the destination when this epoch was made; in no share."""
+    planned_by: str = ""
+    """Who made this epoch, as `user@laptop`."""
+    planned_at: float = 0.0
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits over what the plan decides: two laptops that plan on apart get different ones."""
+        decided = self.model_dump(mode="json", exclude={"dataset", "planned_by", "planned_at"})
+        content = json.dumps(decided, sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+    def signed(self) -> Plan:
+        """This epoch as made now, by whoever types here."""
+        return self.model_copy(update={"planned_by": operator(), "planned_at": time.time()})
 
     @property
     def run(self) -> str:
@@ -154,6 +172,23 @@ def dataset_of(plan: Plan) -> Path | None:
 def save(plan: Plan, path: Path) -> None:
     """Write the plan, whole."""
     write_whole(path, plan.model_dump_json(indent=1).encode())
+
+
+def keep_other(path: Path, plan: Plan) -> None:
+    """Before `plan` takes the place of what is at `path`: keep that under `plans/`, unless it is the same plan's past.
+
+    So neither another run of the same name nor what another laptop decided is lost.
+    """
+    if not path.exists():
+        return
+    try:
+        before = load(path)
+        name = f"{before.identity.nonce}-{before.epoch}.json"
+        same = before.identity == plan.identity and (before.epoch < plan.epoch or before.digest == plan.digest)
+    except UsageError:
+        name, same = f"unreadable-{path.stat().st_mtime_ns}.json", False
+    if not same:
+        write_whole(path.parent / "plans" / name, path.read_bytes())
 
 
 def load(path: Path) -> Plan:

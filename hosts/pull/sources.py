@@ -49,10 +49,9 @@ _VERB = (
 class LaptopOrigin:
     """A host that the laptop itself pulls from, through its own connection."""
 
-    def __init__(self, backend: Backend, run: str, source: Source, bounds: Bounds) -> None:
+    def __init__(self, backend: Backend, source: Source, bounds: Bounds) -> None:
         self.source = source
         self._backend = backend
-        self._run = run
         self._bounds = bounds
 
     def offers(self, after: int) -> Offer:
@@ -60,7 +59,7 @@ class LaptopOrigin:
         listing = Listing(self._bounds)
         result = self._backend.call(
             "shards",
-            ShardsRequest(run=self._run, after=after),
+            ShardsRequest(identity=self._bounds.identity, after=after),
             ShardsResult,
             deadline=LISTING_DEADLINE_SECONDS,
             on_item=lambda value: listing.take(ShardBatch.model_validate(value).rows),
@@ -69,7 +68,7 @@ class LaptopOrigin:
 
     def free(self, records: list[Delivered]) -> IndicesResult:
         """Let the host delete what is delivered; a record that it has made anew since stays."""
-        request = FreedRequest(run=self._run, records=records)
+        request = FreedRequest(identity=self._bounds.identity, records=records)
         return self._backend.call("freed", request, IndicesResult, deadline=FREEING_DEADLINE_SECONDS)
 
 

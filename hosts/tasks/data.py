@@ -157,7 +157,8 @@ def inspect(
     run="name of the run (default: the dataset folder's name)",
     rate="tokens per second and host, if no speed was measured yet",
     freeing="shards are pulled and freed while others are made, so disks need not hold them all",
-    anew="plan a run again that has a plan",
+    anew="begin another run under the name of one that has a plan; the earlier plan is kept",
+    force="with --anew: also where records of the earlier run are finished",
     example="inv plan --hosts all --dataset data/kimi --run kimi-1",
 )
 def plan(
@@ -169,6 +170,7 @@ def plan(
     rate: float = 0.0,
     freeing: bool = False,
     anew: bool = False,
+    force: bool = False,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
@@ -178,7 +180,7 @@ def plan(
         _not_negative("--rate", rate)
         folder = Path(dataset).expanduser()
         name = run or folder.absolute().name
-        planned = planning.plan(fleet, folder, name, rate=rate or None, freeing=freeing, anew=anew)
+        planned = planning.plan(fleet, folder, name, rate=rate or None, freeing=freeing, anew=anew, force=force)
         output.document(plan_document(planned))
         show_plan(output, planned)
         finish(0 if planned.fits else EXIT_FAILED)

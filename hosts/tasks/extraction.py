@@ -7,7 +7,9 @@ from pathlib import Path
 from invoke.context import Context
 
 from hosts.commands import extract as extraction
+from hosts.commands import runs as taking
 from hosts.commands import status as standing
+from hosts.commands.runs import plan_for
 from hosts.console.extraction import (
     end_line,
     has_failed,
@@ -19,12 +21,14 @@ from hosts.console.extraction import (
 )
 from hosts.console.live import live_lines
 from hosts.console.output import Output
+from hosts.console.runs import show_runs
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome
 from hosts.tasks.notifying import NOTIFY, Teller
 from hosts.tasks.runs import chosen_run
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, indices, roost_task, session
-from remote.shared.messages.extract import ReopenRequest, RunStatus
+from remote.shared.messages.dataset import Ranges
+from remote.shared.messages.extract import RunStatus
 
 _RUN = {"run": "name of the run (default: the one planned last)"}
 
@@ -42,6 +46,7 @@ _RUN = {"run": "name of the run (default: the one planned last)"}
     retry_quarantined="first open quarantined records again, once their cause is mended",
     records="of these, the ones with such indices alone, as in 0,17,203",
     to="folder that the run is pulled to: what it has of a lost host's share is not done again",
+    dataset="the dataset's folder, where this laptop has it elsewhere than the plan says",
     then="'stop': end the servers when a host's share is complete",
     example="inv extract --hosts all --run kimi-1",
 )
@@ -57,6 +62,7 @@ def extract(
     retry_quarantined: bool = False,
     records: str = "",
     to: str = "",
+    dataset: str = "",
     then: str = "",
     notify: bool = False,
     dry_run: bool = False,
@@ -76,9 +82,10 @@ def extract(
         if records and not retry_quarantined:
             raise UsageError("--records names some of the records that --retry-quarantined opens again; give both.")
         run = chosen_run(fleet, output, run)
-        reopen = ReopenRequest(run=run, indices=indices(records)) if retry_quarantined else None
+        reopen = extraction.Reopening(indices(records)) if retry_quarantined else None
+        source = Path(dataset) if dataset else None
         if dry_run:
-            preview = extraction.preview(fleet, run, extraction.delivered_to(Path(to)) if to else [], reopen)
+            preview = extraction.preview(fleet, run, _delivered(fleet, run, to), reopen, source)
             finish(show_preview(output, preview, "".join(wishes)))
             return
         teller = Teller(fleet, output, f"run {run}", "finished", end_line, has_failed) if notify else None
@@ -86,10 +93,14 @@ def extract(
             finish(output.outcomes(extraction.steer(fleet, run, wishes[0]), end_line))
             return
         with live_lines(output, fleet) as lines:
-            delivered = extraction.delivered_to(Path(to)) if to else []
-            then_stop = True if then else None
             started = extraction.start(
-                fleet, run, then_stop=then_stop, delivered=delivered, reopen=reopen, on_progress=lines
+                fleet,
+                run,
+                dataset=source,
+                then_stop=True if then else None,
+                delivered=_delivered(fleet, run, to),
+                reopen=reopen,
+                on_progress=lines,
             )
         show_start(output, started)
         working = [outcome.host.name for outcome in started.outcomes if outcome.ok]
@@ -98,6 +109,39 @@ def extract(
             finish(output.outcomes(started.outcomes, start_line))
         else:
             finish(_follow(fleet, output, run, started, teller))
+
+
+def _delivered(fleet: Fleet, run: str, to: str) -> Ranges:
+    """What the folder `to` has of the run; nothing if none was named."""
+    return extraction.delivered_to(Path(to), plan_for(fleet, run).identity) if to else []
+
+
+@roost_task(
+    TARGET,
+    JSON,
+    take="the name of a run whose newest plan is taken from the hosts to this laptop",
+    example="inv runs --hosts all",
+)
+def runs(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    take: str = "",
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """List every run that the hosts hold or that was planned here: layers, state, records, bytes, where, when."""
+    with session(host, hosts, inventory, json) as (fleet, output):
+        if take:
+            plan = taking.take(fleet, take)
+            output.document({"run": plan.run, "epoch": plan.epoch, "path": str(taking.local_plan(fleet, take))})
+            output.line(f"The plan of the run {plan.run!r}, epoch {plan.epoch}, is on this laptop now.")
+            return
+        with live_lines(output, fleet):
+            outcomes = taking.held(fleet)
+        listed = taking.listed(fleet, outcomes)
+        show_runs(output, listed, outcomes)
+        finish(output.outcomes(outcomes) if any(outcome.error for outcome in outcomes) and not json else 0)
 
 
 @roost_task(

@@ -10,6 +10,7 @@ from invoke.context import Context
 from hosts.commands import prepare as preparing
 from hosts.commands import repair as repairing
 from hosts.commands import verify as verifying
+from hosts.commands.runs import plan_for
 from hosts.console.live import live_lines
 from hosts.console.output import EXIT_FAILED
 from hosts.console.verify import show_exported, show_faults, show_queued, verdict
@@ -17,12 +18,12 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.model import Host
 from hosts.inventory.select import select
-from hosts.plan.plan import load
 from hosts.pull.places import Place, place_of
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.runs import chosen_run
 from hosts.tasks.session import JSON, TARGET, finish, printing, roost_task, session, the_inventory
 from remote.shared.messages.export import ExportRequest, ExportResult, Format
+from remote.shared.messages.run import refuse_other_run
 from remote.shared.messages.verify import Fault, VerifyRequest
 
 FORMATS = ("speculators", "speculators-v1", "specforge", "model-optimizer")
@@ -33,7 +34,7 @@ FORMATS = ("speculators", "speculators-v1", "specforge", "model-optimizer")
     JSON,
     {"dry_run": "with --repair: say what would be queued again, and change nothing"},
     folder="a destination as inv pull --to was given it: a folder on this laptop, or HOST:FOLDER",
-    run="a run on its hosts, checked where the shards lie (default: the one planned last); with --folder, its run",
+    run="a run on its hosts, checked where the shards lie (default: the one planned last)",
     model="a model folder: also compare a sample with what transformers computes",
     quick="names, sizes and headers only: seconds instead of reading every byte",
     repair="queue exactly the wrong records again; a folder's on --hosts (default: all)",
@@ -62,7 +63,8 @@ def verify(
     with session(host, hosts, inventory, json) as (fleet, output):
         name = chosen_run(fleet, output, run)
         faults: list[tuple[str, Fault]] = []
-        request = VerifyRequest(run=name, model=model, digests=not quick)
+        plan = plan_for(fleet, name)
+        request = VerifyRequest(run=plan.identity, model=model, digests=not quick)
         with live_lines(output, fleet) as lines:
             outcomes = verifying.verify_run(fleet, request, lambda place, fault: faults.append((place, fault)), lines)
         code = output.outcomes(
@@ -73,7 +75,6 @@ def verify(
             details=partial(show_faults, output, faults),
         )
         if repair:
-            plan = load(fleet.inventory.kept.plan(name))
             show_queued(output, repairing.repair_run(fleet, plan, outcomes, dry_run=dry_run), dry_run=dry_run)
         finish(code)
 
@@ -93,9 +94,14 @@ def _verify_folder(
     """Check a destination where it lies; with `repair`, its hosts are those that make the wrong records again."""
     with printing(json) as output:
         named = host is not None or hosts is not None
-        if not repair and (run or named):
+        if run:
             raise UsageError(
-                "With --folder, --run and --hosts say where --repair queues the wrong records again.",
+                "With --folder, the folder itself says which run it holds; --run has no meaning there.",
+                remedy="Leave --run away; or leave --folder away to check a run on its hosts.",
+            )
+        if not repair and named:
+            raise UsageError(
+                "With --folder, --hosts says where --repair queues the wrong records again.",
                 remedy="Leave --folder away to check a run on its hosts, or say --folder HOST:FOLDER.",
             )
         loaded = the_inventory(output, inventory)
@@ -118,8 +124,10 @@ def _verify_folder(
             show_faults(output, faults)
             output.line(verdict(result))
             if repair and result.requeue:
-                name = chosen_run(makers, output, run)
-                plan = load(loaded.kept.plan(name))
+                plan = plan_for(makers, result.identity.name)
+                refuse_other_run(
+                    folder, result.identity, plan.identity, "Take that run's own plan from its hosts: inv runs --take."
+                )
                 queued = repairing.repair_folder(makers, plan, backend, path, result.requeue, dry_run=dry_run)
                 show_queued(output, queued, dry_run=dry_run)
             finish(0 if result.complete else EXIT_FAILED)

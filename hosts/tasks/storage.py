@@ -8,6 +8,7 @@ from functools import partial
 from invoke.context import Context
 
 from hosts.commands.prepare import local_path
+from hosts.commands.runs import plan_for
 from hosts.console.live import live_lines
 from hosts.console.output import Output
 from hosts.errors import UsageError
@@ -82,7 +83,7 @@ def compress(
 ) -> None:
     """Compress finished shards where they lie, without loss, to two thirds; pull and verify read them as they are."""
     with session(host, hosts, inventory, json) as (fleet, output):
-        request = CompressRequest(run=chosen_run(fleet, output, run), dry_run=dry_run)
+        request = CompressRequest(identity=plan_for(fleet, chosen_run(fleet, output, run)).identity, dry_run=dry_run)
         with live_lines(output, fleet) as lines:
             outcomes = fleet.call("compress", request, CompressResult, deadline=None, on_progress=lines)
         finish(output.outcomes(outcomes, _compressed_line, lambda result: bool(result.failed)))

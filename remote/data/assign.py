@@ -59,7 +59,12 @@ def _write(dataset: DatasetFolder, share: HostShare) -> tuple[Assignment, int]:
     with written_aside(folder / TOKENS_FILE) as aside, aside.open("wb") as out:
         _write_tokens(out, dataset, share.ranges, lengths)
         size = out.tell()
-    counted = {"records": len(lengths), "tokens": tokens, "vocab_size": dataset.manifest.vocab_size}
+    counted = {
+        "ranges": share.ranges,
+        "records": len(lengths),
+        "tokens": tokens,
+        "vocab_size": dataset.manifest.vocab_size,
+    }
     assignment = share.assignment.model_copy(update=counted)
     write_whole(folder / ASSIGNMENT_FILE, assignment.model_dump_json(indent=1).encode())
     return assignment, size

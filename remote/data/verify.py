@@ -16,6 +16,7 @@ from remote.data import holdings
 from remote.data.holdings import Holdings
 from remote.data.shardcheck import Checked, check_shard
 from remote.data.workers import cores
+from remote.extract.known import known
 from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import ShardRow
@@ -66,10 +67,10 @@ def verify(request: VerifyRequest, context: Context) -> VerifyResult:
 
 
 def _place(request: VerifyRequest, context: Context) -> Holdings:
-    if bool(request.folder) == bool(request.run):
+    if bool(request.folder) == (request.run is not None):
         raise UsageError("Say either a folder or a run to verify.")
-    if request.run:
-        return holdings.of_run(context.workdir.run(request.run))
+    if request.run is not None:
+        return holdings.of_run(known(context.workdir, request.run))
     return holdings.of_destination(Path(request.folder).expanduser())
 
 

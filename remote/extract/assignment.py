@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remote.extract.epochs import newest, newest_epoch, read_description
+from remote.extract.known import known
 from remote.shared.errors import HostError, UsageError
 from remote.shared.files import ASIDE, DIRECTORY_MODE, fsync_directory, make_directory
 from remote.shared.messages.extract import Assignment, longest_record
@@ -80,6 +81,8 @@ def adopt(directory: Path, workdir: Workdir) -> RunPaths:
     """
     assignment = read_description(directory)
     paths = workdir.run(assignment.run)
+    if paths.root.is_dir():
+        known(workdir, assignment.identity)
     target = paths.assignment(assignment.epoch)
     if target.resolve() == directory.resolve():
         return paths
@@ -107,7 +110,7 @@ def fence(paths: RunPaths, epoch: int) -> None:
     before = read_description(newest(paths))
     if before.epoch >= epoch:
         return
-    empty = before.model_copy(update={"epoch": epoch, "records": 0, "tokens": 0})
+    empty = before.model_copy(update={"epoch": epoch, "ranges": [], "records": 0, "tokens": 0, "plan": ""})
     arrays = {
         "index": np.zeros(0, np.int64),
         "offset": np.zeros(1, np.int64),

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from remote.context import Context
 from remote.extract import epochs
+from remote.extract.known import known
 from remote.extract.lock import is_locked, run_lock
 from remote.extract.progress import read_state
 from remote.shared.errors import HostError, RoostError, UsageError
@@ -43,6 +44,8 @@ def extract(request: ExtractRequest, context: Context) -> ExtractorState:
         folder = Path(request.assignment).expanduser()
         return run_here(_adopt(folder, context), context, then_stop=request.then_stop)
     paths = context.workdir.run(request.run)
+    if request.identity is not None:
+        known(context.workdir, request.identity)
     _check_epoch(paths, request.epoch)
     return detach(paths, context, then_stop=request.then_stop)
 
@@ -107,7 +110,7 @@ def _check_epoch(paths: RunPaths, epoch: int | None) -> None:
     """A host that was away must not go on with what was given to others meanwhile."""
     newest = epochs.newest_epoch(paths)
     if epoch is not None and newest is not None and newest < epoch:
-        raise HostError(
+        raise UsageError(
             f"The run {paths.root.name!r} is at epoch {epoch}, and this host only has epoch {newest}.",
             remedy="`inv extract` gives it its share of the new one.",
         )

@@ -49,6 +49,12 @@ CREATE TABLE IF NOT EXISTS reopened (idx INTEGER, cause TEXT, attempts INTEGER, 
 """
 """Made when it is first needed: a ledger that an older Roost began lacks it, and with it stays readable by that one."""
 _BUSY_SECONDS = 30.0
+_EVERYTHING = "records"
+_IN_RANGES = (
+    "(SELECT json_extract(value, '$[0]') AS start, json_extract(value, '$[1]') AS stop FROM json_each(?))"
+    " CROSS JOIN records ON idx >= start AND idx < stop"
+)
+"""CROSS JOIN keeps SQLite from reading all records once for every range: each range is a look into the index."""
 _CHUNK = 500
 """Indices per statement; SQLite's default limit on parameters is 999 in old builds."""
 
@@ -124,15 +130,22 @@ class Ledger:
                     ShardRow(index=index, rows=rows, size_bytes=size, xxh3=digest, epoch=epoch, stored=stored),
                 )
 
-    def counts(self) -> Counts:
-        """What is finished; the assigned fields stay 0, the ledger does not know them."""
+    def counts(self, ranges: list[tuple[int, int]] | None = None) -> Counts:
+        """What is finished, of the indices in `ranges` alone if they are given.
+
+        The assigned fields stay 0, because the ledger does not know them.
+        """
         counts = Counts()
-        query = "SELECT state, COUNT(*), SUM(rows), SUM(size_bytes) FROM records GROUP BY state"
-        for state, records, rows, size in self._db.execute(query):
+        source, values = (_EVERYTHING, ()) if ranges is None else (_IN_RANGES, (json.dumps(ranges),))
+        query = f"SELECT state, COUNT(*), SUM(rows), SUM(size_bytes) FROM {source} GROUP BY state"  # noqa: S608
+        for state, records, rows, size in self._db.execute(query, values):
             setattr(counts, state, records)
             if state != "quarantined":
                 counts.tokens_done += rows
                 counts.bytes_done += size
+        if ranges is not None:
+            query = "SELECT COUNT(*) FROM records WHERE state != 'quarantined'"
+            counts.beyond = self._db.execute(query).fetchone()[0] - counts.done - counts.freed
         return counts
 
     def causes(self) -> dict[str, int]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from remote.extract.assignment import Work
+from remote.extract.known import OTHER_RUN, read_identity
 from remote.extract.ledger import Ledger, Row
 from remote.extract.leftovers import nonce_prefix
 from remote.extract.lock import shards_held
@@ -36,15 +37,12 @@ class Opened:
     band: NormBand
 
 
-OTHER_RUN = "Plan under a name of its own; or pull what you need of the run that is here, and inv clean it."
-
-
 def begin(paths: RunPaths, work: Work) -> Opened:
     """Check the identity, reconcile shards with rows, refuse what no server can take, and list what is open."""
     make_directory(paths.shards)
     nonce = nonce_prefix(paths) + secrets.token_hex(6)
     with Ledger(paths.ledger) as ledger:
-        check_identity(ledger, work.assignment.identity)
+        check_identity(ledger, paths, work.assignment.identity)
         reconcile(ledger, paths)
         _refuse(ledger, work)
         ledger.begin_session(nonce)
@@ -54,13 +52,13 @@ def begin(paths: RunPaths, work: Work) -> Opened:
         return Opened(nonce, ledger.nonces(), open_positions(ledger, work), counted(ledger, work), band)
 
 
-def check_identity(ledger: Ledger, identity: RunIdentity) -> None:
+def check_identity(ledger: Ledger, paths: RunPaths, identity: RunIdentity) -> None:
     """Note what the run is, or raise UsageError where it was begun as something else."""
     noted = ledger.fact("identity")
     if noted is None:
         ledger.note({"identity": identity.model_dump_json()})
     else:
-        refuse_other_run("This host's ledger", RunIdentity.model_validate_json(noted), identity, OTHER_RUN)
+        refuse_other_run("This host's ledger", read_identity(noted, paths), identity, OTHER_RUN)
 
 
 def check_server(ledger: Ledger, run: str, identity: RunIdentity, state: ServerState) -> None:
@@ -118,7 +116,7 @@ def open_positions(ledger: Ledger, work: Work) -> list[int]:
 
 def counted(ledger: Ledger, work: Work) -> Counts:
     """The ledger's counts beside what was assigned."""
-    counts = ledger.counts()
+    counts = ledger.counts(work.assignment.ranges)
     counts.assigned, counts.tokens_assigned = work.assignment.records, work.assignment.tokens
     return counts
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from remote.context import Context
 from remote.extract import epochs
+from remote.extract.known import known, named, names, refuse_older_plan
 from remote.extract.ledger import Ledger
 from remote.extract.lock import is_locked
 from remote.extract.progress import read_state
@@ -51,7 +52,7 @@ def status(request: RunRequest, context: Context) -> RunStatus:
     run = request.run or _newest_run(context)
     if run is None:
         return RunStatus(run="", alive=False, state=ExtractorState(run="", epoch=0, status="stopped"))
-    paths = _known(context, run)
+    paths = named(context.workdir, run)
     alive = is_locked(paths)
     facts = _facts(paths)
     state = _settled(
@@ -86,19 +87,19 @@ def fence(request: FenceRequest, context: Context) -> RunStatus:
     """The verb `fence`: this host starts nothing more of what it was given before; what it has stays to be pulled."""
     from remote.extract.assignment import fence as take_away
 
-    paths = _known(context, request.run)
+    paths = known(context.workdir, request.identity)
     take_away(paths, request.epoch)
-    return status(RunRequest(run=request.run), context)
+    return status(RunRequest(run=request.identity.name), context)
 
 
 def shards(request: ShardsRequest, context: Context) -> ShardsResult:
     """The verb `shards`: streams finished records as `ShardBatch` items, in order of finishing."""
-    paths = _known(context, request.run)
+    paths = known(context.workdir, request.identity)
     cursor, sent = request.after, 0
     for batch in _batches(paths, request):
         context.report.item(batch)
         cursor, sent = batch.cursor, sent + len(batch.rows)
-    told = status(RunRequest(run=request.run), context)
+    told = status(RunRequest(run=request.identity.name), context)
     return ShardsResult(rows=sent, cursor=cursor, counts=told.state.counts, status=told.state.status)
 
 
@@ -107,7 +108,8 @@ def requeue(request: IndicesRequest, context: Context) -> IndicesResult:
 
     A shard goes before its row: ended in between, the next session finds a row without a shard and redoes it.
     """
-    paths = _known(context, request.run)
+    paths = known(context.workdir, request.identity)
+    refuse_older_plan(paths, request.epoch)
     freed = _delete_shards(paths, request.indices)
     with Ledger(paths.ledger) as ledger:
         return IndicesResult(records=ledger.forget(request.indices), freed_bytes=freed)
@@ -115,7 +117,7 @@ def requeue(request: IndicesRequest, context: Context) -> IndicesResult:
 
 def reopen(request: ReopenRequest, context: Context) -> ReopenResult:
     """The verb `reopen`: quarantined records are open again; the ledger keeps why each was not done."""
-    paths = _known(context, request.run)
+    paths = known(context.workdir, request.identity)
     if not paths.ledger.exists():
         return ReopenResult()
     with Ledger(paths.ledger, to_read=request.dry_run) as ledger:
@@ -132,7 +134,7 @@ def freed(request: FreedRequest, context: Context) -> IndicesResult:
     The mark goes before the shard: ended in between, the next session deletes a shard without a `done` row. The
     ledger is held while shards are renamed, and no longer while they are deleted: that takes seconds for a large one.
     """
-    paths = _known(context, request.run)
+    paths = known(context.workdir, request.identity)
     _refuse_links(paths)
     records = [(record.index, record.xxh3) for record in request.records]
     with Ledger(paths.ledger) as ledger:
@@ -144,7 +146,7 @@ def freed(request: FreedRequest, context: Context) -> IndicesResult:
 
 def control(request: ControlRequest, context: Context) -> RunStatus:
     """The verb `control`: leave a wish for the running extractor; answers how things stand now."""
-    paths = _known(context, request.run)
+    paths = named(context.workdir, request.run)
     if not is_locked(paths):
         raise UsageError(
             f"No extractor of the run {request.run!r} is at work here.", remedy="`inv extract` starts or resumes it."
@@ -153,21 +155,9 @@ def control(request: ControlRequest, context: Context) -> RunStatus:
     return status(RunRequest(run=request.run), context)
 
 
-def _known(context: Context, run: str) -> RunPaths:
-    paths = context.workdir.run(run)
-    if not paths.root.is_dir():
-        known = ", ".join(sorted(_runs(context))) or "none"
-        raise UsageError(f"There is no run {run!r} here.", remedy=f"Runs: {known}.")
-    return paths
-
-
-def _runs(context: Context) -> Iterator[str]:
-    yield from context.workdir.run_names()
-
-
 def _newest_run(context: Context) -> str | None:
     """The run whose state or assignment was touched last."""
-    return max(_runs(context), key=lambda name: _touched(context.workdir.run(name)), default=None)
+    return max(names(context.workdir), key=lambda name: _touched(context.workdir.run(name)), default=None)
 
 
 def _touched(paths: RunPaths) -> float:
@@ -188,13 +178,13 @@ class _Facts:
 
 def _facts(paths: RunPaths) -> _Facts:
     """Read them, without creating a ledger that is not there."""
+    given = epochs.read_description(epochs.newest(paths)) if epochs.newest_epoch(paths) is not None else None
     facts = _Facts()
     if paths.ledger.exists():
         with Ledger(paths.ledger, to_read=True) as ledger:
-            facts.counts, facts.causes = ledger.counts(), ledger.causes()
+            facts.counts, facts.causes = ledger.counts(given.ranges if given else None), ledger.causes()
             facts.flagged, facts.parity_checked = ledger.flagged(), ledger.parity_checked()
-    if epochs.newest_epoch(paths) is not None:
-        given = epochs.read_description(epochs.newest(paths))
+    if given is not None:
         facts.host, facts.epoch = given.host, given.epoch
         facts.counts.assigned, facts.counts.tokens_assigned = given.records, given.tokens
     return facts

@@ -23,6 +23,9 @@ ASSIGNMENT_FILE = "assignment.json"
 TOKENS_FILE = "tokens.safetensors"
 """The two files of a host's share of a run."""
 
+PLAN_FILE = "plan.json"
+"""Beside them: the whole plan that the share is of, so that a lost laptop loses no plan."""
+
 COMPRESSED_SUFFIX = ".rz"
 """Follows a shard's name where it is kept compressed (`remote.shared.codec`)."""
 

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from remote.context import Context
+from remote.extract.known import known
 from remote.extract.ledger import Ledger
 from remote.extract.lock import shards_held
 from remote.shared.codec.container import SUFFIX, pack_file
@@ -29,9 +30,9 @@ _FEWER = "Run again with fewer --processes; shards that are compressed stay so."
 
 def compress(request: CompressRequest, context: Context) -> CompressResult:
     """Compress every plain shard of a run, on some cores; one that is damaged stays as it is and is reported."""
-    paths = context.workdir.run(request.run)
+    paths = known(context.workdir, request.identity)
     if not paths.ledger.exists():
-        raise UsageError(f"There is no run {request.run!r} with finished records here.")
+        raise UsageError(f"There is no run {request.identity.name!r} with finished records here.")
     with Ledger(paths.ledger) as ledger:
         rows = [row for _, row in ledger.shards() if row.stored == "plain"]
         if request.dry_run:

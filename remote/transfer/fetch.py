@@ -41,7 +41,7 @@ def fetch(request: FetchRequest, context: Context) -> FetchResult:
             place_dataset(Path(request.dataset).expanduser(), destination)
         with Engine(destination, wish, bounds) as engine, Pool(max(1, len(request.sources)), "host") as pool:
             engine.enlist([source.name for source in request.sources])
-            origins = [LoginOrigin(source, wish.run, bounds) for source in request.sources]
+            origins = [LoginOrigin(source, bounds) for source in request.sources]
             jobs = {origin.source.name: pool.submit(engine.bring, origin) for origin in origins}
             while wait(jobs.values(), NEWS_SECONDS).not_done:
                 _tell(context, engine, jobs)
@@ -70,7 +70,7 @@ def _look(place: Destination, request: FetchRequest, bounds: Bounds, context: Co
 
     def tell(source: Source, destination: Destination | None) -> None:
         try:
-            tally, failure = look(LoginOrigin(source, request.wish.run, bounds), destination), None
+            tally, failure = look(LoginOrigin(source, bounds), destination), None
         except RoostError as error:
             tally, failure = HostTally(), error
         context.report.item(_news(source.name, tally, failure))

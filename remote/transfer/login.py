@@ -40,9 +40,8 @@ R = TypeVar("R", bound=BaseModel)
 class LoginOrigin:
     """The engine's host on a host. Raises LostHostError if the connection breaks, the verb's own error otherwise."""
 
-    def __init__(self, source: Source, run: str, bounds: Bounds) -> None:
+    def __init__(self, source: Source, bounds: Bounds) -> None:
         self.source = source
-        self._run = run
         self._bounds = bounds
 
     def offers(self, after: int) -> Offer:
@@ -50,7 +49,7 @@ class LoginOrigin:
         listing = Listing(self._bounds)
         result = self._call(
             "shards",
-            ShardsRequest(run=self._run, after=after),
+            ShardsRequest(identity=self._bounds.identity, after=after),
             ShardsResult,
             lambda value: listing.take(ShardBatch.model_validate(value).rows),
         )
@@ -58,7 +57,7 @@ class LoginOrigin:
 
     def free(self, records: list[Delivered]) -> IndicesResult:
         """Let the host delete what is delivered; a record that it has made anew since stays."""
-        return self._call("freed", FreedRequest(run=self._run, records=records), IndicesResult)
+        return self._call("freed", FreedRequest(identity=self._bounds.identity, records=records), IndicesResult)
 
     def _call(
         self, verb: str, request: BaseModel, result: type[R], on_item: Callable[[dict[str, Any]], None] | None = None

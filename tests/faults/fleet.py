@@ -34,6 +34,7 @@ from remote.extract.lock import is_locked
 from remote.shared.files import write_whole
 from remote.shared.messages.clean import CleanRequest, CleanResult
 from remote.shared.messages.dataset import PrepareRequest, Ranges
+from remote.shared.messages.run import new_nonce
 from remote.shared.messages.server import StopRequest, StopResult
 from remote.shared.messages.transfer import Wish
 from remote.shared.paths import Workdir
@@ -83,7 +84,9 @@ class FaultFleet:
     def begin_run(self, run: str, names: tuple[str, ...]) -> None:
         """Plan a run of its own over both boxes or one of them, as the first ones were planned."""
         pattern = PATTERN_RUN if len(names) > 1 else f"only-{names[0]}"
-        save(self.plan(pattern).model_copy(update={"run": run}), self.plan_file(run))
+        plan = self.plan(pattern)
+        identity = plan.identity.model_copy(update={"name": run, "nonce": new_nonce()})
+        save(plan.model_copy(update={"identity": identity}), self.plan_file(run))
         if run not in self.uncleaned:
             self.uncleaned.append(run)
 

@@ -311,7 +311,11 @@ class Trial:
 
     def _resume(self, names: tuple[str, ...]) -> None:
         lost = len(names) < len(self.names)
-        delivered = delivered_to(self.destination) if lost and self._arrived() >= 0 else None
+        delivered = (
+            delivered_to(self.destination, self.fleet.plan(self.run).identity)
+            if lost and self._arrived() >= 0
+            else None
+        )
         for outcome in self.fleet.extract(self.run, *names, delivered=delivered).outcomes:
             if outcome.error is not None:
                 self.note(f"{outcome.host.name}: {outcome.error}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from remote.shared.messages.envelope import Message
+from remote.shared.messages.run import RunIdentity
 
 
 class UnpackRequest(Message):
@@ -34,7 +35,7 @@ class UnpackResult(Message):
 class CompressRequest(Message):
     """Compress a run's finished shards where they lie."""
 
-    run: str
+    identity: RunIdentity
     processes: int = 0
     """0: half of the cores, since servers run beside it."""
     dry_run: bool = False

@@ -28,8 +28,15 @@ class Assignment(Message):
     identity: RunIdentity
     host: str
     epoch: int
+    ranges: list[tuple[int, int]]
+    """The global indices as sorted, disjoint, half-open ranges."""
     records: int
     tokens: int
+    plan: str = ""
+    """Digest of the plan that made this share; "" for a share that another launcher made, or that was taken away."""
+    planned_by: str = ""
+    """Who planned, as `user@laptop`."""
+    planned_at: float = 0.0
     server_names: list[str] = Field(default_factory=lambda: ["main"])
     """Servers of this host that take the requests."""
     in_flight_tokens: int = 131_072
@@ -71,6 +78,8 @@ class Counts(Message):
     quarantined: int = 0
     freed: int = 0
     """Done, delivered and deleted here."""
+    beyond: int = 0
+    """Done or freed here under an earlier epoch, and in no share of this host any more: not counted above."""
     tokens_assigned: int = 0
     tokens_done: int = 0
     bytes_done: int = 0
@@ -127,7 +136,7 @@ class ShardBatch(Message):
 class ShardsRequest(Message):
     """Ledger rows of finished records that are on this host's disk."""
 
-    run: str
+    identity: RunIdentity
     after: int = 0
     limit: int | None = None
     """At most so many rows; None for all."""
@@ -146,6 +155,8 @@ class ExtractRequest(Message):
     """Start a run's extractor: detached by `run`, or in the foreground of this very process by `assignment`."""
 
     run: str = ""
+    identity: RunIdentity | None = None
+    """Which run the laptop means by that name; refused if this host holds another one. None for `assignment`."""
     assignment: str = ""
     """An assignment folder anywhere on this host, for launchers that keep the process themselves."""
     epoch: int | None = None
@@ -180,6 +191,47 @@ class RunStatus(Message):
     """Time that the servers' forward passes waited for capture: dump directory or staging memory full."""
 
 
+class RunsRequest(Message):
+    """Which runs this host has a folder of; read-only."""
+
+    run: str = ""
+    """This one alone; "" for all."""
+
+
+class HeldRun(Message):
+    """A run as this host knows it."""
+
+    name: str
+    assignment: Assignment | None = None
+    """The newest; None if the folder does not say which run it is."""
+    problem: str = ""
+    """Why there is no assignment."""
+    counts: Counts = Field(default_factory=Counts)
+    status: ExtractorStatus = "stopped"
+    alive: bool = False
+    has_plan: bool = False
+    """Whether the whole plan lies here, for a laptop that has lost it."""
+    changed_at: float = 0.0
+
+
+class RunsResult(Message):
+    """By name."""
+
+    runs: list[HeldRun]
+
+
+class PlanRequest(Message):
+    """The newest plan of a run that lies on this host."""
+
+    identity: RunIdentity
+
+
+class PlanResult(Message):
+    """A `plan.json` as a laptop wrote it."""
+
+    content: str
+
+
 class FollowRequest(Message):
     """Stream a `RunStatus` item at once and every `every_seconds`, until no extractor of the run lives."""
 
@@ -190,7 +242,7 @@ class FollowRequest(Message):
 class FenceRequest(Message):
     """Take all records from a host: whatever it was given before `epoch` belongs to others now."""
 
-    run: str
+    identity: RunIdentity
     epoch: int
 
 
@@ -211,14 +263,16 @@ class Control(Message):
 class IndicesRequest(Message):
     """Records of one run, by global index."""
 
-    run: str
+    identity: RunIdentity
+    epoch: int
+    """Of the plan that gives these records to this host: refused if the host was given a newer one."""
     indices: list[int]
 
 
 class ReopenRequest(Message):
     """Open quarantined records of one run again, so that the next session tries them anew."""
 
-    run: str
+    identity: RunIdentity
     indices: list[int] = Field(default_factory=list)
     """These alone; none means all."""
     dry_run: bool = False
@@ -241,7 +295,7 @@ class Delivered(Message):
 class FreedRequest(Message):
     """Records of one run that their host may delete."""
 
-    run: str
+    identity: RunIdentity
     records: list[Delivered]
 
 

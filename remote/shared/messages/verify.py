@@ -35,7 +35,7 @@ class VerifyRequest(Message):
 
     folder: str = ""
     """A destination: the dataset, `hidden_states/` and `roost/`."""
-    run: str = ""
+    run: RunIdentity | None = None
     """A run in this host's working directory; its token ids come from its assignment."""
     model: str = ""
     """A model folder: also compare a sample with what transformers computes."""

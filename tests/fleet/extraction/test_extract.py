@@ -18,7 +18,8 @@ from hosts.plan.plan import load
 from remote.shared.messages.extract import Assignment, RunStatus, ShardBatch, ShardsRequest, ShardsResult
 from remote.shared.messages.transfer import DeliveredRow
 from remote.shared.paths import Workdir
-from remote.shared.transfer.ledger import DestinationLedger
+from remote.shared.transfer.destination import Destination
+from remote.shared.transfer.manifest import opened_for
 from tests.fleet.extraction.conftest import LENGTHS, RUN, Site
 from tests.remote.extract.standin_process import until
 
@@ -30,7 +31,12 @@ def finished(fleet: Fleet) -> dict[str, set[int]]:
     def take(host: Host, value: dict[str, object]) -> None:
         found[host.name] |= {row.index for row in ShardBatch.model_validate(value).rows}
 
-    for outcome in fleet.call("shards", ShardsRequest(run=RUN), ShardsResult, on_item=take):
+    for outcome in fleet.call(
+        "shards",
+        ShardsRequest(identity=load(fleet.inventory.kept.plan(RUN)).identity),
+        ShardsResult,
+        on_item=take,
+    ):
         assert outcome.result.rows == len(found[outcome.host.name])
     return found
 
@@ -72,9 +78,12 @@ def test_what_the_destination_has_is_not_given_to_anyone_again(site: Site) -> No
     share = load(Kept(site.root).plan(RUN)).share("b")
     assert share is not None
     delivered = [(share.ranges[0][0], share.ranges[0][0] + 5)]
-    with DestinationLedger(site.root / "there" / "roost" / "ledger.sqlite") as ledger:
-        ledger.record(delivery(index) for index in ranges.indices(delivered))
-    assert extraction.delivered_to(site.root / "there") == delivered
+    identity = load(Kept(site.root).plan(RUN)).identity
+    with opened_for(Destination(site.root / "there"), identity, len(LENGTHS)) as there:
+        there.ledger.record(delivery(index) for index in ranges.indices(delivered))
+    assert extraction.delivered_to(site.root / "there", identity) == delivered
+    with pytest.raises(UsageError, match="holds the run"):
+        extraction.delivered_to(site.root / "there", identity.model_copy(update={"nonce": "0" * 16}))
     extraction.start(site.fleet("a"), RUN, delivered=delivered)
     extraction.follow(site.fleet("a"), RUN, lambda *_: None)
     assert set(server.seen()) == {str(index) for index in range(len(LENGTHS))} - {

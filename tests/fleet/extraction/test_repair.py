@@ -68,7 +68,7 @@ def test_a_shard_that_was_damaged_on_its_host_is_made_again_and_no_other(site: S
     extracted(fleet)
     wrong = first_of(site, "b")
     damage(Workdir(site.root / "b").run(RUN).shard(wrong))
-    found = verify_run(fleet, VerifyRequest(run=RUN), lambda *_: None, lambda *_: None)
+    found = verify_run(fleet, VerifyRequest(run=plan_of(site).identity), lambda *_: None, lambda *_: None)
     assert {one.host.name: one.result.requeue for one in found} == {"a": [], "b": [(wrong, wrong + 1)]}
     queued = repair_run(fleet, plan_of(site), found, dry_run=True)
     assert [(one.host, one.records, one.error) for one in queued] == [("b", [(wrong, wrong + 1)], None)]
@@ -76,7 +76,7 @@ def test_a_shard_that_was_damaged_on_its_host_is_made_again_and_no_other(site: S
     repair_run(fleet, plan_of(site), found, dry_run=False)
     extracted(fleet)
     assert asked_again(site) == [(wrong, wrong + 1)]
-    again = verify_run(fleet, VerifyRequest(run=RUN), lambda *_: None, lambda *_: None)
+    again = verify_run(fleet, VerifyRequest(run=plan_of(site).identity), lambda *_: None, lambda *_: None)
     assert all(one.result.complete for one in again)
 
 
@@ -110,7 +110,7 @@ def test_a_damaged_record_of_a_lost_host_is_given_to_another(site: Site) -> None
     with DestinationLedger(to / "roost" / "ledger.sqlite") as ledger:
         ledger.forget([first_of(site, "a")])
     fleet = site.fleet("a")
-    extraction.start(fleet, RUN, delivered=extraction.delivered_to(to))
+    extraction.start(fleet, RUN, delivered=extraction.delivered_to(to, plan_of(site).identity))
     extraction.follow(fleet, RUN, lambda *_: None)
     pulled(fleet, to)
     assert plan_of(site).lost == ["b"]

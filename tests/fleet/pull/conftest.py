@@ -88,6 +88,7 @@ class Site:
             digest = xxhash.xxh3_128_hexdigest(content)
             rows.append(Row(index, "done", rows=counts[index], epoch=epoch, size_bytes=len(content), xxh3=digest))
         with Ledger(paths.ledger) as ledger:
+            ledger.note({"identity": IDENTITY.model_dump_json()})
             ledger.record(rows)
 
     def compress(self, host: str, *indices: int) -> None:

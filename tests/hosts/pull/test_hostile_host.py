@@ -106,7 +106,7 @@ def offered(*batches: dict[str, Any]) -> list[ShardRow]:
     said = [line({"type": "item", "value": batch}) for batch in batches]
     source = Source(name="h", sender=[], codec_sender=[], root="")
     scripted = Scripted(*said, line({"type": "result", "value": RESULT}))
-    return LaptopOrigin(scripted, "r", source, BOUNDS).offers(0).rows
+    return LaptopOrigin(scripted, source, BOUNDS).offers(0).rows
 
 
 @examples(100)

@@ -28,6 +28,7 @@ from remote.shared.supervised.threads import Thread, as_finished
 from remote.storage import compress as compressing
 from remote.storage.compress import compress
 from tests.conftest import CLONE
+from tests.identities import run_identity
 from tests.remote.codec.test_container import shard
 
 
@@ -37,6 +38,7 @@ def run_of(workdir: Path, records: int) -> tuple[Context, RunPaths, dict[int, by
     paths.shards.mkdir(parents=True)
     contents = {index: shard(paths.shard(index), 50 + index) for index in range(records)}
     with Ledger(paths.ledger) as ledger:
+        ledger.note({"identity": run_identity().model_dump_json()})
         ledger.record(
             Row(index, "done", 1, 1, size_bytes=len(content), xxh3=xxhash.xxh3_128_hexdigest(content))
             for index, content in contents.items()
@@ -50,7 +52,7 @@ def names(paths: RunPaths) -> list[str]:
 
 def test_finished_shards_are_compressed_and_the_ledger_says_so(tmp_path: Path) -> None:
     context, paths, contents = run_of(tmp_path, 3)
-    result = compress(CompressRequest(run="trial", processes=2), context)
+    result = compress(CompressRequest(identity=run_identity(), processes=2), context)
     assert (result.compressed, result.failed) == (3, {})
     assert names(paths) == [f"hs_{index}.safetensors.rz" for index in range(3)]
     with Ledger(paths.ledger) as ledger:
@@ -60,12 +62,12 @@ def test_finished_shards_are_compressed_and_the_ledger_says_so(tmp_path: Path) -
     for index, content in contents.items():
         with CompressedShard(paths.shards / f"hs_{index}.safetensors.rz") as reader:
             assert reader.readall() == content
-    assert compress(CompressRequest(run="trial"), context).compressed == 0
+    assert compress(CompressRequest(identity=run_identity()), context).compressed == 0
 
 
 def test_a_dry_run_counts_and_changes_nothing(tmp_path: Path) -> None:
     context, paths, contents = run_of(tmp_path, 2)
-    result = compress(CompressRequest(run="trial", dry_run=True), context)
+    result = compress(CompressRequest(identity=run_identity(), dry_run=True), context)
     assert (result.compressed, result.plain, result.plain_bytes) == (0, 2, sum(map(len, contents.values())))
     assert names(paths) == ["hs_0.safetensors", "hs_1.safetensors"]
 
@@ -82,16 +84,16 @@ def test_a_damaged_shard_stays_plain_and_is_reported(tmp_path: Path) -> None:
     content = bytearray(paths.shard(0).read_bytes())
     content[-1] ^= 1
     paths.shard(0).write_bytes(content)
-    result = compress(CompressRequest(run="trial", processes=1), context)
+    result = compress(CompressRequest(identity=run_identity(), processes=1), context)
     assert list(result.failed) == [0]
     assert names(paths) == ["hs_0.safetensors", "hs_1.safetensors.rz"]
 
 
 def test_a_compressed_shard_is_freed_like_a_plain_one_and_missed_when_it_is_gone(tmp_path: Path) -> None:
     context, paths, contents = run_of(tmp_path, 2)
-    compress(CompressRequest(run="trial", processes=1), context)
+    compress(CompressRequest(identity=run_identity(), processes=1), context)
     delivered = Delivered(index=0, xxh3=xxhash.xxh3_128_hexdigest(contents[0]))
-    assert freed(FreedRequest(run="trial", records=[delivered]), context).freed_bytes > 0
+    assert freed(FreedRequest(identity=run_identity(), records=[delivered]), context).freed_bytes > 0
     assert names(paths) == ["hs_1.safetensors.rz"]
     (paths.shards / "hs_1.safetensors.rz").unlink()
     with Ledger(paths.ledger) as ledger:
@@ -124,7 +126,7 @@ def test_a_session_that_starts_before_the_ledger_speaks_of_the_container_loses_n
             yield job
 
     monkeypatch.setattr(compressing, "as_finished", sessions)
-    result = compress(CompressRequest(run="trial", processes=1), context)
+    result = compress(CompressRequest(identity=run_identity(), processes=1), context)
     assert (result.compressed, result.failed) == (2, {})
     assert held(paths, contents)
 
@@ -140,7 +142,7 @@ def test_sessions_that_start_all_the_while_lose_nothing(tmp_path: Path) -> None:
 
     thread = Thread(start_sessions, "sessions")
     try:
-        compress(CompressRequest(run="trial", processes=1), context)
+        compress(CompressRequest(identity=run_identity(), processes=1), context)
     finally:
         over.set()
         thread.join()
@@ -160,7 +162,7 @@ def test_a_container_of_a_record_that_was_freed_meanwhile_does_not_stay(
             yield job
 
     monkeypatch.setattr(compressing, "as_finished", free_first)
-    assert compress(CompressRequest(run="trial", processes=1), context).compressed == 0
+    assert compress(CompressRequest(identity=run_identity(), processes=1), context).compressed == 0
     assert names(paths) == ["hs_0.safetensors"]
 
 

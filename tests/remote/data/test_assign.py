@@ -36,6 +36,7 @@ def share(dataset: DatasetFolder, folder: Path, ranges: Ranges, digest: str = ""
         identity=run_identity(dataset=digest or dataset.manifest.digest),
         host="a",
         epoch=3,
+        ranges=[],
         records=0,
         tokens=0,
         vocab_size=0,

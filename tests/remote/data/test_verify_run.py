@@ -11,12 +11,14 @@ import xxhash
 from remote.context import Context
 from remote.data.assign import assign
 from remote.data.verify import verify
+from remote.extract import epochs
 from remote.extract.ledger import Ledger, Row
 from remote.shared.errors import UsageError
 from remote.shared.messages.dataset import AssignRequest, HostShare
 from remote.shared.messages.extract import Assignment
 from remote.shared.messages.verify import VerifyRequest, VerifyResult
 from remote.shared.paths import RunPaths
+from tests.identities import run_identity
 from tests.remote.data.places import Destination, make_destination
 from tests.remote.data.samples import MakeTokenizer
 
@@ -30,6 +32,7 @@ def run(tmp_path: Path, make_tokenizer: MakeTokenizer, context: Context) -> RunP
         identity=place.identity,
         host="a",
         epoch=1,
+        ranges=[],
         records=0,
         tokens=0,
         vocab_size=0,
@@ -55,7 +58,8 @@ def _done(place: Destination, paths: RunPaths, index: int) -> Row:
 
 
 def checked(context: Context) -> VerifyResult:
-    return verify(VerifyRequest(run="r"), context)
+    described = epochs.read_description(context.workdir.run("r").assignment(1))
+    return verify(VerifyRequest(run=described.identity), context)
 
 
 def test_done_delivered_quarantined_and_open_records_are_told_apart(run: RunPaths, context: Context) -> None:
@@ -78,4 +82,4 @@ def test_a_shard_that_changed_on_the_host_is_queued_again(run: RunPaths, context
 
 def test_an_unknown_run_is_said_so(context: Context) -> None:
     with pytest.raises(UsageError, match="'nowhere'"):
-        verify(VerifyRequest(run="nowhere"), context)
+        verify(VerifyRequest(run=run_identity(name="nowhere")), context)

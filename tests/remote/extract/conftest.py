@@ -104,6 +104,7 @@ def write_assignment(
         "host": "here",
         "epoch": epoch,
         "identity": identity(),
+        "ranges": [(first, first + len(lengths))] if lengths else [],
         "records": len(lengths),
         "tokens": int(joined.size),
         "min_free_bytes": 0,

@@ -16,7 +16,7 @@ from remote.extract.verbs import freed
 from remote.shared.codec.container import unpack_file
 from remote.shared.messages.extract import Delivered, FreedRequest
 from remote.shared.messages.verify import VerifyRequest
-from tests.remote.extract.conftest import RUN, Host, identity, tokens_of
+from tests.remote.extract.conftest import Host, identity, tokens_of
 from tests.remote.extract.standin import states_of
 from tests.remote.extract.standin_process import StandInProcess
 
@@ -64,10 +64,10 @@ def test_a_run_of_containers_is_verified_resumed_and_freed_like_any_other(host: 
     assert host.extract().counts.done == len(LENGTHS)
     assert names(host) == before
     assert {index: count for index, count in server.seen().items() if count > 1} == {"2": 2}
-    assert verify(VerifyRequest(run=RUN), host.context).faults == 0
+    assert verify(VerifyRequest(run=identity(dtype="BF16")), host.context).faults == 0
     with Ledger(host.paths.ledger) as ledger:
         records = [Delivered(index=row.index, xxh3=row.xxh3) for _, row in ledger.shards()]
-    assert freed(FreedRequest(run=RUN, records=records), host.context).records == len(LENGTHS)
+    assert freed(FreedRequest(identity=identity(dtype="BF16"), records=records), host.context).records == len(LENGTHS)
     assert names(host) == []
 
 
@@ -76,5 +76,5 @@ def test_a_damaged_container_is_named_by_verify(host: Host, server: StandInProce
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    result = verify(VerifyRequest(run=RUN), host.context)
+    result = verify(VerifyRequest(run=identity(dtype="BF16")), host.context)
     assert (result.faults, result.requeue) == (1, [(1, 2)])

@@ -13,7 +13,7 @@ from remote.extract.ledger import Ledger
 from remote.extract.verbs import requeue
 from remote.shared.errors import HostError
 from remote.shared.messages.extract import IndicesRequest
-from tests.remote.extract.conftest import RUN, Host, tokens_of
+from tests.remote.extract.conftest import Host, identity, tokens_of
 from tests.remote.extract.standin import states_of
 from tests.remote.extract.standin_process import until
 
@@ -113,7 +113,7 @@ def test_records_re_queued_while_it_runs_are_done_again_before_it_ends(host: Hos
 
     def meddle() -> None:
         until(lambda: len(host.states()) == 19, "all but one")
-        requeue(IndicesRequest(run=RUN, indices=[1, 2]), host.context)
+        requeue(IndicesRequest(identity=identity(), epoch=1, indices=[1, 2]), host.context)
 
     again = threading.Thread(target=meddle)
     again.start()

@@ -21,7 +21,7 @@ from remote.extract.progress import read_state
 from remote.extract.verbs import control, status
 from remote.report import Report
 from remote.servers.lifecycle import records
-from remote.shared.errors import HostError, UsageError
+from remote.shared.errors import UsageError
 from remote.shared.messages.extract import ControlRequest, ExtractRequest, RunRequest, RunStatus
 from remote.shared.processes import members
 from remote.shared.shard.layout import Layout
@@ -162,7 +162,7 @@ def test_sigterm_ends_it_like_a_stop(host: Host) -> None:
 def test_a_host_with_an_old_epoch_starts_nothing(host: Host) -> None:
     host.serve()
     host.assign([8], epoch=3)
-    with pytest.raises(HostError, match="is at epoch 4, and this host only has epoch 3"):
+    with pytest.raises(UsageError, match="is at epoch 4, and this host only has epoch 3"):
         extract(ExtractRequest(run=RUN, epoch=4), quiet(host))
 
 

@@ -23,7 +23,7 @@ from remote.extract.watch import Watch
 from remote.report import Report
 from remote.shared.errors import HostError
 from remote.shared.messages.extract import Counts, Delivered, FreedRequest, RunRequest
-from tests.remote.extract.conftest import RUN, Host
+from tests.remote.extract.conftest import RUN, Host, identity
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -161,7 +161,7 @@ def test_the_extractor_may_write_while_delivered_shards_are_deleted(
 
     monkeypatch.setattr(ledger, "_BUSY_SECONDS", 0.1)
     monkeypatch.setattr(verbs, "_delete", watched)
-    result = verbs.freed(FreedRequest(run=RUN, records=rows), Context(host.workdir, Report(io.StringIO())))
+    result = verbs.freed(FreedRequest(identity=identity(), records=rows), Context(host.workdir, Report(io.StringIO())))
     assert (result.records, len(deleted)) == (4, 4)
     assert result.freed_bytes > 0
     assert list(host.paths.shards.iterdir()) == []

@@ -19,7 +19,7 @@ from remote.extract.verbs import reopen
 from remote.extract.watch import Watch
 from remote.shared.errors import HostError, RoostError, UsageError
 from remote.shared.messages.extract import ExtractorState, ReopenRequest
-from tests.remote.extract.conftest import RUN, Host, identity
+from tests.remote.extract.conftest import Host, identity
 from tests.remote.extract.standin_process import until
 
 
@@ -103,7 +103,7 @@ def test_a_record_that_is_opened_again_while_its_session_goes_on_is_done_in_it(
     run = running(host)
     until(lambda: host.states().get(3) == "quarantined", "the quarantine")
     server.set_faults({})
-    assert reopen(ReopenRequest(run=RUN), host.context).records == 1
+    assert reopen(ReopenRequest(identity=identity()), host.context).records == 1
     counts = run.end().counts
     assert (counts.done, counts.quarantined) == (60, 0)
 

@@ -25,13 +25,13 @@ from remote.shared.messages.extract import (
     ShardsRequest,
     ShardsResult,
 )
-from tests.remote.extract.conftest import RUN, Host
+from tests.remote.extract.conftest import RUN, Host, identity
 
 
 def rows_of(host: Host, **request: int) -> tuple[list[int], ShardsResult]:
     """Streamed indices and the result of the verb `shards`."""
     stream = io.StringIO()
-    result = shards(ShardsRequest(run=RUN, **request), Context(host.workdir, Report(stream)))
+    result = shards(ShardsRequest(identity=identity(), **request), Context(host.workdir, Report(stream)))
     items = [json.loads(line) for line in stream.getvalue().splitlines()]
     batches = [ShardBatch.model_validate(item["value"]) for item in items if item["type"] == "item"]
     return [row.index for batch in batches for row in batch.rows], result
@@ -41,7 +41,7 @@ def delivered(host: Host, *indices: int) -> FreedRequest:
     """These records, as their host's ledger has them now."""
     with Ledger(host.paths.ledger) as ledger:
         rows = [row for _, row in ledger.shards() if row.index in indices]
-    return FreedRequest(run=RUN, records=[Delivered(index=row.index, xxh3=row.xxh3) for row in rows])
+    return FreedRequest(identity=identity(), records=[Delivered(index=row.index, xxh3=row.xxh3) for row in rows])
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_shards_after_a_cursor_are_the_newer_ones_alone(done: Host) -> None:
 
 def test_a_record_that_is_done_again_is_told_again(done: Host) -> None:
     _, told = rows_of(done)
-    assert requeue(IndicesRequest(run=RUN, indices=[3, 5, 99]), done.context).records == 2
+    assert requeue(IndicesRequest(identity=identity(), epoch=1, indices=[3, 5, 99]), done.context).records == 2
     assert not done.paths.shard(3).exists()
     assert rows_of(done, after=told.cursor)[0] == []
     done.extract()
@@ -101,9 +101,9 @@ def test_a_record_that_was_made_anew_since_it_was_delivered_is_not_freed(done: H
 
 
 def test_a_fenced_host_has_nothing_left_to_do_and_keeps_what_it_has(done: Host) -> None:
-    told = fence(FenceRequest(run=RUN, epoch=5), done.context)
-    assert (told.state.counts.assigned, told.state.counts.done) == (0, 10)
-    requeue(IndicesRequest(run=RUN, indices=[1]), done.context)
+    told = fence(FenceRequest(identity=identity(), epoch=5), done.context)
+    assert (told.state.counts.assigned, told.state.counts.done, told.state.counts.beyond) == (0, 0, 10)
+    requeue(IndicesRequest(identity=identity(), epoch=1, indices=[1]), done.context)
     assert done.extract().epoch == 5
     assert 1 not in done.states()
 
@@ -120,18 +120,18 @@ def quarantined(host: Host) -> Host:
 
 def test_quarantined_records_are_counted_by_a_dry_run_opened_by_name_or_all_and_done_then(quarantined: Host) -> None:
     (cause,) = quarantined.causes()
-    told = reopen(ReopenRequest(run=RUN, dry_run=True), quarantined.context)
+    told = reopen(ReopenRequest(identity=identity(), dry_run=True), quarantined.context)
     assert (told.records, told.causes, len(quarantined.states())) == (2, {cause: 2}, 10)
-    assert reopen(ReopenRequest(run=RUN, indices=[3, 4, 99]), quarantined.context).records == 1
+    assert reopen(ReopenRequest(identity=identity(), indices=[3, 4, 99]), quarantined.context).records == 1
     assert set(range(10)) - set(quarantined.states()) == {3}
-    assert reopen(ReopenRequest(run=RUN), quarantined.context).records == 1
+    assert reopen(ReopenRequest(identity=identity()), quarantined.context).records == 1
     assert quarantined.extract().counts.done == 10
-    assert reopen(ReopenRequest(run=RUN), quarantined.context).records == 0
+    assert reopen(ReopenRequest(identity=identity()), quarantined.context).records == 0
 
 
 def test_why_a_record_was_quarantined_stays_in_the_ledger_when_it_is_opened_again(quarantined: Host) -> None:
     (cause,) = quarantined.causes()
-    reopen(ReopenRequest(run=RUN, indices=[5]), quarantined.context)
+    reopen(ReopenRequest(identity=identity(), indices=[5]), quarantined.context)
     quarantined.extract()
     with sqlite3.connect(quarantined.paths.ledger) as db:
         assert db.execute("SELECT idx, cause, attempts FROM reopened").fetchall() == [(5, cause, 1)]
@@ -140,7 +140,7 @@ def test_why_a_record_was_quarantined_stays_in_the_ledger_when_it_is_opened_agai
 
 def test_a_run_that_has_not_begun_has_nothing_to_open_and_gets_no_ledger(host: Host) -> None:
     host.assign([8])
-    assert reopen(ReopenRequest(run=RUN), host.context).records == 0
+    assert reopen(ReopenRequest(identity=identity()), host.context).records == 0
     assert not host.paths.ledger.exists()
 
 

@@ -1,0 +1,180 @@
+"""Runs as the hosts hold them: listed for a laptop that did not plan them, and their plans taken. Laptop's side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, Field, ValidationError
+
+from hosts.errors import ProtocolError, UsageError
+from hosts.fleet import Fleet, Outcome
+from hosts.inventory.model import Host
+from hosts.plan.plan import Plan, keep_other, load, save
+from hosts.transport.backend import Backend
+from remote.shared.messages.extract import Assignment, HeldRun, PlanRequest, PlanResult, RunsRequest, RunsResult
+from remote.shared.messages.run import RunIdentity, refuse_other_run
+
+LISTING_DEADLINE_SECONDS = 60.0
+OTHER_NAME = "Say which one by naming its hosts with --hosts, or remove the other one with inv clean."
+
+
+@dataclass(frozen=True)
+class HeldOn:
+    """A run on one of its hosts."""
+
+    host: Host
+    run: HeldRun
+    assignment: Assignment
+
+
+def held(fleet: Fleet, run: str = "") -> list[Outcome[RunsResult]]:
+    """What every host has, of the run of that name or of all; read-only."""
+    return fleet.call("runs", RunsRequest(run=run), RunsResult, deadline=LISTING_DEADLINE_SECONDS)
+
+
+def holders(outcomes: list[Outcome[RunsResult]], run: str) -> list[HeldOn]:
+    """The hosts that hold a run of this name and say which one it is."""
+    return [
+        HeldOn(outcome.host, one, one.assignment)
+        for outcome in outcomes
+        if outcome.value is not None
+        for one in outcome.value.runs
+        if one.name == run and one.assignment is not None
+    ]
+
+
+def finished_records(run: HeldRun) -> int:
+    """Records that the host has finished, under whichever epoch, delivered or not."""
+    return run.counts.done + run.counts.freed + run.counts.beyond
+
+
+def local_plan(fleet: Fleet, run: str) -> Path:
+    """Where this laptop keeps the run's plan."""
+    return fleet.inventory.kept.plan(run)
+
+
+def plan_for(fleet: Fleet, run: str) -> Plan:
+    """The run's plan on this laptop; if there is none, the newest that the hosts hold, which is then kept here.
+
+    Raises UsageError if there is no plan anywhere.
+    """
+    path = local_plan(fleet, run)
+    return load(path) if path.exists() else take(fleet, run)
+
+
+def take(fleet: Fleet, run: str) -> Plan:
+    """Take the newest plan of the run from the hosts; a plan of this laptop that differs is kept under `plans/`.
+
+    Raises UsageError if no host that answers has one, or if two of them hold different runs of that name.
+    """
+    found = [one for one in holders(held(fleet, run), run) if one.run.has_plan]
+    path = local_plan(fleet, run)
+    if not found:
+        raise UsageError(
+            f"There is no plan of the run {run!r}: neither at {path} nor on the hosts that were asked.",
+            remedy="Make one with inv plan; inv runs --hosts all lists the runs that the hosts hold.",
+        )
+    newest = max(found, key=lambda one: one.assignment.epoch)
+    for one in found:
+        refuse_other_run(one.host.name, one.assignment.identity, newest.assignment.identity, OTHER_NAME)
+    plan = _plan_of(fleet.backend(newest.host), newest.assignment.identity)
+    keep_other(path, plan)
+    save(plan, path)
+    return plan
+
+
+def _plan_of(backend: Backend, identity: RunIdentity) -> Plan:
+    content = backend.call("plan", PlanRequest(identity=identity), PlanResult).content
+    try:
+        plan = Plan.model_validate_json(content)
+    except ValidationError as error:
+        raise ProtocolError(f"{backend.host.name} holds a plan that is none: {error.errors()[0]['msg']}.") from error
+    refuse_other_run(backend.host.name, plan.identity, identity, OTHER_NAME)
+    return plan
+
+
+def refuse_conflicts(plan: Plan, found: list[HeldOn]) -> None:
+    """Raise UsageError if a host holds another run of this name, or was given a share that this plan knows nothing of.
+
+    Two laptops that both plan on are told of each other here, before either changes anything.
+    """
+    for one in found:
+        host, given = one.host.name, one.assignment
+        refuse_other_run(
+            host,
+            given.identity,
+            plan.identity,
+            f"Plan under a name of its own; or pull what you need of {host}'s run, and remove it there with "
+            f"inv clean --host {host} --names {plan.run} --force.",
+        )
+        by = given.planned_by or "another launcher"
+        remedy = f"Take the newer plan with inv runs --hosts all --take {plan.run}, then run this again."
+        mine = f"the plan on this laptop is of epoch {plan.epoch}, made by {plan.planned_by or 'nobody known'}"
+        if given.epoch > plan.epoch:
+            raise UsageError(
+                f"{host} was given epoch {given.epoch} of the run {plan.run!r} by {by}; {mine}.", remedy=remedy
+            )
+        if given.epoch == plan.epoch and given.plan not in ("", plan.digest):
+            raise UsageError(
+                f"{host} was given another epoch {given.epoch} of the run {plan.run!r} by {by}; {mine}.", remedy=remedy
+            )
+
+
+class ListedRun(BaseModel):
+    """A run, whoever planned it, over all hosts that hold something of it."""
+
+    name: str
+    identity: RunIdentity
+    state: str
+    records_done: int = 0
+    records: int = 0
+    """Of the dataset where the plan is here; else what the hosts were given."""
+    tokens_done: int = 0
+    bytes_done: int = 0
+    hosts: list[str] = Field(default_factory=list)
+    planned_by: str = ""
+    planned_at: float = 0.0
+    changed_at: float = 0.0
+    planned_here: bool = False
+    """Whether this laptop has its plan."""
+
+
+def listed(fleet: Fleet, outcomes: list[Outcome[RunsResult]]) -> list[ListedRun]:
+    """The runs that the hosts hold and those that were planned here, the one that changed last at the end."""
+    found: dict[RunIdentity, list[HeldOn]] = {}
+    for name in {run.name for outcome in outcomes if outcome.value is not None for run in outcome.value.runs}:
+        for one in holders(outcomes, name):
+            found.setdefault(one.assignment.identity, []).append(one)
+    plans = {plan.identity: plan for plan in _local_plans(fleet)}
+    every = [_listed(identity, found.get(identity, []), plans.get(identity)) for identity in {**found, **plans}]
+    return sorted(every, key=lambda run: (run.changed_at, run.name))
+
+
+def _listed(identity: RunIdentity, on: list[HeldOn], plan: Plan | None) -> ListedRun:
+    counts = [one.run.counts for one in on]
+    newest = max((one.assignment for one in on), key=lambda given: given.epoch, default=None)
+    by, at = (plan.planned_by, plan.planned_at) if plan else ("", 0.0)
+    return ListedRun(
+        name=identity.name,
+        identity=identity,
+        state=", ".join(sorted({one.run.status for one in on})) or "planned",
+        records_done=sum(finished_records(one.run) for one in on),
+        records=plan.records if plan else sum(one.assigned for one in counts),
+        tokens_done=sum(one.tokens_done for one in counts),
+        bytes_done=sum(one.bytes_done for one in counts),
+        hosts=[one.host.name for one in on],
+        planned_by=newest.planned_by if newest else by,
+        planned_at=newest.planned_at if newest else at,
+        changed_at=max([at, *(one.run.changed_at for one in on)]),
+        planned_here=plan is not None,
+    )
+
+
+def _local_plans(fleet: Fleet) -> Iterator[Plan]:
+    """Every plan of this laptop that can be read."""
+    for path in sorted(fleet.inventory.kept.runs.glob("*/plan.json")):
+        with suppress(UsageError):
+            yield load(path)

@@ -1,0 +1,57 @@
+"""The verbs `runs` and `plan`: what this host has of every run, for a laptop that knows nothing of them. Read-only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from remote.context import Context
+from remote.extract import epochs
+from remote.extract.known import identity_of, known, names
+from remote.extract.verbs import status
+from remote.shared.errors import HostError, RoostError, UsageError
+from remote.shared.messages.extract import HeldRun, PlanRequest, PlanResult, RunRequest, RunsRequest, RunsResult
+from remote.shared.paths import PLAN_FILE, RunPaths
+
+
+def runs(request: RunsRequest, context: Context) -> RunsResult:
+    """The verb `runs`: one row a run; a folder that cannot be read says why instead of its numbers."""
+    found = [name for name in names(context.workdir) if request.run in ("", name)]
+    return RunsResult(runs=[_held(context, name) for name in found])
+
+
+def plan(request: PlanRequest, context: Context) -> PlanResult:
+    """The verb `plan`: the newest plan of this run; raises UsageError if none lies here."""
+    paths = known(context.workdir, request.identity)
+    path = _plan_file(paths)
+    if path is None:
+        raise UsageError(f"No plan of the run {request.identity.name!r} lies here.", remedy="Ask another host.")
+    try:
+        return PlanResult(content=path.read_text())
+    except OSError as error:
+        raise HostError(f"{path} could not be read: {error.strerror}.") from error
+
+
+def _held(context: Context, name: str) -> HeldRun:
+    paths = context.workdir.run(name)
+    try:
+        identity_of(paths)
+        told = status(RunRequest(run=name), context)
+        assignment = epochs.read_description(epochs.newest(paths))
+    except RoostError as error:
+        return HeldRun(name=name, problem=error.message)
+    return HeldRun(
+        name=name,
+        assignment=assignment,
+        counts=told.state.counts,
+        status=told.state.status,
+        alive=told.alive,
+        has_plan=_plan_file(paths) is not None,
+        changed_at=max(told.state.updated_at, paths.assignments.stat().st_mtime),
+    )
+
+
+def _plan_file(paths: RunPaths) -> Path | None:
+    """The plan of the highest epoch that came with one: a share that was taken away came without."""
+    given = sorted((int(entry.name) for entry in paths.assignments.iterdir() if entry.name.isdecimal()), reverse=True)
+    files = (paths.assignment(epoch) / PLAN_FILE for epoch in given)
+    return next((path for path in files if path.is_file()), None)
