@@ -22,6 +22,8 @@ from remote.shared.shard.boundaries import boundaries_of
 from remote.shared.transfer.destination import PACKED_SHARE
 
 FASTEST_TOKENS_PER_SECOND = 1e9
+PROSPECT_DEADLINE_SECONDS = 300.0
+"""The first plan samples every weight file of the model: 4 MiB each."""
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "half": "F16", "float32": "F32", "float": "F32"}
 
 
@@ -158,7 +160,7 @@ def _prospects(fleet: Fleet) -> dict[str, Prospect]:
             )
         return ProspectRequest(model=host.model, dump_dir=host.dump_dir)
 
-    outcomes = fleet.call("prospect", request, Prospect)
+    outcomes = fleet.call("prospect", request, Prospect, deadline=PROSPECT_DEADLINE_SECONDS)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if failed:
         raise _named(failed[0])

@@ -1,6 +1,6 @@
-"""Verb `prospect`: the model's shape, free disk, RAM disk and memory of a host, for the laptop's plan.
+"""Verb `prospect`: the model's shape and digest, free disk, RAM disk and memory of a host, for the laptop's plan.
 
-Runs on a host, read-only; imports nothing that is slow.
+Runs on a host; writes nothing but the cache of the model's digest. Imports nothing that is slow.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import xxhash
 
 from remote.context import Context
+from remote.data.model_digest import model_digest
 from remote.model_config import language_model
 from remote.shared.errors import HostError
 from remote.shared.messages.plan import ModelShape, Prospect, ProspectRequest
+from remote.shared.paths import Workdir
 
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
@@ -26,7 +27,7 @@ def prospect(request: ProspectRequest, context: Context) -> Prospect:
     disk = os.statvfs(_existing(context.workdir.root))
     ramdisk = os.statvfs(_existing(Path(request.dump_dir).expanduser()))
     return Prospect(
-        model=model_shape(Path(request.model).expanduser()),
+        model=model_shape(Path(request.model).expanduser(), context.workdir),
         disk_free_bytes=disk.f_bavail * disk.f_frsize,
         ramdisk_total_bytes=ramdisk.f_blocks * ramdisk.f_frsize,
         ramdisk_free_bytes=ramdisk.f_bavail * ramdisk.f_frsize,
@@ -35,8 +36,8 @@ def prospect(request: ProspectRequest, context: Context) -> Prospect:
     )
 
 
-def model_shape(folder: Path) -> ModelShape:
-    """Read a model's `config.json`; values of a multimodal model are its text part's."""
+def model_shape(folder: Path, workdir: Workdir) -> ModelShape:
+    """Read a model's `config.json` and sample its files; values of a multimodal model are its text part's."""
     path = folder / "config.json"
     try:
         content = path.read_bytes()
@@ -52,7 +53,7 @@ def model_shape(folder: Path) -> ModelShape:
     text = language_model(values)
     return ModelShape(
         path=str(folder),
-        digest=xxhash.xxh3_128_hexdigest(content),
+        digest=model_digest(folder, workdir),
         hidden_size=_number(text, "hidden_size", path),
         blocks=_number(text, "num_hidden_layers", path),
         dtype=_DTYPES.get(str(text.get("dtype") or text.get("torch_dtype")), "BF16"),

@@ -6,6 +6,7 @@ Layout (created on demand, directories 0700, files 0600):
     <workdir>/servers/<name>/state.json, logs/<name>_v1.log …, current -> the newest
     <workdir>/runs/<run>/…                       see `RunPaths`
     <workdir>/lock
+    <workdir>/models.json                        digests of models' files, so that a plan samples each only once
 """
 
 from __future__ import annotations
@@ -68,6 +69,11 @@ class Workdir:
     @property
     def lock(self) -> Path:
         return self.root / "lock"
+
+    @property
+    def model_digests(self) -> Path:
+        """What the files of models were found to be, by path, size and modification time."""
+        return self.root / "models.json"
 
     def server(self, name: str) -> ServerPaths:
         return ServerPaths(self.servers / safe_name(name, "server name"))

@@ -23,7 +23,7 @@ class ModelShape(Message):
 
     path: str
     digest: str
-    """xxh3-128 of `config.json`, 32 hex digits."""
+    """Over the files of the model (`remote.data.model_digest`), 32 hex digits."""
     hidden_size: int = Field(ge=1)
     blocks: int = Field(ge=1)
     """Decoder blocks n; boundary n is the final state."""
