@@ -65,9 +65,14 @@ def test_a_weight_file_is_told_by_its_name_header_and_sampled_blocks(model: Path
 
 
 def test_unchanged_files_are_not_read_again(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, read = digest(model, tmp_path), []
+    before, read = digest(model, tmp_path), list[str]()
     original = digests._content
-    monkeypatch.setattr(digests, "_content", lambda path, size: read.append(path.name) or original(path, size))
+
+    def content(path: Path, size: int) -> str:
+        read.append(path.name)
+        return original(path, size)
+
+    monkeypatch.setattr(digests, "_content", content)
     assert digest(model, tmp_path) == before
     assert read == []
     os.utime(model / "config.json", ns=(1, 1))
