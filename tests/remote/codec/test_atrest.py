@@ -176,8 +176,9 @@ def test_a_cut_call_leaves_no_worker_behind(tmp_path: Path, verb: str) -> None:
         paths.shard(index).hardlink_to(paths.shard(0))
     digest = xxhash.xxh3_128_hexdigest(content)
     with Ledger(paths.ledger) as ledger:
+        ledger.note({"identity": run_identity().model_dump_json()})
         ledger.record(Row(index, "done", 1, 1, size_bytes=len(content), xxh3=digest) for index in range(40))
-    request: dict[str, object] = {"run": "trial", "processes": 2}
+    request: dict[str, object] = {"identity": run_identity().model_dump(mode="json"), "processes": 2}
     if verb == "unpack":
         pack_file(paths.shard(0), tmp_path / "0.rz")
         for index in range(1, 40):
