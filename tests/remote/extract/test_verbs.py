@@ -103,7 +103,9 @@ def test_a_record_that_was_made_anew_since_it_was_delivered_is_not_freed(done: H
 def test_a_fenced_host_has_nothing_left_to_do_and_keeps_what_it_has(done: Host) -> None:
     told = fence(FenceRequest(identity=identity(), epoch=5), done.context)
     assert (told.state.counts.assigned, told.state.counts.done, told.state.counts.beyond) == (0, 0, 10)
-    requeue(IndicesRequest(identity=identity(), epoch=1, indices=[1]), done.context)
+    with pytest.raises(UsageError, match="was given epoch 5 of the run 'trial', and this plan is of epoch 1"):
+        requeue(IndicesRequest(identity=identity(), epoch=1, indices=[1]), done.context)
+    requeue(IndicesRequest(identity=identity(), epoch=5, indices=[1]), done.context)
     assert done.extract().epoch == 5
     assert 1 not in done.states()
 

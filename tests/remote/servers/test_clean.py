@@ -22,6 +22,7 @@ from remote.shared.paths import Workdir
 from remote.storage.clean import clean
 
 OLD = time.time() - 90 * 86_400
+from tests.identities import run_identity
 
 
 def aged(path: Path) -> None:
@@ -38,6 +39,7 @@ def runs(context: Context) -> Context:
         paths.shards.mkdir(parents=True)
         paths.shard(0).write_bytes(b"x" * 8192)
         with Ledger(paths.ledger) as ledger:
+            ledger.note({"identity": run_identity(name=name).model_dump_json()})
             ledger.record([Row(index=0, state=state, rows=1, epoch=0)])
         if name != "fresh":
             aged(paths.root)
@@ -160,4 +162,4 @@ def test_nothing_is_freed_through_a_link(runs: Context, tmp_path: Path) -> None:
     shards.rename(tmp_path / "moved")
     shards.symlink_to(tmp_path / "moved")
     with pytest.raises(HostError, match=r"is a link to .*moved, and nothing is freed through a link"):
-        freed(FreedRequest(run="unpulled", records=[]), runs)
+        freed(FreedRequest(identity=run_identity(name="unpulled"), records=[]), runs)
