@@ -20,9 +20,9 @@ from remote.shared.messages.extract import FreedRequest
 from remote.shared.messages.server import ServerSpec, ServerState
 from remote.shared.paths import Workdir
 from remote.storage.clean import clean
+from tests.identities import run_identity
 
 OLD = time.time() - 90 * 86_400
-from tests.identities import run_identity
 
 
 def aged(path: Path) -> None:
