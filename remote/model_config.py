@@ -17,7 +17,7 @@ def language_model(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_number(config: Mapping[str, Any], key: str) -> int | None:
-    """The whole number `key`, at the top or else in a section of a wrapped language model; None where it is unsaid."""
+    """The whole number `key`, at the top or else in a section of a wrapped language model; None if it is unsaid."""
     for section in (config, *(config.get(name) for name in _SECTIONS)):
         value = section.get(key) if isinstance(section, Mapping) else None
         if isinstance(value, int):

@@ -41,7 +41,7 @@ class Parts:
     """sha256 of the original as the block states it."""
     body: bytes
     after: bytes
-    """What somebody appended behind the block; empty where nobody did."""
+    """What somebody appended behind the block; empty if nobody did."""
 
     @property
     def intact(self) -> bool:
@@ -66,7 +66,7 @@ def append(original: bytes) -> bytes:
 
 
 def split(content: bytes) -> Parts | None:
-    """Take a file with a block apart; None where it has none, or one that cannot be read."""
+    """Take a file with a block apart; None if it has none, or one that cannot be read."""
     headers = list(_HEADER.finditer(content))
     if len(headers) != 1 or content.count(_END) != 1:
         return None

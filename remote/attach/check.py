@@ -23,7 +23,7 @@ _DUMP_DIR = "SGLANG_HS_DUMP_DIR"
 
 
 def check_import(family: Family, way: Way, interpreter: Interpreter) -> ModuleCheck:
-    """Import the family's module with the host's Python. Raises HostError where the import itself fails."""
+    """Import the family's module with the host's Python. Raises HostError if the import itself fails."""
     answer = interpreter.ask("remote.attach.check:look", {"module": family.module, "way": way})
     if "error" in answer:
         raise HostError(f"The host's Python cannot import {family.module}: {answer['error']}.")
@@ -58,7 +58,7 @@ def _patch_problem(module: ModuleType) -> str:
 
 
 def _plugin_problem() -> str:
-    """Why SGLang's loader, in this very environment, would not load Roost's entry point; empty where it would."""
+    """Why SGLang's loader, in this very environment, would not load Roost's entry point; empty if it would."""
     allowed = os.environ.get("SGLANG_PLUGINS", "")
     if allowed and PLUGIN_NAME not in (name.strip() for name in allowed.split(",")):
         return f"SGLANG_PLUGINS={allowed} leaves the plugin {PLUGIN_NAME} out"

@@ -43,12 +43,12 @@ FAMILIES = (
 
 
 def architecture(model_config: Mapping[str, object]) -> str:
-    """First architecture that a model's `config.json` names; empty where it names none."""
+    """First architecture that a model's `config.json` names; empty if it names none."""
     names = model_config.get("architectures")
     return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def family_of(model_config: Mapping[str, object]) -> Family | None:
-    """The family that runs a model, or None where capture does not serve it."""
+    """The family that runs a model, or None if capture does not serve it."""
     name = architecture(model_config)
     return next((family for family in FAMILIES if name in family.architectures), None)

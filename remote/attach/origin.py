@@ -27,7 +27,7 @@ class Origin:
     """What the installation itself says about a file."""
 
     digest: str = ""
-    """sha256 of the original; empty where nothing states it."""
+    """sha256 of the original; empty if nothing states it."""
     content: bytes | None = None
     """The original, where it is at hand (git's HEAD, a copy kept by an earlier attach)."""
     source: str = ""
@@ -46,7 +46,7 @@ def origin(file: Path, installation: Installation) -> Origin:
 
 
 def _recorded(file: Path, installation: Installation) -> str:
-    """sha256 from RECORD as hex; empty where the file is not listed."""
+    """sha256 from RECORD as hex; empty if the file is not listed."""
     if installation.metadata is None:
         return ""
     record = Path(installation.metadata) / "RECORD"

@@ -28,7 +28,7 @@ def find_installation(
 ) -> Installation:
     """Find the SGLang that a server started with this Python, environment and folder would import.
 
-    Raises HostError where there is none.
+    Raises HostError if there is none.
     """
     interpreter = Interpreter(payload, env or {}, python, cwd)
     answer = interpreter.ask("remote.attach.probe:describe", {}, deadline=60.0)

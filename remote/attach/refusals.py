@@ -181,7 +181,7 @@ RULES = (
 def refusals(
     checked: CheckedFlags, model_config: Mapping[str, object], env: Mapping[str, str] | None = None
 ) -> list[Refusal]:
-    """Return every reason why capture could not be right; empty where it can.
+    """Return every reason why capture could not be right; empty if it can.
 
     `checked` is what `check_flags` returned, `model_config` the model's `config.json`, `env` the variables that the
     server is started with.

@@ -34,7 +34,7 @@ class Situation:
         return name in self.checked.values
 
     def value(self, name: str) -> object:
-        """The setting's value; None where it is unset or unknown to this SGLang."""
+        """The setting's value; None if it is unset or unknown to this SGLang."""
         return self.checked.values.get(name)
 
     def on(self, name: str) -> bool:
@@ -46,7 +46,7 @@ class Situation:
         return any(self.on(name) for name in names)
 
     def number(self, name: str) -> int:
-        """A size; 1 where it is unset."""
+        """A size; 1 if it is unset."""
         value = self.value(name if self.has(name) else _OLDER_NAMES.get(name, name))
         return value if isinstance(value, int) else 1
 

@@ -22,7 +22,7 @@ _ALLOWED_PLUGINS = "SGLANG_PLUGINS"
 def choose(attach: Attach, installation: Installation) -> Choice:
     """Settle `attach: auto|plugin|patch` for the SGLang that is installed.
 
-    Raises HostError where a way was asked for that this SGLang does not have.
+    Raises HostError if a way was asked for that this SGLang does not have.
     """
     if attach == "patch":
         return Choice(way="patch", reason="the inventory asks for it")

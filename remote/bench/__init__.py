@@ -1,1 +1,1 @@
-"""How fast a server is: SGLang's own load generator against a ready one, with the circumstances noted. Host side."""
+"""Measures a ready server with SGLang's own load generator and records the circumstances. Host side."""

@@ -1,4 +1,4 @@
-"""What each profile measures, as arguments of `sglang.bench_serving` and keys of its result. Host side, pure.
+"""The measurements of each profile, as arguments of `sglang.bench_serving` and keys of its result. Host side, pure.
 
 Random token ids only (`--dataset-name random-ids`), so nothing is downloaded; arguments that every SGLang from 0.5.9
 to 0.5.23 has.
@@ -28,7 +28,7 @@ class Case:
     """One run of the load generator."""
 
     name: str
-    """As in a sentence: `single stream`, `prompts of 512`, `64 at once`."""
+    """Its name in a sentence: `single stream`, `prompts of 512`, `64 at once`."""
     prompts: int
     prompt_tokens: int
     output_tokens: int
@@ -36,13 +36,13 @@ class Case:
     quantities: tuple[Quantity, ...]
 
     def arguments(self) -> list[str]:
-        """Its own part of the command line."""
+        """The arguments that belong to this case alone."""
         return [
             *("--num-prompts", str(self.prompts)),
             *("--random-input-len", str(self.prompt_tokens)),
             *("--random-output-len", str(self.output_tokens)),
             *("--random-range-ratio", "1.0"),
-            # Ids, not text: the server would make other tokens of the text, often twice as many.
+            # Token ids instead of text, of which the server would make other tokens, often twice as many.
             "--tokenize-prompt",
             *("--warmup-requests", "0"),
             *("--max-concurrency", str(self.concurrency)),
@@ -50,7 +50,7 @@ class Case:
 
 
 def cases(request: BenchRequest, context_length: int) -> Iterator[Case]:
-    """The runs of the profiles asked for, without the prefill lengths that `left_out` names."""
+    """Return the cases of the requested profiles, without the prefill lengths in `left_out`."""
     if "single" in request.profiles:
         yield _single(request)
     if "prefill" in request.profiles:
@@ -63,7 +63,7 @@ def cases(request: BenchRequest, context_length: int) -> Iterator[Case]:
 
 
 def left_out(request: BenchRequest, context_length: int) -> list[str]:
-    """A sentence for each prefill length that the context cannot hold."""
+    """Return a sentence for each prefill length that exceeds the context."""
     lengths = request.prefill_lengths if "prefill" in request.profiles else []
     return [
         f"Prefill of {length} tokens was left out: the server's context holds {context_length}."

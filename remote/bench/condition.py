@@ -1,4 +1,4 @@
-"""The GPUs' condition around a measurement: clocks, temperature, throttling, and who else uses them. Host side."""
+"""The GPUs' condition around a measurement: clocks, temperature, throttling and other users. Host side."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ REASONS = {
 
 
 def conditions() -> list[GpuCondition]:
-    """One entry a GPU; empty where no driver answers."""
+    """Return one entry for each GPU; empty if no driver answers."""
     answers = (smi(f"--query-gpu={FIELDS.format(reasons=name)}") for name in REASON_NAMES)
     return parse(next((rows for rows in answers if rows), []))
 
 
 def driver() -> str:
-    """The NVIDIA driver's version; empty where none answers."""
+    """Return the NVIDIA driver's version; empty if none answers."""
     rows = smi("--query-gpu=driver_version")
     return rows[0][0] if rows else ""
 
 
 def parse(rows: list[list[str]]) -> list[GpuCondition]:
-    """nvidia-smi's cells as conditions; a value that it does not know (`[N/A]`) stays None."""
+    """Parse nvidia-smi's cells; an unknown value (`[N/A]`) is None."""
     return [
         GpuCondition(
             index=int(index),
@@ -63,14 +63,14 @@ def _reasons(text: str) -> str:
 
 
 def slowed(gpus_now: list[GpuCondition]) -> list[str]:
-    """A sentence for each GPU that something slows down."""
+    """Return a sentence for each GPU whose clock is limited."""
     return [f"GPU {gpu.index} was slowed down: {gpu.throttled}." for gpu in gpus_now if gpu.throttled]
 
 
 def strangers(state: ServerState) -> list[str]:
-    """A sentence for each process that is charged memory of a GPU on which the server is, and is not the server's own.
+    """Return a sentence for each process of others that has memory on one of the server's GPUs.
 
-    Inside a container the driver may name pids of the outer host, the server's own among them: then nothing is told.
+    Empty inside a container in which the driver names pids of the outer host, because the server's own are among them.
     """
     own = {process.pid for process in members(state.server, state.mark)} if state.server else set()
     return [

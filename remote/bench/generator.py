@@ -25,7 +25,7 @@ from remote.bench.answers import Answers, listening
 from remote.shared.errors import HostError
 
 MODULES = ("sglang.benchmark.serving", "sglang.bench_serving")
-"""Where SGLang keeps it: the first from about 0.5.21 on, the second before."""
+"""The module's name in SGLang: the first from about 0.5.21 on, the second before."""
 POLL_SECONDS = 0.2
 WORDS_KEPT = 600
 
@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
 
 def run_all(runs: list[list[str]], key: str, deadline: float, on_run: Callable[[int], None]) -> list[Run]:
-    """Return one `Run` for each argument list, in order; `on_run` is told how many are done.
+    """Return one `Run` for each argument list, in order; `on_run` is given the number of finished runs.
 
     `key` is the server's API key: it travels in the generator's environment, never in an argument.
 
@@ -93,7 +93,7 @@ def _await(
 
 
 def module() -> str:
-    """The load generator of the installed SGLang."""
+    """Return the load generator of the installed SGLang."""
     for name in MODULES:
         try:
             if importlib.util.find_spec(name) is not None:

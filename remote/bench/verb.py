@@ -28,7 +28,7 @@ from remote.shared.messages.server import ServerState
 from remote.shared.redact import redacted
 
 DEFAULT_CONTEXT = 4096
-"""Where neither the command line nor the model says: long enough for the shorter prefill lengths."""
+"""Assumed if neither the command line nor the model says; long enough for the shorter prefill lengths."""
 
 
 def bench(request: BenchRequest, context: Context) -> BenchResult:
@@ -108,7 +108,7 @@ def _standing(state: ServerState | None) -> str:
 
 
 def _context_length(state: ServerState) -> int:
-    """Longest prompt that the server takes, from its command line or from the model's own config."""
+    """Return the longest prompt that the server accepts, from its command line or the model's config."""
     flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     flags.add_argument("--context-length", type=int)
     given: int | None = flags.parse_known_args(state.command)[0].context_length
@@ -122,7 +122,7 @@ def _context_length(state: ServerState) -> int:
 
 
 def _arguments(state: ServerState, case: Case, seed: int) -> list[str]:
-    """The load generator's command line for one case against this server."""
+    """Return the load generator's arguments for one case and this server."""
     return [
         *("--backend", "sglang"),
         *("--base-url", f"http://127.0.0.1:{state.port}"),
@@ -136,7 +136,7 @@ def _arguments(state: ServerState, case: Case, seed: int) -> list[str]:
 
 
 def _capture(state: ServerState, context: Context) -> Literal["none", "dormant", "active"]:
-    """Dormant where model files were patched before this server started, which runs without a dump directory."""
+    """Return `dormant` if model files were patched before this server, which captures nothing, was started."""
     if state.capture is not None:
         return "active"
     files = attached(AttachedRequest(env=state.spec.env), context).files
@@ -157,7 +157,7 @@ def _check_answers(wanted: list[Case], heard: list[Answers]) -> None:
 
 
 def nccl_version() -> str:
-    """The version of the NCCL package beside torch; empty if there is none."""
+    """Return the version of the NCCL package beside torch; empty if there is none."""
     for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
         with suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name)
@@ -165,7 +165,7 @@ def nccl_version() -> str:
 
 
 def _inherited(state: ServerState) -> dict[str, str]:
-    """NCCL variables that the server has from the host's login and not from Roost; secrets are `***`."""
+    """Return the NCCL variables that the server has from the host's login rather than from Roost; secrets are `***`."""
     assert state.server is not None
     try:
         environment = psutil.Process(state.server.pid).environ()
@@ -178,7 +178,7 @@ def _inherited(state: ServerState) -> dict[str, str]:
 
 
 def _measurements(wanted: list[Case], results: list[dict[str, Any]]) -> list[Measurement]:
-    """Each quantity's values over the repetitions; `results` holds one whole round after another."""
+    """Return each quantity's values over the repetitions; `results` holds the rounds one after the other."""
     rounds = [results[start : start + len(wanted)] for start in range(0, len(results), len(wanted))]
     return [
         Measurement(

@@ -1,1 +1,1 @@
-"""What a host has and lacks, on the host (`inv doctor`); judged on the laptop by `hosts/doctor`. Read-only."""
+"""Facts about a host for `inv doctor`, gathered on the host and judged on the laptop by `hosts/doctor`. Read-only."""

@@ -1,4 +1,4 @@
-"""Runs on the host for `remote.facts`: GPUs, who uses them, how they reach each other. Read-only.
+"""Runs on the host for `remote.facts`: GPUs, their users, and the links between them. Read-only.
 
 Inside a container the driver may name pids of the machine outside: a pid counts as visible here only if a process of
 that number exists and holds a GPU's device node.
@@ -25,7 +25,7 @@ COMMAND_SHOWN = 120
 
 
 def gpu_facts(workdir: Workdir) -> GpuFacts:
-    """All that the driver tells this user."""
+    """Return all that the driver tells this user."""
     found = gpus()
     if not found:
         return GpuFacts(problem=_why_none())
@@ -46,21 +46,21 @@ def gpu_facts(workdir: Workdir) -> GpuFacts:
 
 
 def versions(text: str) -> tuple[str, str]:
-    """Driver and CUDA from nvidia-smi's first lines; the kernel module's own word where nvidia-smi is missing."""
+    """Return driver and CUDA versions by nvidia-smi's first lines, or by the kernel module if nvidia-smi is missing."""
     driver = re.search(r"Driver Version:\s*([\d.]+)", text)
     cuda = re.search(r"CUDA[\w ]*Version:\s*([\d.]+)", text)
     return driver.group(1) if driver else _module_version(), cuda.group(1) if cuda else ""
 
 
 def topology(matrix: str, peers: str) -> list[GpuLink]:
-    """Every pair of GPUs from the tables of `nvidia-smi topo -m` and `-p2p r`."""
+    """Return every pair of GPUs from the tables of `nvidia-smi topo -m` and `-p2p r`."""
     ways, reach = _table(matrix), _table(peers)
     pairs = sorted(pair for pair in ways if pair[0] < pair[1])
     return [GpuLink(first=a, second=b, way=ways[a, b], p2p=reach.get((a, b), "")) for a, b in pairs]
 
 
 def _table(text: str) -> dict[tuple[int, int], str]:
-    """Cells of a table whose first row and column name GPUs; other rows and columns (NICs, affinities) are left out."""
+    """Return the cells between GPUs of a table; rows and columns of NICs and affinities are left out."""
     rows = [[cell.strip() for cell in line.split("\t")] for line in _ESCAPES.sub("", text).splitlines()]
     header = next((row for row in rows if len(row) > 1 and not row[0] and _GPU.fullmatch(row[1])), [])
     columns = {place: int(found.group(1)) for place, cell in enumerate(header) if (found := _GPU.fullmatch(cell))}
@@ -73,7 +73,7 @@ def _table(text: str) -> dict[tuple[int, int], str]:
 
 
 def _why_none() -> str:
-    """A driver without usable GPUs is a fault; a box without one is a CPU host."""
+    """Say what is wrong with a driver that shows no GPU; a box without a driver is a CPU host."""
     if not Path("/proc/driver/nvidia").exists() and not Path("/dev/nvidiactl").exists():
         return "there is no NVIDIA driver"
     return (
@@ -93,7 +93,7 @@ def _module_version() -> str:
 
 
 def _servers_by_pid(workdir: Workdir) -> dict[int, str]:
-    """pid → server, of everything that this workdir's servers started and that still runs."""
+    """Return pid → server for every running process that this workdir's servers started."""
     found = {}
     for name in records.names(workdir):
         state = records.load(workdir.server(name))
@@ -116,7 +116,7 @@ def _process(pid: int, used: int, ours: dict[int, str]) -> GpuProcess:
 
 
 def _may_hold_gpu(pid: int) -> bool:
-    """False where the process is known to hold no GPU: the driver's pid was another container's."""
+    """False if the process certainly holds no GPU: then the driver's pid belongs to another container."""
     try:
         links = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
@@ -125,7 +125,7 @@ def _may_hold_gpu(pid: int) -> bool:
 
 
 def _target(link: Path) -> str:
-    """What an open descriptor names; empty for one that was closed meanwhile."""
+    """Return the path of an open descriptor; empty if it was closed meanwhile."""
     try:
         return link.readlink().as_posix()
     except OSError:

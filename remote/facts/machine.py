@@ -20,7 +20,7 @@ SSHD_DEFAULT_SESSIONS = 10
 
 
 def machine_facts() -> MachineFacts:
-    """Who and where we are; `time_at` is taken here and now."""
+    """Return the login, the machine and its current time."""
     memory = psutil.virtual_memory()
     model, flags = _cpu()
     return MachineFacts(
@@ -40,7 +40,7 @@ def machine_facts() -> MachineFacts:
 
 
 def _user() -> str:
-    """The login's name; a uid that no passwd entry names is common in containers."""
+    """Return the login's name, or its uid if no passwd entry has it, as is common in containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -48,7 +48,7 @@ def _user() -> str:
 
 
 def container() -> str:
-    """What kind of container this is, as far as it shows."""
+    """Return the kind of container, if it can be recognised."""
     if os.environ.get("KUBERNETES_SERVICE_HOST") or Path("/var/run/secrets/kubernetes.io").exists():
         return "kubernetes"
     if Path("/.dockerenv").exists():
@@ -59,7 +59,7 @@ def container() -> str:
 
 
 def _cpu() -> tuple[str, set[str]]:
-    """Model name and flags of the first core, where the kernel tells."""
+    """Return model name and flags of the first core, if the kernel says."""
     model, flags = platform.processor(), set[str]()
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")
@@ -75,7 +75,7 @@ def _cpu() -> tuple[str, set[str]]:
 
 
 def space_facts(folder: Path) -> SpaceFacts:
-    """The file system that `folder` is on, or would be."""
+    """Describe the file system that `folder` is on, or would be created on."""
     # os.path.isdir says no to a folder behind a closed one, where Path.is_dir raises.
     existing = next(part for part in (folder, *folder.parents) if os.path.isdir(part))  # noqa: PTH112
     usage = shutil.disk_usage(existing)
@@ -92,26 +92,26 @@ def space_facts(folder: Path) -> SpaceFacts:
 
 
 def _kind(path: Path) -> str:
-    """Type of the file system with the longest mount point above `path`."""
+    """Return the type of the file system with the longest mount point above `path`."""
     real = path.resolve()
     mounts = [part for part in psutil.disk_partitions(all=True) if real.is_relative_to(part.mountpoint)]
     return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else ""
 
 
 def _bytes_in(folder: Path) -> int:
-    """Bytes of the files below `folder`; others may remove some meanwhile."""
+    """Return the bytes of the files below `folder`, some of which may be removed meanwhile."""
     total = 0
     for top, _, names in os.walk(folder):
         for name in names:
             try:
-                total += os.lstat(os.path.join(top, name)).st_size  # noqa: PTH118 - there can be 100,000 of them
+                total += os.lstat(os.path.join(top, name)).st_size  # noqa: PTH118 - there can be 100,000 files
             except OSError:
                 continue
     return total
 
 
 def limit_facts(config: Path = SSHD_CONFIG) -> LimitFacts:
-    """This login's limits, and sshd's where its configuration can be read."""
+    """Return this login's limits, and sshd's if its configuration can be read."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     settings = sshd_settings(config)
     known = settings is not None
@@ -127,7 +127,7 @@ def limit_facts(config: Path = SSHD_CONFIG) -> LimitFacts:
 
 
 def sshd_settings(config: Path) -> dict[str, str] | None:
-    """First value of every keyword before any Match block, included files in their place; None where unreadable."""
+    """Return the first value of every keyword before any Match block, with included files; None if unreadable."""
     settings: dict[str, str] = {}
     try:
         lines = config.read_text(errors="replace").splitlines()
@@ -148,7 +148,7 @@ def sshd_settings(config: Path) -> dict[str, str] | None:
 
 
 def _included(config: Path, patterns: str) -> list[Path]:
-    """Files of an Include line, in the order of sshd: by name, relative to the configuration's folder."""
+    """Return the files of an Include line in sshd's order: by name, relative to the configuration's folder."""
     found: list[Path] = []
     for pattern in patterns.split():
         path = Path(pattern) if pattern.startswith("/") else config.parent / pattern

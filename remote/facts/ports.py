@@ -1,4 +1,4 @@
-"""Runs on the host for `remote.facts`: who listens on the ports that the inventory gives to servers. Read-only."""
+"""Runs on the host for `remote.facts`: finds who listens on the servers' ports of the inventory. Read-only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remote.shared.processes import members
 
 
 def port_facts(needs: list[Needs], workdir: Workdir) -> list[PortFact]:
-    """Taken ports only."""
+    """Return the ports that are in use."""
     return [fact for need in needs if (fact := _taken(need, workdir)) is not None]
 
 
@@ -36,7 +36,7 @@ def _taken(need: Needs, workdir: Workdir) -> PortFact | None:
 
 
 def _answers(port: int) -> bool:
-    """Somebody listens: the process table hides other users' and other containers' sockets, a connect does not."""
+    """Whether a connect succeeds: the process table hides sockets of other users and containers."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,4 +1,4 @@
-"""Runs on the host for `remote.facts`: asks other programs one thing, with a deadline. Changes nothing."""
+"""Runs on the host for `remote.facts`: runs other programs with a deadline. Changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS = 20.0
 
 
 def say(*argv: str) -> str:
-    """What a program says on stdout and stderr; empty where it is missing, fails or hangs."""
+    """Return a program's stdout and stderr; empty if it is missing, fails or hangs."""
     try:
         answer = subprocess.run(
             list(argv),
@@ -28,7 +28,7 @@ def say(*argv: str) -> str:
 
 
 def tools() -> ToolFacts:
-    """Versions of the programs that a pull can use."""
+    """Return the versions of the programs that a pull can use."""
     rsync = re.search(r"version\s+v?(\S+)", say("rsync", "--version"))
     ssh = re.search(r"OpenSSH_([^\s,]+)", say("ssh", "-V"))
     return ToolFacts(rsync=rsync.group(1) if rsync else "", ssh=ssh.group(1) if ssh else "")

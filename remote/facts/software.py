@@ -37,7 +37,7 @@ PACKAGES = (
 
 
 def python_facts() -> PythonFacts:
-    """This Python is the host's own: verbs run in it."""
+    """Describe this Python, which is the host's own: verbs run in it."""
     return PythonFacts(
         executable=sys.executable,
         version=platform.python_version(),
@@ -47,7 +47,7 @@ def python_facts() -> PythonFacts:
 
 
 def package_version(name: str) -> str | None:
-    """An installed package's version; None where it is missing."""
+    """An installed package's version; None if it is missing."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -68,7 +68,7 @@ def torch_cuda() -> str:
 
 
 def capture_facts(request: FactsRequest, payload: Path) -> CaptureFacts:
-    """Which SGLang a server would import, and how capture gets into it."""
+    """Return the SGLang that a server would import, and how capture is attached to it."""
     try:
         installation = find_installation(payload=payload, env=request.env)
         return _capture_in(installation, request)
@@ -89,7 +89,7 @@ def _capture_in(installation: Installation, request: FactsRequest) -> CaptureFac
 
 
 def model_facts(path: str) -> ModelFacts:
-    """The model's config, and whether its weights are whole as far as names and headers tell."""
+    """Describe the model's config, and whether its weight files are complete by their names and headers."""
     facts = ModelFacts(path=path)
     try:
         config = check_model(path)

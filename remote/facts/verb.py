@@ -14,7 +14,7 @@ from remote.shared.messages.facts import Facts, FactsRequest
 
 
 def facts(request: FactsRequest, context: Context) -> Facts:
-    """Look at everything that extraction needs of this host."""
+    """Gather every fact about this host that extraction depends on."""
     report = context.report
     report.progress("looking at GPUs")
     gpu = gpu_facts(context.workdir)

@@ -1,1 +1,1 @@
-"""Tail and follow, on the host: whole lines with the byte at which to go on (`inv logs`)."""
+"""Tail and follow logs on the host (`inv logs`): whole lines, and the byte at which the next call continues."""

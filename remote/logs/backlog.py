@@ -1,4 +1,4 @@
-"""Runs on the host for `remote.logs`: at which byte of which file the asked-for lines begin. Reads logs only."""
+"""Runs on the host for `remote.logs`: finds the file and byte at which the requested lines begin. Reads logs only."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Start:
-    """The first byte to show."""
+    """The first byte to send."""
 
     path: Path
     offset: int = 0
 
 
 def backlog_start(files: Sequence[Path], lines: int | None, pattern: Pattern | None, since: float | None) -> Start:
-    """Where the last `lines` lines that match `pattern` and were logged at `since` (Unix time) or later begin.
+    """Return the start of the last `lines` lines that match `pattern` and were logged at `since` (Unix time) or later.
 
-    `files` are one log's, oldest first, at least one. None switches a condition off.
+    `files` are one log's, oldest first, at least one. None disables a condition.
     """
     first = (0, 0) if since is None else _first_since(files, since)
     if lines is None:
@@ -45,7 +45,7 @@ def backlog_start(files: Sequence[Path], lines: int | None, pattern: Pattern | N
 
 
 def logged_at(line: bytes) -> float | None:
-    """Unix time at a line's start; without a zone it is this host's local time, as loggers write it."""
+    """Return the Unix time at a line's start; a time without a zone is this host's local time."""
     match = _TIME.match(line)
     if match is None:
         return None
@@ -57,14 +57,14 @@ def logged_at(line: bytes) -> float | None:
 
 
 def _iso_zone(zone: str) -> str:
-    """`Z` and `+0100` as Python 3.10's fromisoformat reads them."""
+    """Rewrite `Z` and `+0100` as Python 3.10's fromisoformat reads them."""
     if zone in {"", "Z"}:
         return "+00:00" if zone else ""
     return zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
 
 
 def _first_since(files: Sequence[Path], since: float) -> _Place:
-    """First line with a time of at least `since`; the end of the log if there is none."""
+    """Return the first line with a time of at least `since`; the end of the log if there is none."""
     for number, path in enumerate(files):
         if path.stat().st_mtime < since:
             continue
@@ -98,7 +98,7 @@ def _last_matches(files: Sequence[Path], count: int, pattern: Pattern, first: _P
 
 
 def _end(files: Sequence[Path]) -> _Place:
-    """Behind the last whole line: one still being written is shown when it is whole."""
+    """Return the end of the last whole line; a line that is still being written is sent when it is whole."""
     path = files[-1]
     size = path.stat().st_size
     with os.fdopen(open_own(path), "rb") as log:
@@ -108,12 +108,12 @@ def _end(files: Sequence[Path]) -> _Place:
 
 
 def _back(path: Path, count: int, floor: int) -> tuple[int, int]:
-    """How many lines (at most `count`) begin in `path` at `floor` or later, and where the first does."""
+    """Count the lines (at most `count`) that begin in `path` at `floor` or later; also return the first offset."""
     with os.fdopen(open_own(path), "rb") as log:
         size = log.seek(0, os.SEEK_END)
         if size <= floor:
             return 0, floor
-        end = size - 1  # a newline in the very last byte begins no line
+        end = size - 1  # no line begins after a newline in the last byte
         found = 0
         while end > floor:
             begin = max(floor, end - CHUNK_BYTES)
@@ -135,7 +135,7 @@ def _nth_from_end(block: bytes, nth: int) -> int:
 
 
 def _lines(path: Path, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Every line of `path` with the offset of its first byte; of a very long one its beginning."""
+    """Yield every line of `path` with the offset of its first byte; only the beginning of a very long line."""
     with os.fdopen(open_own(path), "rb") as log:
         log.seek(offset)
         inside = False

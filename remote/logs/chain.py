@@ -1,6 +1,6 @@
-"""Runs on the host for `remote.logs`: which files hold one source's log, oldest first. Reads names only.
+"""Runs on the host for `remote.logs`: finds the files of one source's log, oldest first. Reads names only.
 
-A server writes one file a start (`NAME_v1.log`, `NAME_v2.log`, …). A run's extractor appends to one file, which
+A server writes one file for each start (`NAME_v1.log`, `NAME_v2.log`, …). A run's extractor appends to one file, which
 an administrator's logrotate may rename (`extract.log.1` is newer than `extract.log.2`).
 """
 
@@ -26,14 +26,14 @@ class Chain:
     source: LogSource
     _folder: Callable[[], Path]
     _age: Callable[[str], int | None]
-    """File name to its place in time (greater is newer); None for a file that is not of this log."""
+    """Maps a file name to its place in time (greater is newer); None for a file of another log."""
 
     @property
     def folder(self) -> Path:
         return self._folder()
 
     def files(self) -> list[Path]:
-        """The files there are now, oldest first; empty before the first start."""
+        """Return the files that exist now, oldest first; empty before the first start."""
         try:
             names = [entry.name for entry in self.folder.iterdir()]
         except FileNotFoundError:
@@ -42,13 +42,13 @@ class Chain:
         return [self.folder / name for _, name in sorted(placed)]
 
     def not_older(self, name: str, files: list[Path]) -> list[Path]:
-        """Those of `files` that stand where the lost file `name` stood, or later."""
+        """Return the files at the place of the lost file `name`, or later."""
         lost = self._age(name)
         return [path for path in files if lost is None or (self._age(path.name) or 0) >= lost]
 
 
 def chain(workdir: Workdir, source: LogSource) -> Chain:
-    """The log files of `source` in `workdir`; raises UsageError for a name that can be no folder."""
+    """Return the log files of `source` in `workdir`; raises UsageError for a name that cannot be a folder."""
     if source.kind == "run":
         log = workdir.run(source.name).log
         return Chain(source, lambda: log.parent, _by_rotation(log.name))
@@ -57,7 +57,7 @@ def chain(workdir: Workdir, source: LogSource) -> Chain:
 
 
 def server_sources(workdir: Workdir) -> list[LogSource]:
-    """Every server that has a folder in `workdir`, by name."""
+    """Return the names of the servers that have a folder in `workdir`."""
     try:
         names = sorted(entry.name for entry in workdir.servers.iterdir() if entry.is_dir())
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def server_sources(workdir: Workdir) -> list[LogSource]:
 
 
 def _server_folder(paths: ServerPaths) -> Path:
-    """Where the server's last start logs: the inventory may have sent its logs elsewhere."""
+    """Return the folder of the server's latest log, which may be the inventory's `log_dir`."""
     try:
         state = ServerState.model_validate_json(read_own(paths.state))
     except (OSError, ValidationError):

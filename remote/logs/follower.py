@@ -17,7 +17,7 @@ CHUNKS_A_TURN = 16
 
 
 class Follower:
-    """Gives out every line of one source from a chosen byte on, each exactly once."""
+    """Yields every line of one source from a chosen byte on, each exactly once."""
 
     def __init__(self, chain: Chain, pattern: Pattern | None) -> None:
         self._chain = chain
@@ -26,7 +26,7 @@ class Follower:
 
     @property
     def position(self) -> LogPosition | None:
-        """Where the next line begins; None while there is no file."""
+        """The start of the next line; None while there is no file."""
         reader = self._reader
         if reader is None:
             return None
@@ -39,16 +39,16 @@ class Follower:
         )
 
     def start(self, lines: int | None, since: float | None) -> None:
-        """Stand where the asked-for backlog begins; without a file yet, all that comes is new and will be read."""
+        """Start at the requested backlog; if there is no file yet, start at the beginning of the first one."""
         files = self._chain.files()
         if files:
             begin = backlog_start(files, lines, self._pattern, since)
             self._reader = LineReader(begin.path, begin.offset)
 
     def resume(self, position: LogPosition) -> Iterator[LogItem]:
-        """Stand at `position` again, in the same file whatever its name is now; say so if it is gone."""
+        """Continue at `position` in the same file, even if it was renamed; yield a notice if the file is gone."""
         if not position.file:
-            return  # there was no log yet: all that there is now is new
+            return  # there was no log yet, so everything in it is new
         files = self._chain.files()
         for path in files:
             if path.stat().st_ino == position.inode:
@@ -64,14 +64,14 @@ class Follower:
             self._reader = LineReader(later[0])
 
     def poll(self) -> Iterator[LogItem]:
-        """What was written since the last time; ends when there is nothing more for now."""
+        """Yield the lines written since the last call, until there are no more."""
         files = self._chain.files()
         if self._reader is None:
             if not files:
                 return
             self._reader = LineReader(files[0])
             yield self._notice(f"{files[0].name} begins.")
-        # Which files are newer is looked at before reading: what the old one gets until then is read below.
+        # Newer files are listed before reading, so that lines written to the old file until then are read below.
         newer = self._newer(files, self._reader)
         if self._reader.was_rewritten():
             yield self._notice(f"{self._reader.path.name} was emptied and is written anew.")
@@ -81,7 +81,7 @@ class Follower:
             yield from self._go_on_with(newer[0])
 
     def newest(self) -> tuple[int, int] | None:
-        """Inode and size of the newest file as it is now: where a reader who does not follow may stop."""
+        """Return inode and size of the newest file: the place at which a call without `follow` may stop."""
         files = self._chain.files()
         if not files:
             return None
@@ -89,14 +89,14 @@ class Follower:
         return status.st_ino, status.st_size
 
     def reached(self, target: tuple[int, int] | None) -> bool:
-        """True when everything up to `target` (as `newest` told it) was given out."""
+        """Whether everything up to `target` (from `newest`) was yielded."""
         reader = self._reader
         if target is None or reader is None:
             return target is None
         return reader.inode == target[0] and (reader.offset >= target[1] or reader.at_end)
 
     def finish(self) -> Iterator[LogItem]:
-        """The last line if it lacks its newline: for a reader who will not wait for it."""
+        """Yield the last line even if it lacks its newline, for a call without `follow`."""
         if self._reader is not None and self._reader.at_end and (rest := self._reader.rest()):
             yield self._lines(self._reader, rest)
 
@@ -123,7 +123,7 @@ class Follower:
                 yield self._lines(reader, lines)
 
     def _lines(self, reader: LineReader, lines: list[str]) -> LogLines:
-        """Also without a line that matches: the position moves on, and a reconnect need not search again."""
+        """Advance the position even if no line matches, so that a reconnect does not search again."""
         if self._pattern is not None:
             lines = [line for line in lines if self._pattern.search(line)]
         position = self.position

@@ -1,6 +1,6 @@
-"""Runs on the host for `remote.logs`: the whole lines of one open file, with exact offsets. Reads that file only.
+"""Runs on the host for `remote.logs`: reads whole lines of one open file, with exact offsets. Reads that file only.
 
-A line is given out when its newline is there, never before. Memory is bounded whatever the file holds.
+A line is yielded only when its newline has been written. Memory is bounded, whatever the file holds.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import xxhash
 from remote.shared.files import open_own
 
 CHUNK_BYTES = 64 << 10
-"""Also about the size of what a cut connection has to send again."""
+"""Bytes read at once; a cut connection sends about as many again."""
 MAX_LINE_BYTES = 64 << 10
-"""A longer line is cut here; what was left out is counted at its end."""
+"""A longer line is cut at this length, and its end says how many bytes were left out."""
 HEAD_BYTES = 256
 
 
 class LineReader:
-    """Reads `path` from `offset` on; `offset` is always where the next line that was not given out begins."""
+    """Reads `path` from `offset`, which is always the start of the next line to yield."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class LineReader:
         self.restart(offset)
 
     def restart(self, offset: int) -> None:
-        """Go on at `offset`, which must be a line's first byte."""
+        """Continue at `offset`, which must be a line's first byte."""
         self.offset = offset
         self._pending = b""
         self._left_out = 0
@@ -41,16 +41,16 @@ class LineReader:
 
     @property
     def size(self) -> int:
-        """Bytes in the file now."""
+        """Current size of the file in bytes."""
         return os.fstat(self._descriptor).st_size
 
     @property
     def at_end(self) -> bool:
-        """True when all bytes were read, an unfinished last line included."""
+        """Whether all bytes were read, including an unfinished last line."""
         return self._read_to >= self.size
 
     def read(self) -> list[str]:
-        """The next whole lines, at most about CHUNK_BYTES of them; may be empty before the end is reached."""
+        """Return the next whole lines, about CHUNK_BYTES at most; may be empty before the end of the file."""
         data = os.pread(self._descriptor, CHUNK_BYTES, self._read_to)
         lines: list[str] = []
         if self._left_out:
@@ -66,21 +66,21 @@ class LineReader:
         return lines
 
     def rest(self) -> list[str]:
-        """The last line of a file that nobody writes any more, if it lacks its newline."""
+        """Return the last line without a newline, of a file that is no longer written."""
         lines = [_cut(self._pending, self._left_out)] if self._pending else []
         self.offset = self._read_to
         self._pending, self._left_out = b"", 0
         return lines
 
     def head(self) -> str:
-        """Digest of the file's first min(offset, HEAD_BYTES) bytes, as `LogPosition.head`."""
+        """Return the digest of the file's first min(offset, HEAD_BYTES) bytes, for `LogPosition.head`."""
         wanted = min(self.offset, HEAD_BYTES)
         if len(self._head) != wanted:
             self._head = os.pread(self._descriptor, wanted, 0)
         return xxhash.xxh3_64_hexdigest(self._head)
 
     def was_rewritten(self) -> bool:
-        """True when the bytes behind us are no longer those that were read (truncated in place, as copytruncate)."""
+        """Whether the bytes read earlier have changed, as after logrotate's copytruncate."""
         if self.size < self._read_to:
             return True
         before = self.head()
@@ -96,7 +96,7 @@ class LineReader:
         self._left_out = len(tail) - len(self._pending)
 
     def _finish_long_line(self, data: bytes, lines: list[str]) -> bytes:
-        """Skip to the newline of the line whose beginning is pending; return what comes after it."""
+        """Skip to the end of the line whose beginning is pending; return the bytes after it."""
         end = data.find(b"\n")
         if end < 0:
             self._left_out += len(data)
@@ -108,7 +108,7 @@ class LineReader:
 
 
 def _decode(block: bytes) -> list[str]:
-    """Lines of a block; decoding it in one go is what makes 100,000 lines a matter of milliseconds."""
+    """Return a block's lines, decoded at once, which makes 100,000 lines a matter of milliseconds."""
     if len(block) <= MAX_LINE_BYTES:
         return block.decode(errors="replace").split("\n")
     lines = block.split(b"\n")

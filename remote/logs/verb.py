@@ -1,7 +1,7 @@
 """Runs on the host, called by `inv logs`: the verb `logs`. Reads logs, writes nothing.
 
-It polls: inotify would need a package that not every SGLang install has, does not work on network file systems,
-and a tenth of a second is soon enough for eyes.
+It polls every tenth of a second: inotify would need a package that not every SGLang install has, and does not work
+on network file systems.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POLL_SECONDS = 0.1
 
 
 def logs(request: LogsRequest, context: Context) -> LogsResult:
-    """Stream the asked-for lines; with `follow` until the caller ends this process."""
+    """Stream the requested lines; with `follow`, until the caller ends this process."""
     session = _Session(request, context.workdir)
     try:
         for item in session.begin():
@@ -37,7 +37,7 @@ def logs(request: LogsRequest, context: Context) -> LogsResult:
 
 
 def _follow(session: _Session, context: Context) -> None:
-    """Never returns: the caller closes stdin, which interrupts the sleep and everything else."""
+    """Never returns: when the caller closes stdin, the process is interrupted."""
     while True:
         silent = True
         for item in session.poll():
@@ -48,7 +48,7 @@ def _follow(session: _Session, context: Context) -> None:
 
 
 class _Session:
-    """The followers of one call; servers that appear meanwhile join in."""
+    """The followers of one call, including servers that appear during the call."""
 
     def __init__(self, request: LogsRequest, workdir: Workdir) -> None:
         self._request = request
@@ -57,7 +57,7 @@ class _Session:
         self._followers: dict[LogSource, Follower] = {}
 
     def begin(self) -> Iterator[LogItem]:
-        """Stand where the first line of every source is, and say what is to be said about that."""
+        """Start every source at its first line, and yield the notices about that."""
         for source in self._sources():
             self._add(source)
         if self._request.resume is not None:
@@ -71,7 +71,7 @@ class _Session:
         yield from self._say_what_lacks()
 
     def backlog(self) -> Iterator[LogItem]:
-        """Everything up to now."""
+        """Send everything written so far."""
         for follower in self._followers.values():
             yield from self._up_to_now(follower)
 
@@ -80,14 +80,14 @@ class _Session:
             yield from self._add(source).poll()
 
     def standing(self) -> list[LogPosition]:
-        """As `positions`, those sources included that have no log yet."""
+        """Return the positions of all sources, including those without a log yet."""
         return [
             follower.position or LogPosition(source=source, file="", inode=0, head="", offset=0)
             for source, follower in self._followers.items()
         ]
 
     def positions(self) -> list[LogPosition]:
-        """Where every source that has a log stands."""
+        """Return the position of every source that has a log."""
         return [at for follower in self._followers.values() if (at := follower.position) is not None]
 
     def _sources(self) -> list[LogSource]:
@@ -99,7 +99,7 @@ class _Session:
         return self._followers[source]
 
     def _up_to_now(self, follower: Follower) -> Iterator[LogItem]:
-        """Without `follow` this ends even where lines are written faster than they are read."""
+        """Ends even if lines are written faster than they are read."""
         if self._request.follow:
             return
         target = follower.newest()
@@ -108,7 +108,7 @@ class _Session:
         yield from follower.finish()
 
     def _say_what_lacks(self) -> Iterator[LogItem]:
-        """A source without a log: worth a word when following, an error when that is all there is."""
+        """Report a source without a log: as a notice when following, as an error if it is the only source."""
         lacking = [source for source, follower in self._followers.items() if follower.position is None]
         if not self._request.follow and len(lacking) == len(self._followers):
             raise HostError(

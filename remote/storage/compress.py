@@ -93,7 +93,7 @@ def _container(shard: Path) -> Path:
 def pack_shard(shard: Path, xxh3: str) -> int:
     """Put a shard's container beside it, durable; returns the container's bytes.
 
-    Raises RecordError where the shard does not have this digest, OSError where the disk fails.
+    Raises RecordError if the shard does not have this digest, OSError where the disk fails.
     """
     container = _container(shard)
     if pack_file(shard, container).xxh3 != xxh3:

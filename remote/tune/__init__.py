@@ -1,1 +1,1 @@
-"""Screening of NCCL settings: the collectives that tensor parallelism sends, timed without a server. Host side."""
+"""Screens NCCL settings: times the collectives of tensor parallelism without a server. Host side."""

@@ -1,7 +1,7 @@
 """One rank of the collectives' microbenchmark: `python -m remote.tune.rank JSON`. Host side, needs torch.
 
-Started by `screen.py` once a rank, in one process group with a deadline; prints its times as one JSON line.
-Times are of the device (CUDA events) on GPUs and of the clock on CPUs.
+`screen.py` starts one process for each rank, with a deadline; it prints its times as one JSON line. Times are measured
+with CUDA events on GPUs and with the clock on CPUs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ MOST_CALLS = 200
 
 @dataclass(frozen=True)
 class Task:
-    """What every rank is told."""
+    """The arguments of a rank."""
 
     rank: int
     world: int
     meeting: str
-    """A file that is not there yet, through which the ranks find each other: no port that another may take."""
+    """A file that does not exist yet, through which the ranks find each other; a port could be taken by others."""
     gpu: int | None
     sizes: list[int]
-    """Bytes that one rank contributes."""
+    """Message sizes, in bytes that one rank contributes."""
     repetitions: int
 
     @property
@@ -59,7 +59,7 @@ def main(text: str) -> None:
 
 
 def call_of(task: Task, operation: str, size: int) -> Callable[[], Any]:
-    """A call of `operation` on bf16 messages of `size` bytes whose result is checked once, before it is timed."""
+    """Return a call of `operation` on bf16 messages of `size` bytes, after checking its result once."""
     elements = max(1, size // 2)
     message = torch.full((elements,), float(task.rank + 1), dtype=torch.bfloat16, device=task.device)
     if operation == "all_gather":
@@ -71,7 +71,7 @@ def call_of(task: Task, operation: str, size: int) -> Callable[[], Any]:
     total = message.clone()
     dist.all_reduce(total)
     _check(bool((total == task.world * (task.world + 1) / 2).all()), operation)
-    zeros = torch.zeros_like(message)  # adding zeros keeps the values finite however often it runs
+    zeros = torch.zeros_like(message)  # adding zeros keeps the values finite
     return lambda: dist.all_reduce(zeros)
 
 
@@ -81,7 +81,7 @@ def _check(right: bool, operation: str) -> None:
 
 
 def measure(task: Task, call: Callable[[], Any]) -> list[float]:
-    """Microseconds a call, one value a repetition; every rank runs the same number of calls."""
+    """Return microseconds per call, one value for each repetition; every rank runs the same number of calls."""
     for _ in range(WARM_UP_CALLS):
         call()
     calls = _calls_for(task, call)
@@ -94,7 +94,7 @@ def _calls_for(task: Task, call: Callable[[], Any]) -> int:
 
 
 def _timed(task: Task, call: Callable[[], Any], calls: int) -> float:
-    """Microseconds for `calls` calls."""
+    """Return the microseconds that `calls` calls take."""
     if task.gpu is None:
         begun = time.perf_counter()
         for _ in range(calls):

@@ -1,7 +1,7 @@
-"""The verb `screen`: one NCCL setting, tried on the GPUs of a server, with a deadline. Host side.
+"""The verb `screen`: try one NCCL setting on the GPUs of a server, with a deadline. Host side.
 
-Called by `inv tune` once a setting. Starts one process a rank and ends all of them whatever happens; writes
-only a temporary folder for NCCL's log.
+`inv tune` calls it for each setting. It starts one process for each rank and ends all of them in every case; it
+writes only a temporary folder for NCCL's log.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def screen(request: ScreenRequest, context: Context, keep_logs: Path | None = No
 
 
 def _start(request: ScreenRequest, context: Context, world: int, folder: Path) -> list[subprocess.Popen[bytes]]:
-    """One process a rank, each the head of a session of its own."""
+    """Start one process for each rank, each in its own session."""
     width = request.hidden_size or hidden_size(check_model(request.model))
     sizes = [tokens * width * request.dtype_bytes for tokens in request.tokens]
     env = {
@@ -96,7 +96,7 @@ def _start(request: ScreenRequest, context: Context, world: int, folder: Path) -
 
 
 def _await(ranks: list[subprocess.Popen[bytes]], deadline: float, folder: Path) -> tuple[Status, str]:
-    """Wait until every rank has ended well, one has failed, or time is up."""
+    """Wait until all ranks have succeeded, one has failed, or the deadline has passed."""
     ends_at = time.monotonic() + deadline
     while time.monotonic() < ends_at:
         codes = [rank.poll() for rank in ranks]
@@ -110,13 +110,13 @@ def _await(ranks: list[subprocess.Popen[bytes]], deadline: float, folder: Path) 
 
 
 def _last_words(folder: Path, rank: int) -> str:
-    """The last line that the rank wrote to stderr, which is where Python puts the cause."""
+    """Return the last line that the rank wrote to stderr, in which Python names the cause."""
     lines = (folder / f"err-{rank}").read_text(errors="replace").strip().splitlines()
     return lines[-1][:WORDS_KEPT].rstrip(".") if lines else "it said nothing"
 
 
 def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
-    """SIGKILL what still runs: a rank that hangs in a collective does not hear SIGTERM."""
+    """Send SIGKILL to running ranks: a rank that hangs in a collective does not react to SIGTERM."""
     for rank in ranks:
         if rank.poll() is None:
             os.killpg(rank.pid, signal.SIGKILL)
@@ -125,7 +125,7 @@ def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
 
 
 def _samples(folder: Path) -> list[Sample]:
-    """Rank 0's times; all ranks print the same, since each value is the slowest rank's."""
+    """Return rank 0's times; all ranks print the same, because each value is the slowest rank's."""
     times = json.loads((folder / "out-0").read_text().strip().splitlines()[-1])
     return [
         Sample(operation=operation, size_bytes=int(size), microseconds=values)

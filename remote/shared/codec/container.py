@@ -137,7 +137,7 @@ def plain_pieces(stream: BinaryIO) -> Iterator[Bytes]:
 def unpack_file(source: Path, target: Path) -> Index:
     """Write the plain bytes of the container `source` to `target`, whole, fsynced and verified by their digest.
 
-    Whoever may read the container may read the plain shard, as far as the umask allows. Raises RecordError where the
+    Whoever may read the container may read the plain shard, as far as the umask allows. Raises RecordError if the
     container is damaged, OSError where the disk fails.
     """
     digest = xxhash.xxh3_128()

@@ -16,7 +16,7 @@ _MOST_HEADER_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Layout:
-    """States from byte `begin` to byte `end`, rows of `channels` bf16 values; none where `channels` is 0."""
+    """States from byte `begin` to byte `end`, rows of `channels` bf16 values; none if `channels` is 0."""
 
     begin: int = 0
     end: int = 0

@@ -67,7 +67,7 @@ def payload_bytes(plain_bytes: int, channels: int, packed_bytes: int) -> int:
 
 
 def unpack(plain_bytes: int, channels: int, packed_bytes: int, payload: Bytes) -> Bytes:
-    """Return the plain bytes of the piece with this header; raise DamagedError where it is none."""
+    """Return the plain bytes of the piece with this header; raise DamagedError if it is none."""
     view = memoryview(payload)
     if len(view) != payload_bytes(plain_bytes, channels, packed_bytes) or (channels and plain_bytes % (2 * channels)):
         raise DamagedError("a piece's lengths contradict each other")
@@ -94,7 +94,7 @@ def _decompressed(packed: memoryview, size: int) -> bytes:
 
 
 def split_pieces(payload: Bytes, size: int) -> Iterator[Bytes]:
-    """The `size` plain bytes of pieces that stand one after the other; raises DamagedError where they are none."""
+    """The `size` plain bytes of pieces that stand one after the other; raises DamagedError if they are none."""
     view = memoryview(payload)
     left = size
     while view:

@@ -20,7 +20,7 @@ class CompressedShard(io.RawIOBase):
     """Keeps the newest piece unpacked, so reading on from where one stopped unpacks nothing twice."""
 
     def __init__(self, path: Path | str) -> None:
-        """Open a container; raises DamagedError where it is none."""
+        """Open a container; raises DamagedError if it is none."""
         super().__init__()
         self._stream = Path(path).open("rb")  # noqa: SIM115
         self._index = read_index(self._stream)
