@@ -29,6 +29,16 @@ def _state(state: ServerState) -> str:
     return f"{state.name} {state.status} on port {state.port}{took} (SGLang {state.sglang}{capture})"
 
 
+def show_keys(output: Output, outcomes: Sequence[Outcome[ServeResult]]) -> None:
+    """Print for each ready server where its key lies, with a request that can be tried on the host."""
+    for outcome in outcomes:
+        for state in outcome.value.servers if outcome.value else []:
+            if state.authorization and not state.spec.node_rank:
+                header = shlex.quote(f"@{state.authorization}")
+                url = f"http://127.0.0.1:{state.port}/v1/models"
+                output.note(f"{outcome.host.name} {state.name}: every request needs its key: curl -H {header} {url}")
+
+
 def show_finding(output: Output, host: Host, finding: Finding) -> None:
     """Print a finding about a host that does not prevent its servers from starting."""
     output.note(f"{host.name}: {finding.subject} {finding.text}. {finding.remedy}")

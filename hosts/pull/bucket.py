@@ -25,7 +25,7 @@ from remote.shared.messages.transfer import DeliveredRow, Store
 from remote.shared.redact import without_credentials
 from remote.shared.transfer.destination import Destination, Placed, compressed_stream, pack_part
 from remote.shared.transfer.landing import Landing
-from remote.shared.transfer.ledger import DestinationLedger
+from remote.shared.transfer.ledger import foreign_rows
 
 LEDGER = "roost/ledger.sqlite"
 LEDGER_SECONDS = 30.0
@@ -195,7 +195,7 @@ class Bucket(Destination):
         os.close(descriptor)
         try:
             self._files.get_file(self._object(LEDGER), name)
-            with DestinationLedger(Path(name)) as copy:
-                self.ledger.record(row for row in copy.rows() if self.ledger.find(row.index) is None)
+            rows = foreign_rows(Path(name))
+            self.ledger.record([row for row in rows if self.ledger.find(row.index) is None])
         finally:
             Path(name).unlink()

@@ -14,6 +14,7 @@ from hosts.console.servers import (
     is_left,
     server_line,
     show_finding,
+    show_keys,
     show_plan,
     show_processes,
     stop_line,
@@ -181,4 +182,6 @@ def _serve(
                 on_outcome=teller,
                 on_finding=partial(show_finding, output),
             )
-        finish(output.outcomes(outcomes, server_line, details=partial(show_plan, output, outcomes)))
+        code = output.outcomes(outcomes, server_line, details=partial(show_plan, output, outcomes))
+        show_keys(output, outcomes)
+        finish(code)

@@ -18,12 +18,15 @@ from remote.capture.environment import VARIABLES as CAPTURE_VARIABLES
 from remote.capture.environment import environment as capture_environment
 from remote.context import Context
 from remote.servers.probing.model import check_model, depth
+from remote.servers.probing.users import other_people
 from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.attach import CheckedFlags
 from remote.shared.messages.server import CaptureState, ServerSpec
 from remote.shared.shard.boundaries import boundaries_of
 
 LAUNCH_MODULE = "sglang.launch_server"
+TRUSTED = "ROOST_TRUST_LOCAL_USERS"
+"""In a server's environment: its operator trusts everybody who can log in on the host."""
 LISTEN = "127.0.0.1"
 """Servers are for this host's extractor; people reach one over SSH port forwarding."""
 _OWNED = {
@@ -85,6 +88,7 @@ def plan_launch(spec: ServerSpec, context: Context, cwd: Path) -> Launch:
         cwd=cwd,
     )
     _refuse_keyless(checked)
+    _refuse_open_sockets(checked, env)
     given, flags = _split_config(checked.flags)
     own = context.workdir.server(spec.name).config
     argv = [sys.executable, "-m", LAUNCH_MODULE, "--config", str(own), *flags]
@@ -134,6 +138,23 @@ def _refuse_keyless(checked: CheckedFlags) -> None:
         raise UsageError(
             "SGLang takes no API key with --tokenizer-worker-num above 1, so any user of the host could change it.",
             remedy="Remove that flag.",
+        )
+
+
+def _refuse_open_sockets(checked: CheckedFlags, env: Mapping[str, str]) -> None:
+    """With DP attention SGLang's processes talk over TCP ports of 127.0.0.1 that ask nobody who he is.
+
+    Whoever connects to one gives the scheduler orders, and up to about 0.5.20 has it unpickle (run) what he sends.
+    """
+    if not checked.values.get("enable_dp_attention") or env.get(TRUSTED) == "1":
+        return
+    if others := other_people():
+        raise HostError(
+            f"With --enable-dp-attention any user of this host can run code as this server's user, and {others[0]} "
+            f"{f'and {len(others) - 1} more ' if len(others) > 1 else ''}{'have' if len(others) > 1 else 'has'} "
+            "processes here.",
+            remedy=f"Use a host of your own, leave the flag out, or set {TRUSTED}: 1 in the mode's `env`, if you "
+            "trust them as yourself.",
         )
 
 

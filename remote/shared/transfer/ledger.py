@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import quote
+
+from pydantic import ValidationError
 
 from remote.shared.errors import HostError
 from remote.shared.messages.transfer import DeliveredRow
@@ -32,6 +36,11 @@ CREATE TABLE IF NOT EXISTS deliveries (
 _FIELDS = ("index", "rows", "size_bytes", "xxh3", "host", "epoch", "stored", "disk_bytes", "durable", "delivered_at")
 _COLUMNS = ", ".join(("idx", *_FIELDS[1:]))
 _BUSY_SECONDS = 30.0
+FOREIGN_SECONDS = 120.0
+"""A million rows take three."""
+_STEPS = 100_000
+"""Of SQLite's machine between two looks at the clock."""
+_REMEDY = "Move the ledger away and pull again: what is there is adopted after its digest was checked."
 
 
 class DestinationLedger:
@@ -46,6 +55,7 @@ class DestinationLedger:
             self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
             self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
             self._db.execute(_SCHEMA)
+            _check_table(self._db, path)
         except sqlite3.DatabaseError as error:
             raise HostError(
                 f"The destination's ledger {path} could not be opened: {error}.",
@@ -75,14 +85,14 @@ class DestinationLedger:
         query = f"SELECT {_COLUMNS} FROM deliveries WHERE idx = ?"  # noqa: S608
         with self._held() as db:
             found = db.execute(query, (index,)).fetchone()
-        return _row(found) if found else None
+        return _row(found, self._path) if found else None
 
     def rows(self) -> Iterator[DeliveredRow]:
         """All deliveries in order of their indices; holds the ledger until it is read to its end."""
         query = f"SELECT {_COLUMNS} FROM deliveries ORDER BY idx"  # noqa: S608
         with self._held() as db, closing(db.execute(query)) as found:
             for values in found:
-                yield _row(values)
+                yield _row(values, self._path)
 
     def indices(self) -> list[int]:
         """Indices of all delivered records, rising."""
@@ -120,5 +130,41 @@ class DestinationLedger:
                 ) from error
 
 
-def _row(values: tuple[object, ...]) -> DeliveredRow:
-    return DeliveredRow.model_validate(dict(zip(_FIELDS, values, strict=True)))
+def foreign_rows(path: Path) -> Iterator[DeliveredRow]:
+    """The rows of a copy that anybody may have written who can write to the bucket that it was fetched from.
+
+    Read-only, from a real table, and ended after FOREIGN_SECONDS. Raises HostError for anything else.
+    """
+    ends = time.monotonic() + FOREIGN_SECONDS
+    query = f"SELECT {_COLUMNS} FROM deliveries ORDER BY idx"  # noqa: S608
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as db:
+            db.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
+            db.execute("PRAGMA trusted_schema=OFF")
+            _check_table(db, path)
+            for values in db.execute(query):
+                yield _row(values, path)
+    except sqlite3.Error as error:
+        took = f"it was not read to its end within {FOREIGN_SECONDS:.0f} s" if time.monotonic() > ends else str(error)
+        raise HostError(
+            f"A ledger that was found in the destination cannot be read: {took}.", remedy=_REMEDY
+        ) from error
+
+
+def _check_table(db: sqlite3.Connection, path: Path) -> None:
+    """A view of that name could be endless, and a virtual table runs another module's code."""
+    found = db.execute("SELECT type, sql FROM sqlite_master WHERE name = 'deliveries'").fetchone()
+    if found is None or found[0] != "table" or not str(found[1]).upper().startswith("CREATE TABLE"):
+        raise HostError(f"{path} is no ledger of Roost's: its `deliveries` is no table.", remedy=_REMEDY)
+
+
+def _row(values: tuple[object, ...], path: Path) -> DeliveredRow:
+    try:
+        return DeliveredRow.model_validate(dict(zip(_FIELDS, values, strict=True)))
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise HostError(
+            f"{path} has a row that Roost did not write (record {values[0]!r:.40}, {where}: {problem['msg']}).",
+            remedy=_REMEDY,
+        ) from error
