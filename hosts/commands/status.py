@@ -25,7 +25,7 @@ def status(fleet: Fleet, run: str = "") -> list[Outcome[HostStatus]]:
     def one(backend: Backend) -> HostStatus:
         return HostStatus(
             run=backend.call("status", RunRequest(run=run), RunStatus, deadline=DEADLINE_SECONDS),
-            servers=backend.call("servers", ServersRequest(), ServersResult, deadline=DEADLINE_SECONDS),
+            servers=backend.call("servers", ServersRequest(ask=True), ServersResult, deadline=DEADLINE_SECONDS),
         )
 
     return fleet.each(one)

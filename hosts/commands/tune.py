@@ -9,7 +9,7 @@ from hosts.bench.serving import each_to_its_end
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
-from hosts.inventory.servers import server_specs
+from hosts.inventory.servers import gpu_ordinals, server_specs
 from hosts.transport.backend import Backend
 from hosts.tune import fragment
 from hosts.tune.confirming import Confirming
@@ -34,7 +34,7 @@ def planned(fleet: Fleet, plan: Plan) -> list[Outcome[Search]]:
         spec = server_specs(host, plan.mode)[0]
         if spec.gpus:
             found = backend.call("facts", FactsRequest(), Facts).gpu
-            check_gpus(spec.gpus, [gpu.index for gpu in found.gpus])
+            check_gpus(gpu_ordinals(spec), [gpu.index for gpu in found.gpus])
         return search_of(host, plan)
 
     return fleet.each(on_host)
@@ -86,7 +86,7 @@ def _tune(backend: Backend, root: Path, plan: Plan, say: Callable[[str], None]) 
     host = backend.host
     spec = server_specs(host, plan.mode)[0]
     now = current(host, plan.mode)
-    basis = Basis(grid=grid_of(host), now=now, model=spec.model, tp=spec.tp, gpus=spec.gpus)
+    basis = Basis(grid=grid_of(host), now=now, model=spec.model, tp=spec.tp, gpus=gpu_ordinals(spec))
     record = load(root, host.name, plan.mode, plan.goal, basis, fresh=plan.fresh)
     finalists = Screening(backend, root, plan, spec, record, say).best(collectives(host, plan.mode))
     challengers = [setting for setting in with_flags(host, finalists) if setting != now]

@@ -112,7 +112,7 @@ def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]]) -> None
             output.note(f"{host}: {count} quarantined: {cause}")
         for report in value.servers.servers:
             if report.problem:
-                output.note(f"{host}: {report.state.name}: {report.problem}")
+                output.note(f"{host}: {report.state.name}: {report.problem} {report.remedy}".rstrip())
         if _finished(value.run.state.counts):
             output.note(f"{host}: {_compared(value.run)}.")
         if beyond := value.run.state.counts.beyond:

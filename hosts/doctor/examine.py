@@ -49,7 +49,12 @@ def examine(backend: Backend, on_progress: OnProgress | None = None) -> Diagnosi
 def _facts(backend: Backend, on_progress: OnProgress | None) -> Facts:
     host = backend.host
     request = FactsRequest(
-        model=host.model, dump_dir=host.dump_dir, attach=host.attach, env=host.env, needs=server_needs(host)
+        model=host.model,
+        dump_dir=host.dump_dir,
+        attach=host.attach,
+        env=host.env,
+        needs=server_needs(host),
+        ask_servers=True,
     )
     told = None if on_progress is None else lambda line: on_progress(host, line)
     return backend.call("facts", request, Facts, deadline=DEADLINE_SECONDS, on_progress=told)

@@ -21,7 +21,9 @@ RULES: tuple[Rule, ...] = (
     surroundings.disk,
     surroundings.ram_disk,
     surroundings.ports,
+    surroundings.servers,
     surroundings.limits,
+    surroundings.logins,
     surroundings.tools,
 )
 

@@ -103,6 +103,35 @@ def ports(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
         )
 
 
+def servers(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
+    """Does every server that is ready by its record still serve? Each was asked for a generation just now."""
+    for report in facts.servers:
+        if report.remedy:
+            yield red("servers", report.problem.rstrip("."), report.remedy)
+        elif report.problem:
+            yield yellow("servers", f"{report.state.name}: {report.problem.rstrip('.')}", "`inv stop` clears up.")
+        elif report.state.status == "ready":
+            yield green("servers", f"{report.state.name} answers")
+
+
+def logins(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
+    """Does detached work outlive the user's last logout? Nothing to say without systemd, and of root."""
+    found, user = facts.logins, facts.machine.user
+    if found is None or facts.machine.root or not (found.kill_user_processes or found.remove_ipc):
+        return
+    losses = ["ends servers and extractors (KillUserProcesses=yes)"] if found.kill_user_processes else []
+    if found.remove_ipc:
+        losses.append("removes the dump directory and servers' shared memory (RemoveIPC=yes)")
+    if found.lingers:
+        yield green("logins", f"{user} lingers: detached work and its shared memory outlive the last logout")
+    else:
+        yield yellow(
+            "logins",
+            f"systemd-logind {' and '.join(losses)} at {user}'s last logout",
+            f"`sudo loginctl enable-linger {user}` on the host, then `inv restart`.",
+        )
+
+
 def limits(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
     """Open files, and how many logins sshd takes at once."""
     yield _open_files(facts.limits)

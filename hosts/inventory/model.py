@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, fi
 from pydantic_core import PydanticCustomError
 
 from hosts.inventory.kept import Kept
-from remote.shared.messages.server import Attach, FinalNorm
+from remote.shared.messages.server import Attach, FinalNorm, GpuId
 from remote.shared.shard.boundaries import FORM, are_rising
 
 FlagValue = str | int | float | bool | list[str | int | float]
@@ -82,15 +82,27 @@ class Mode(Section):
         return value
 
 
+_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,80}")
+
+
 class ServerEntry(Section):
     """One of several servers on a box."""
 
     name: str | None = None
-    gpus: list[int] | None = None
+    gpus: list[GpuId] | None = None
+    """CUDA ordinals, or UUIDs of GPUs and MIG slices."""
     port: int | None = Field(default=None, ge=1, le=65535)
     tp: int | None = Field(default=None, ge=1)
     nodes: list[str] = Field(default_factory=list)
     """Names of all inventory hosts that this server spans, this one included; empty for one box."""
+
+    @field_validator("gpus")
+    @classmethod
+    def _are_gpus(cls, value: list[GpuId] | None) -> list[GpuId] | None:
+        for one in value or []:
+            if isinstance(one, str) and not _UUID.fullmatch(one):
+                raise ValueError(f"{one!r} is neither an ordinal nor a UUID as `nvidia-smi -L` shows it (GPU-…, MIG-…)")
+        return value
 
 
 class Notify(Section):

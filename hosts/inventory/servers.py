@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from hosts.errors import UsageError, nearest
 from hosts.inventory.model import FlagValue, Host, Mode, ServerEntry
-from remote.shared.messages.server import CaptureSpec, Needs, ServerSpec
+from remote.shared.messages.server import CaptureSpec, GpuId, Needs, ServerSpec
+
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def server_specs(host: Host, mode_name: str) -> list[ServerSpec]:
@@ -63,6 +66,9 @@ def _spec(host: Host, mode_name: str, mode: Mode, entry: ServerEntry, number: in
     assert host.model is not None
     name = _name(entry, number)
     flags = dict(mode.flags)
+    gpus = entry.gpus if entry.gpus is not None else []
+    env = {**host.env, **host.nccl, **mode.env}
+    _refuse_visible_devices(host, env, gpus)
     if host.max_running_requests is not None:
         flags.setdefault("max-running-requests", host.max_running_requests)
     if host.context_length is not None:
@@ -73,9 +79,9 @@ def _spec(host: Host, mode_name: str, mode: Mode, entry: ServerEntry, number: in
         model=host.model,
         port=_port(host, entry, number),
         tp=entry.tp or host.tp,
-        gpus=entry.gpus if entry.gpus is not None else [],
+        gpus=gpus,
         flags=flag_arguments(flags),
-        env={**host.env, **host.nccl, **mode.env, **_secrets(host)},
+        env={**env, **_secrets(host)},
         secrets=host.secrets,
         capture=_capture(host, name) if mode.capture else None,
         ready_timeout_seconds=host.ready_timeout,
@@ -83,6 +89,26 @@ def _spec(host: Host, mode_name: str, mode: Mode, entry: ServerEntry, number: in
         log_dir=host.log_dir,
         nodes=entry.nodes,
     )
+
+
+def gpu_ordinals(spec: ServerSpec) -> list[int]:
+    """The server's GPUs by ordinal; raises UsageError if the inventory names one by its UUID."""
+    named = [one for one in spec.gpus if isinstance(one, str)]
+    if named:
+        raise UsageError(f"{named[0]} is a UUID, and tuning counts GPUs.", remedy="Name them by ordinal, as in [0, 1].")
+    return [one for one in spec.gpus if isinstance(one, int)]
+
+
+def _refuse_visible_devices(host: Host, env: dict[str, str], gpus: Sequence[GpuId]) -> None:
+    """Two answers to one question: which GPUs does the server get?"""
+    visible = env.get(VISIBLE_DEVICES)
+    if visible is not None and gpus:
+        named = ", ".join(part.strip() for part in visible.split(",") if part.strip())
+        raise UsageError(
+            f"{host.name} sets {VISIBLE_DEVICES}={visible} in `env`, and Roost gives its server the GPUs "
+            f"{', '.join(map(str, gpus))}.",
+            remedy=f"Remove it from `env` and write `servers: [{{gpus: [{named}]}}]`.",
+        )
 
 
 def _capture(host: Host, server: str) -> CaptureSpec:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hosts.errors import HostError
-from hosts.inventory.servers import find_mode
+from hosts.inventory.servers import find_mode, gpu_ordinals
 from hosts.transport.backend import Backend
 from hosts.tune.grid import Setting, applied
 from hosts.tune.plan import Plan
@@ -101,7 +101,7 @@ class Screening:
         changed = applied(self._backend.host, self._plan.mode, setting)
         request = ScreenRequest(
             env={**changed.env, **changed.nccl, **find_mode(changed, self._plan.mode).env},
-            gpus=self._spec.gpus,
+            gpus=gpu_ordinals(self._spec),
             ranks=self._spec.tp,
             model=self._spec.model,
             tokens=tokens(self._plan.goal),

@@ -24,7 +24,8 @@ _DUMP_DIR = "SGLANG_HS_DUMP_DIR"
 
 def check_import(family: Family, way: Way, interpreter: Interpreter) -> ModuleCheck:
     """Import the family's module with the host's Python. Raises HostError if the import itself fails."""
-    answer = interpreter.ask("remote.attach.check:look", {"module": family.module, "way": way})
+    question = {"module": family.module, "way": way}
+    answer = interpreter.ask_once("remote.attach.check:look", question, lambda said: said.get("problem") == "")
     if "error" in answer:
         raise HostError(f"The host's Python cannot import {family.module}: {answer['error']}.")
     return ModuleCheck(

@@ -47,14 +47,19 @@ def check_flags(
     python: str = sys.executable,
     env: Mapping[str, str] | None = None,
     cwd: Path = Path("/"),
+    answers: Path | None = None,
+    fingerprint: str = "",
 ) -> CheckedFlags:
     """Have the installed SGLang parse `flags`; with `capture`, add what capture needs and nobody set.
 
     A flag that the operator set to something else is left alone: `refusals` names it. Raises UsageError for a
-    flag that this SGLang does not have (with the nearest one it has) or a value that it does not take.
+    flag that this SGLang does not have (with the nearest one it has) or a value that it does not take. `answers` keeps
+    what was said of an SGLang with this `fingerprint`.
     """
-    interpreter = Interpreter(payload, env or {}, python, cwd)
-    answer = interpreter.ask("remote.attach.flags:parse", {"flags": list(flags), "capture": capture})
+    kept = None if "--config" in flags else answers  # the file may change
+    interpreter = Interpreter(payload, env or {}, python, cwd, kept, fingerprint)
+    question = {"flags": list(flags), "capture": capture}
+    answer = interpreter.ask_once("remote.attach.flags:parse", question, lambda said: "wrong" not in said)
     if "wrong" in answer:
         raise UsageError(f"SGLang {version} {answer['wrong']}", remedy=str(answer["remedy"]))
     return CheckedFlags(sglang=version, **answer)

@@ -10,11 +10,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from remote.attach import answers
 from remote.shared.errors import HostError
 
 MARK = "ROOST-ANSWER "
@@ -33,13 +34,32 @@ class Interpreter:
     """On top of this process's environment."""
     python: str = sys.executable
     cwd: Path = Path("/")
+    answers: Path | None = None
+    """Folder of answers that are kept; None keeps none."""
+    fingerprint: str = ""
+    """Of the SGLang that is asked, for answers that are kept."""
+
+    def ask_once(
+        self, function: str, question: Mapping[str, object], is_good: Callable[[dict[str, Any]], bool]
+    ) -> dict[str, Any]:
+        """As `ask`, and a good answer is kept until something that it depends on changes."""
+        if self.answers is None or not self.fingerprint:
+            return self.ask(function, question)
+        about = (function, question, self.python, str(self.cwd), self.payload.name, self.fingerprint)
+        digest = answers.name({**os.environ, **self.env}, *about)
+        answer = answers.recall(self.answers, digest)
+        if answer is None:
+            answer = self.ask(function, question)
+            if is_good(answer):
+                answers.keep(self.answers, digest, answer)
+        return answer
 
     def ask(
         self, function: str, question: Mapping[str, object], *, deadline: float = DEADLINE_SECONDS
     ) -> dict[str, Any]:
         """Call `package.module:function` with `question` over there and return what it returns.
 
-        Raises HostError, with the last line of stderr, where no answer comes.
+        Raises HostError, with the last line of stderr, if no answer comes.
         """
         run = self._run(function, json.dumps(question), deadline)
         answers = [line for line in run.stdout.splitlines() if line.startswith(MARK)]

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from remote.attach.answers import fingerprint
 from remote.attach.interpreter import Interpreter
 from remote.shared.errors import HostError
 from remote.shared.messages.attach import Installation
@@ -47,7 +48,8 @@ def describe(_question: dict[str, Any]) -> dict[str, object]:
     package = next((folder for folder in folders if (folder / "srt").is_dir()), None)
     if package is None:
         return {}
-    return {**look_at(package), "others": [str(other) for other in _packages_on_path() if other != package]}
+    others = [str(other) for other in _packages_on_path() if other != package]
+    return {**look_at(package), "others": others, "fingerprint": fingerprint(package, sys.path)}
 
 
 def look_at(package: Path) -> dict[str, object]:

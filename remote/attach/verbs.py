@@ -49,6 +49,8 @@ def _attach(request: AttachRequest, context: Context) -> AttachReport:
     if choice.way == "patch":
         found = patch.targets(installation, request.families)
         changed = patch.attach(installation, found, dry_run=request.dry_run)
+        if changed and not request.dry_run:  # its fingerprint is another one now
+            installation = find_installation(payload=context.payload, env=request.env)
     checks = []
     if request.check_import and not request.dry_run:
         checks = _checks(installation, choice, request.env, context)
@@ -90,9 +92,15 @@ def standing(installation: Installation) -> Choice:
 
 def _checks(installation: Installation, choice: Choice, env: Mapping[str, str], context: Context) -> list[ModuleCheck]:
     """Import one family's module, the first that this SGLang has, in the environment that a server would get."""
-    context.report.progress(f"importing SGLang {installation.version} with {installation.python}")
+    context.report.progress(f"looking into SGLang {installation.version} with {installation.python}")
     added = environment(choice.way, context.payload, {**os.environ, **env})
-    interpreter = Interpreter(context.payload, {**env, **added}, installation.python)
+    interpreter = Interpreter(
+        context.payload,
+        {**env, **added},
+        installation.python,
+        answers=context.workdir.answers,
+        fingerprint=installation.fingerprint,
+    )
     patched = {target.family.name for target in patch.targets(installation) if target.state == "attached"}
     present = [family for family in FAMILIES if choice.way == "plugin" or family.name in patched]
     return [check_import(family, choice.way, interpreter) for family in present[:1]]

@@ -27,6 +27,10 @@ class NoRoomError(Exception):
     """The RAM disk was full to the last byte when the dump was due: nothing is wrong with the record."""
 
 
+class VanishedError(NoRoomError):
+    """The dump directory was removed while the dump was due: nothing is wrong with the record."""
+
+
 def room_bytes(directory: Path) -> int:
     """Free in a dump directory's file system for this user, 0 where no file more can be made.
 

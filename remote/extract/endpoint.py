@@ -136,6 +136,11 @@ class Endpoint:
             raise HostError(f"The dump directory {self.dump_dir} cannot be written: {error.strerror}.") from error
 
     @property
+    def lacks_dump_dir(self) -> bool:
+        """Whether the server is ready and its dumps have nowhere to go: its supervisor makes the directory again."""
+        return self.ready and self.state.capture is not None and not self.dump_dir.is_dir()
+
+    @property
     def high_water_bytes(self) -> int:
         """What the dump directory holds at most."""
         return self.state.spec.capture.high_water_bytes if self.state.spec.capture else 0

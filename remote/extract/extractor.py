@@ -30,6 +30,7 @@ from remote.extract.progress import Progress
 from remote.extract.session import Opened, check_server, counted, open_positions
 from remote.extract.watch import Watch
 from remote.report import Report
+from remote.servers.housekeeping.dump import likely_cause
 from remote.shared.errors import HostError, RoostError
 from remote.shared.messages.extract import ExtractorState, ExtractorStatus
 from remote.shared.paths import RunPaths, Workdir
@@ -39,6 +40,8 @@ from remote.shared.supervised.threads import Pool
 
 TICK_SECONDS = 0.2
 SWEEP_SECONDS = 5.0
+GONE_SECONDS = 15.0
+"""A supervisor that lives makes a dump directory again within a second or two."""
 
 
 class Extractor:
@@ -59,6 +62,7 @@ class Extractor:
         self._lacks_room = False
         """A record could be sent if a RAM disk had room for its dump."""
         self._unready_since: float | None = None
+        self._gone_since: float | None = None
         self._swept_at = 0.0
 
     async def run(self) -> ExtractorState:
@@ -196,6 +200,9 @@ class Extractor:
         if not any(endpoint.ready for endpoint in self._endpoints):
             return self._without_server(now)
         self._unready_since = None
+        if gone := [endpoint for endpoint in self._endpoints if endpoint.lacks_dump_dir]:
+            return self._without_dump_dir(gone[0], now)
+        self._gone_since = None
         if starved := self._starved(size):
             return False if self._flying else self._say("waiting", starved)
         self._say("running")
@@ -215,6 +222,16 @@ class Extractor:
             seconds = f"{self._assignment.server_wait_seconds:g} s"
             remedy = "`inv serve` starts them; then `inv extract` resumes."
             self._judgement.end(HostError(f"No server was ready for {seconds}. {why}", remedy=remedy))
+        return self._say("waiting", why)
+
+    def _without_dump_dir(self, endpoint: Endpoint, now: float) -> bool:
+        """The server's supervisor makes the directory again within seconds; a run does not wait for longer."""
+        self._gone_since = self._gone_since or now
+        why = f"The dump directory {endpoint.dump_dir} of the server {endpoint.name!r} vanished."
+        if now - self._gone_since > GONE_SECONDS:
+            remedy = "`inv restart` makes it again; then `inv extract` resumes. `inv doctor` tells what removes it."
+            why = f"{why} Nobody made it again within {GONE_SECONDS:.0f} s. {likely_cause(endpoint.dump_dir)}"
+            self._judgement.end(HostError(why, remedy=remedy))
         return self._say("waiting", why)
 
     def _say(self, status: ExtractorStatus, cause: str = "") -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from remote import detached
 from remote.context import Context
 from remote.extract import epochs
 from remote.extract.known import known
@@ -79,14 +80,7 @@ def detach(paths: RunPaths, context: Context, *, then_stop: bool | None = None) 
     argv += ["--assignment", str(folder.resolve())]
     if then_stop is not None:
         argv += ["--then-stop", str(then_stop).lower()]
-    log = open_own(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        process = subprocess.Popen(
-            argv, cwd=context.payload, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    finally:
-        os.close(log)
-    return _await_state(paths, process)
+    return _await_state(paths, detached.start(argv, cwd=context.payload, log=paths.log))
 
 
 def _adopt(folder: Path, context: Context) -> RunPaths:

@@ -35,7 +35,10 @@ class Leftovers:
         """Delete the dumps whose id is not in flight; returns how many files went."""
         if not (directory / DUMP_MARKER).exists():
             return 0
-        names = os.listdir(directory)  # noqa: PTH208 -- names alone
+        try:
+            names = os.listdir(directory)  # noqa: PTH208 -- names alone
+        except FileNotFoundError:
+            return 0
         prefixes = self._prefixes()  # asked later: whoever begins to work now has written none of these names
         removed = 0
         for name in names:

@@ -25,6 +25,12 @@ from remote.shared.messages.run import RunIdentity, refuse_other_run
 from remote.shared.messages.server import ServerState
 from remote.shared.paths import COMPRESSED_SUFFIX, RunPaths, shard_name
 
+_OTHER_RUN = "Go back to what it was begun with, or give the changed run a name of its own."
+_RESTART = (
+    "`inv restart --mode {mode}` starts it with the inventory's `layers` and `final` as they are now; "
+    "where those are not the run's, set them back first."
+)
+
 
 @dataclass
 class Opened:
@@ -64,8 +70,9 @@ def check_identity(ledger: Ledger, paths: RunPaths, identity: RunIdentity) -> No
 def check_server(ledger: Ledger, run: str, identity: RunIdentity, state: ServerState) -> None:
     """Refuse a server whose capture is not the run's: other slots, another SGLang, another capture."""
     assert state.capture is not None
-    _same(run, "boundaries", list(identity.boundaries), state.capture.boundaries, f"the server {state.name!r} captures")
-    _same(run, "final", identity.final, state.capture.final, f"the server {state.name!r} captures")
+    captures, anew = f"the server {state.name!r} captures", _RESTART.format(mode=state.mode)
+    _same(run, "boundaries", list(identity.boundaries), state.capture.boundaries, captures, anew)
+    _same(run, "final", identity.final, state.capture.final, captures, anew)
     for name, value in (("SGLang", state.sglang), ("capture", state.capture.version)):
         before = ledger.fact(name)
         if before is None:
@@ -131,9 +138,11 @@ def _refuse(ledger: Ledger, work: Work) -> None:
     )
 
 
-def _same(run: str, what: str, before: object, now: object, who: str = "this assignment says") -> None:
+def _same(
+    run: str, what: str, before: object, now: object, who: str = "this assignment says", remedy: str = _OTHER_RUN
+) -> None:
     if before != now:
         raise UsageError(
             f"The run {run!r} was begun with {what} {before!r}, and {who} {now!r}.",
-            remedy="Go back to what it was begun with, or give the changed run a name of its own.",
+            remedy=remedy,
         )

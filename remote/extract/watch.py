@@ -34,7 +34,10 @@ class Found:
 
 
 class Watch:
-    """Looks through the dump directories while anything is expected in them."""
+    """Looks through the dump directories while anything is expected in them.
+
+    A directory that vanishes takes every dump with it that is expected there: those fail with VanishedError at once.
+    """
 
     def __init__(self) -> None:
         self._expected: dict[Path, dict[str, asyncio.Future[Found]]] = {}
@@ -75,6 +78,10 @@ class Watch:
 def _look(directory: Path, expected: dict[str, asyncio.Future[Found]]) -> None:
     try:
         names = set(os.listdir(directory))  # noqa: PTH208 -- names alone, no Path objects, a hundred times a second
+    except FileNotFoundError:
+        for future in list(expected.values()):
+            _fail(future, conditions.VanishedError(f"The dump directory {directory} vanished."))
+        return
     except OSError as error:
         for future in list(expected.values()):
             _fail(future, HostError(f"The dump directory {directory} cannot be read: {error.strerror}."))

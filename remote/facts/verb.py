@@ -10,7 +10,10 @@ from remote.facts.machine import limit_facts, machine_facts, space_facts
 from remote.facts.ports import port_facts
 from remote.facts.programs import tools
 from remote.facts.software import capture_facts, model_facts, python_facts
+from remote.logind import login_facts
+from remote.servers.lifecycle.records import servers
 from remote.shared.messages.facts import Facts, FactsRequest
+from remote.shared.messages.server import ServersRequest
 
 
 def facts(request: FactsRequest, context: Context) -> Facts:
@@ -35,4 +38,6 @@ def facts(request: FactsRequest, context: Context) -> Facts:
         limits=limit_facts(),
         tools=tools(),
         machine=machine_facts(),
+        logins=login_facts(),
+        servers=servers(ServersRequest(ask=True), context).servers if request.ask_servers else [],
     )

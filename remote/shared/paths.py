@@ -7,6 +7,7 @@ Layout (created on demand, directories 0700, files 0600):
     <workdir>/runs/<run>/…                       see `RunPaths`
     <workdir>/lock
     <workdir>/models.json                        digests of models' files, so that a plan samples each only once
+    <workdir>/answers/<digest>.json              what the host's SGLang said, see `remote.attach.answers`
 """
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ class Workdir:
         """What the files of models were found to be, by path, size and modification time."""
         return self.root / "models.json"
 
+    @property
+    def answers(self) -> Path:
+        """What the host's SGLang said and need not be asked again."""
+        return self.root / "answers"
+
     def server(self, name: str) -> ServerPaths:
         return ServerPaths(self.servers / safe_name(name, "server name"))
 
@@ -120,6 +126,11 @@ class ServerPaths:
     def authorization(self) -> Path:
         """The HTTP header line that the running start wants of every request; `curl -H @FILE` reads it."""
         return self.root / "authorization"
+
+    @property
+    def grace(self) -> Path:
+        """Seconds that `stop` gives the server, for its supervisor to read when it is told to end."""
+        return self.root / "grace"
 
     @property
     def supervisor_log(self) -> Path:

@@ -33,6 +33,32 @@ def claim(path: Path, mark: str) -> None:
     write_whole(path / DUMP_MARKER, mark.encode())
 
 
+def keep(path: Path, mark: str) -> str:
+    """Make the directory anew if it vanished under a running server; returns a sentence on that, "" if all is well.
+
+    Capture opens every file by its path, so it goes on in the new directory; what was being written is lost. Raises
+    HostError if something else came back in its place (a link, a file, another user's directory, strange files).
+    """
+    if is_marked(path) and not path.is_symlink():
+        return ""
+    try:
+        claim(path, mark)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise HostError(f"The dump directory {path} vanished and cannot be made again: {reason}.") from error
+    return f"The dump directory {path} vanished under the server and was made again. {likely_cause(path)}"
+
+
+def likely_cause(path: Path) -> str:
+    """Who most often removes a dump directory, and what keeps it."""
+    if path.is_relative_to("/dev/shm") and os.geteuid() != 0:  # noqa: S108
+        return (
+            "Most likely systemd-logind removed it at this user's last logout (RemoveIPC=yes): "
+            "`loginctl enable-linger` keeps it."
+        )
+    return "Most likely a person or a cleaner of temporary files (systemd-tmpfiles) removed it."
+
+
 def is_marked(path: Path) -> bool:
     """Whether Roost made this directory its own."""
     return is_own(path / DUMP_MARKER)

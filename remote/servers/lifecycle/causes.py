@@ -16,6 +16,7 @@ from pathlib import Path
 from remote.servers.lifecycle import logfile
 from remote.servers.lifecycle.cause_table import CAUSES, Cause
 from remote.servers.probing.holders import port_holders
+from remote.shared.messages.server import GpuId
 
 LINES = 15
 VMSTAT = Path("/proc/vmstat")
@@ -37,7 +38,7 @@ class End:
     """Processes that the kernel killed for memory on this host during the server's life."""
     dead_rank: str = ""
     """A sentence, without its end, on a rank that died while the leader went on."""
-    gpus: Sequence[int] = ()
+    gpus: Sequence[GpuId] = ()
     """The host's GPUs that were this server's: its log counts them from 0."""
 
 
@@ -129,7 +130,7 @@ def _rank_before(text: str, position: int) -> str:
     return found[-1] if found else ""
 
 
-def _host_gpu(named: str, gpus: Sequence[int]) -> str:
+def _host_gpu(named: str, gpus: Sequence[GpuId]) -> str:
     """The GPU's number on the host, where the server was given some of them."""
     place = int(named) if named else len(gpus)
     return str(gpus[place]) if place < len(gpus) else named

@@ -17,11 +17,12 @@ from remote.capture import VERSION as CAPTURE_VERSION
 from remote.capture.environment import VARIABLES as CAPTURE_VARIABLES
 from remote.capture.environment import environment as capture_environment
 from remote.context import Context
+from remote.servers.probing import gpu
 from remote.servers.probing.model import check_model, depth
 from remote.servers.probing.users import other_people
 from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.attach import CheckedFlags
-from remote.shared.messages.server import CaptureState, ServerSpec
+from remote.shared.messages.server import CaptureState, GpuId, ServerSpec
 from remote.shared.shard.boundaries import boundaries_of
 
 LAUNCH_MODULE = "sglang.launch_server"
@@ -86,6 +87,8 @@ def plan_launch(spec: ServerSpec, context: Context, cwd: Path) -> Launch:
         capture=way is not None,
         env=env,
         cwd=cwd,
+        answers=context.workdir.answers,
+        fingerprint=installation.fingerprint,
     )
     _refuse_keyless(checked)
     _refuse_open_sockets(checked, env)
@@ -185,6 +188,25 @@ def _refuse_wrong_capture(checked: CheckedFlags, config: Mapping[str, object], e
 
 
 def _devices(spec: ServerSpec) -> dict[str, str]:
+    """The server's GPUs by ordinal: SGLang's custom all-reduce reads CUDA_VISIBLE_DEVICES as integers.
+
+    A MIG slice has no ordinal; it serves one rank, which needs no all-reduce.
+    """
     if not spec.gpus:
         return {}
-    return {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in spec.gpus)}
+    known = gpu.gpus() if any(isinstance(one, str) for one in spec.gpus) else []
+    chosen = [str(one) if _is_plain(one) else _ordinal(one, known) for one in spec.gpus]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(chosen), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def _is_plain(one: GpuId) -> bool:
+    return isinstance(one, int) or one.startswith("MIG-")
+
+
+def _ordinal(uuid: GpuId, known: list[gpu.Gpu]) -> str:
+    found = gpu.indices([uuid], known)
+    if len(found) != 1:
+        here = ", ".join(one.uuid for one in known) or "none"
+        which = "no GPU" if not found else f"{len(found)} GPUs"
+        raise HostError(f"{uuid} is {which} of this host.", remedy=f"`nvidia-smi -L` shows the UUIDs; here: {here}.")
+    return str(found.pop())

@@ -1,22 +1,21 @@
 """Starts a server's supervisor so that it survives this verb, the SSH connection and the laptop.
 
-Runs on the host, called by `serve`. A session of its own and all three streams redirected: with less, sshd waits for
-the child, or a closing terminal kills it.
+Runs on the host, called by `serve`.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
+from remote import detached
 from remote.context import Context
 from remote.servers.lifecycle import records
 from remote.servers.lifecycle.causes import last_lines
 from remote.servers.lifecycle.ending import wait_until
 from remote.servers.lifecycle.logfile import tail
 from remote.shared.errors import HostError
-from remote.shared.files import make_directory, open_own
+from remote.shared.files import make_directory
 from remote.shared.messages.envelope import Call
 from remote.shared.messages.server import ServerState, SuperviseRequest
 from remote.shared.paths import ServerPaths
@@ -37,18 +36,8 @@ def start_supervisor(state: ServerState, order: SuperviseRequest, context: Conte
         operator=context.operator,
         request=order.model_dump(),
     )
-    log = open_own(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "remote", "supervise"],
-            cwd=context.payload,
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    finally:
-        os.close(log)
+    argv = [sys.executable, "-m", "remote", "supervise"]
+    process = detached.start(argv, cwd=context.payload, log=paths.supervisor_log, stdin=subprocess.PIPE)
     assert process.stdin is not None
     try:
         process.stdin.write(call.model_dump_json().encode() + b"\n")

@@ -16,15 +16,13 @@ from remote.shared.processes import deliver, find, members
 
 GRACE_SECONDS = 30.0
 """SGLang finishes its running requests and closes down; 10 s were seen on an idle CPU server."""
-ORPHAN_SECONDS = 5.0
-"""What is left once the leader has ended serves nobody, and gets less time."""
 KILL_SECONDS = 10.0
 """How long SIGKILL may take to show: a process that frees hundreds of GB is not gone at once."""
 POLL_SECONDS = 0.1
 
 
 def end(ref: ProcessRef, mark: str, grace_seconds: float = GRACE_SECONDS) -> list[psutil.Process]:
-    """End every process of a server; returns those that are still there after SIGKILL.
+    """End every process of a server within `grace_seconds`; returns those that are still there after SIGKILL.
 
     The leader alone gets the first SIGTERM: SGLang then ends its ranks in order, while a rank that is terminated
     beside it makes the leader report a crash. Without a leader, every member gets it.
@@ -34,7 +32,7 @@ def end(ref: ProcessRef, mark: str, grace_seconds: float = GRACE_SECONDS) -> lis
     deadline = time.monotonic() + grace_seconds
     if wait_until(lambda: find(ref) is None, grace_seconds):
         deliver(members(ref, mark), signal.SIGTERM)
-        wait_until(lambda: not members(ref, mark), min(ORPHAN_SECONDS, deadline - time.monotonic()))
+        wait_until(lambda: not members(ref, mark), deadline - time.monotonic())
     return kill(ref, mark)
 
 

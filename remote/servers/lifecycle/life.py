@@ -29,6 +29,8 @@ from remote.shared.processes import members, session_leader
 from remote.shared.supervised.tasks import Tasks, start
 from remote.shared.supervised.threads import in_thread
 
+DUMP_DIR_SECONDS = 1.0
+"""Between two looks at the dump directory."""
 MASK_SECONDS = 0.25
 """How long a key that SGLang printed may stand in the log, which only its owner can read."""
 
@@ -62,6 +64,7 @@ class Life:
 
     async def run(self) -> None:
         """Start, await ready, await the end; the record then says `stopped` or `failed`, with the cause."""
+        self._record.paths.grace.unlink(missing_ok=True)
         try:
             secrets = key.issue(self._record.paths, self._order.config, closes_admin=self._order.closes_admin)
         except OSError as error:
@@ -129,6 +132,7 @@ class Life:
                     tasks.start(self._peer_ended(), "the watch over the other nodes"),
                     tasks.start(_rank_died(process.pid), "the watch over the ranks"),
                     tasks.start(self._faulted(), "the watch over the supervisor"),
+                    tasks.start(self._dumps_lost(), "the watch over the dump directory"),
                 ]
                 done, _ = await asyncio.wait(
                     {ready, *ends}, timeout=self._spec.ready_timeout_seconds, return_when=asyncio.FIRST_COMPLETED
@@ -148,6 +152,22 @@ class Life:
     async def _asked(self) -> Verdict:
         await self._stop.wait()
         return Verdict(asked=True)
+
+    async def _dumps_lost(self) -> Verdict:
+        """Keep the dump directory there; return if something that is not Roost's came back in its place."""
+        state = self._record.state
+        if state.capture is None:
+            await asyncio.Event().wait()
+        assert state.capture is not None
+        directory = Path(state.capture.dump_dir)
+        while True:
+            await asyncio.sleep(DUMP_DIR_SECONDS)
+            try:
+                said = dump.keep(directory, state.mark)
+            except HostError as error:
+                return Verdict(f"Its dump directory was taken away. {error}")
+            if said:
+                self._record.change(trouble=f"{time.strftime('%H:%M:%S UTC', time.gmtime())}: {said}")
 
     def _broke(self, error: BaseException) -> None:
         if not self._fault.done():
@@ -193,7 +213,7 @@ class Life:
 
     async def _ended(self, process: asyncio.subprocess.Process, verdict: Verdict) -> None:
         await self._close_link(verdict.cause, stopped=verdict.asked)
-        left = await in_thread(ending.end, *self._handle())
+        left = await in_thread(ending.end, *self._handle(), self._grace_seconds())
         self._record.change(
             status="stopped" if verdict.asked else "failed",
             exit_code=None if left else await process.wait(),
@@ -201,6 +221,15 @@ class Life:
             cause="" if verdict.asked else verdict.cause,
         )
         self._note_left(left)
+
+    def _grace_seconds(self) -> float:
+        """What `stop` gives the server; the usual time if anyone else ends it."""
+        try:
+            return float(self._record.paths.grace.read_text())
+        except (OSError, ValueError):
+            return ending.GRACE_SECONDS
+        finally:
+            self._record.paths.grace.unlink(missing_ok=True)
 
     def _handle(self) -> tuple[ProcessRef, str]:
         state = self._record.state

@@ -5,6 +5,8 @@ Runs on the host, called by the supervisor and by the verbs `serve`, `stop` and 
 
 from __future__ import annotations
 
+import asyncio
+
 from pydantic import ValidationError
 
 from remote.context import Context
@@ -81,7 +83,23 @@ def servers(request: ServersRequest, context: Context) -> ServersResult:
         state = load(context.workdir.server(name))
         if state is not None:
             reports.append(report(state))
-    return ServersResult(servers=reports)
+    return ServersResult(servers=_asked(reports, context.workdir) if request.ask else reports)
+
+
+def _asked(reports: list[ServerReport], workdir: Workdir) -> list[ServerReport]:
+    """The reports, with a problem for each server that is ready by its record and answers no generation."""
+    try:
+        from remote.servers.probing import pulse
+    except ModuleNotFoundError:  # a Python without SGLang, which `inv doctor` names
+        return reports
+    ready = [one.state for one in reports if one.state.status == "ready" and one.alive and one.supervised]
+    found = asyncio.run(pulse.problems((state, workdir.server(state.name)) for state in ready))
+    return [
+        one.model_copy(update={"problem": error.message, "remedy": error.remedy})
+        if (error := found.get(one.state.name))
+        else one
+        for one in reports
+    ]
 
 
 def _problem(state: ServerState, alive: bool, supervised: bool) -> str:
@@ -90,7 +108,7 @@ def _problem(state: ServerState, alive: bool, supervised: bool) -> str:
             return f"The record says {state.status}, but neither the server nor its supervisor runs any more."
         if not supervised:
             return "The server runs, but its supervisor is gone: nothing records its end."
-        return ""
+        return state.trouble
     left = members(state.server, state.mark) if state.server else []
     if left:
         pids = ", ".join(str(process.pid) for process in left)

@@ -6,6 +6,7 @@ Runs on the host, called by `inv serve` and `inv restart`. Writes `servers/<name
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from dataclasses import dataclass
@@ -20,9 +21,17 @@ from remote.servers.lifecycle.command import Launch, plan_launch
 from remote.servers.lifecycle.detach import start_supervisor
 from remote.servers.lifecycle.ending import KILL_SECONDS, wait_until
 from remote.servers.lifecycle.stopping import stop_server
+from remote.servers.probing import memory, pulse
 from remote.servers.probing.preflight import check_host, check_neighbours, check_together
 from remote.shared.errors import HostError
-from remote.shared.messages.server import PlannedStart, ServeRequest, ServeResult, ServerState, SuperviseRequest
+from remote.shared.messages.server import (
+    PlannedStart,
+    ServeRequest,
+    ServeResult,
+    ServerSpec,
+    ServerState,
+    SuperviseRequest,
+)
 from remote.shared.processes import MARK, find
 from remote.shared.redact import redacted, redacted_spec
 from remote.shared.supervised.threads import Pool, in_order
@@ -37,16 +46,18 @@ class Order:
     launch: Launch
     earlier: ServerState | None
     """A server of this name that runs now."""
+    replaces: bool = False
+    """A person asked for a restart: a server that runs is stopped and started again, whatever it is."""
 
     @property
     def name(self) -> str:
         return self.launch.spec.name
 
     @property
-    def is_running(self) -> bool:
-        """The same server, command, capture and payload, runs already: there is nothing to start."""
+    def starts(self) -> bool:
+        """Whether anything is started; not if the same server, command, capture and payload, runs already."""
         earlier, launch = self.earlier, self.launch
-        return (
+        return self.replaces or not (
             earlier is not None
             and earlier.command == launch.argv
             and earlier.capture == launch.capture
@@ -65,34 +76,55 @@ def serve(request: ServeRequest, context: Context) -> ServeResult:
         return ServeResult(planned=[_planned(order, context) for order in orders])
     with host_lock(context, "serve", wait=request.wait_for_lock):
         orders = _settle(request, context)
-        going = [order for order in orders if not order.is_running]
+        going = [order for order in orders if order.starts]
         _stop_earlier(going, context)
+        _await_memory(going, context)
         for order in going:
             _start(order, context)
-        return ServeResult(servers=await_ready([order.name for order in orders], context))
+        states = await_ready([order.name for order in orders], context)
+        standing = {order.name for order in orders if not order.starts}
+        return ServeResult(servers=asyncio.run(_asked_again(states, standing, context)))
 
 
 def _settle(request: ServeRequest, context: Context) -> list[Order]:
     check_together(request.servers)
+    running = {spec.name: _running(context, spec.name) for spec in request.servers}
+    if not request.replace:
+        for spec in request.servers:
+            _refuse_other_spec(spec, running[spec.name])
     context.report.progress("checking model and flags with the installed SGLang")
     with Pool(8, "plan") as pool:  # each asks SGLang in a process of its own, for some seconds
         launches = list(
             in_order(pool, lambda spec: plan_launch(spec, context, cwd=Path("/")), request.servers, ahead=1 << 10)
         )
-    orders = [Order(launch, _running(context, launch.spec.name)) for launch in launches]
-    going = [order for order in orders if not order.is_running]
+    orders = [Order(launch, running[launch.spec.name], request.replace) for launch in launches]
+    going = [order for order in orders if order.starts]
     for order in going:
         if order.earlier is not None and not request.replace:
-            raise HostError(
-                f"A server {order.name!r} with another command runs since {_clock(order.earlier.started_at)} "
-                f"(mode {order.earlier.mode}, port {order.earlier.port}).",
-                remedy="Use `inv restart`, or `inv stop` first.",
-            )
+            raise _conflict(order.earlier, "with another command")
     check_neighbours([order.launch.spec for order in going], _neighbours(request, context))
     freed = {order.earlier.port for order in going if order.earlier is not None}
     for order in going:
         check_host(order.launch.spec, order.earlier, context.workdir.server(order.name), freed)
     return orders
+
+
+def _refuse_other_spec(spec: ServerSpec, earlier: ServerState | None) -> None:
+    """What the records alone tell is said at once, before SGLang is asked about flags."""
+    if earlier is None:
+        return
+    if earlier.mode != spec.mode:
+        raise _conflict(earlier, f"in mode {earlier.mode!r}, and mode {spec.mode!r} was asked for,")
+    if earlier.spec != redacted_spec(spec):
+        raise _conflict(earlier, "with another command")
+
+
+def _conflict(earlier: ServerState, how: str) -> HostError:
+    return HostError(
+        f"A server {earlier.name!r} {how} runs since {_clock(earlier.started_at)} "
+        f"(mode {earlier.mode}, port {earlier.port}).",
+        remedy="Use `inv restart`, or `inv stop` first.",
+    )
 
 
 def _neighbours(request: ServeRequest, context: Context) -> list[ServerState]:
@@ -128,6 +160,31 @@ def _stop_earlier(orders: list[Order], context: Context) -> None:
         raise HostError(
             f"The earlier server could not be ended: {'; '.join(remaining)}.", remedy="`inv free` shows more."
         )
+
+
+def _await_memory(orders: list[Order], context: Context) -> None:
+    """GPU memory of processes that have ended is given back before a server starts; raises HostError if it is not."""
+    wanted = {one for order in orders for one in order.launch.spec.gpus}
+    if left := memory.await_orphaned(wanted, context.report):
+        raise HostError(
+            f"{'; '.join(found.describe_charge() for found in left)}, after {memory.MEMORY_SECONDS:.0f} s of waiting. "
+            "Nothing was started.",
+            remedy="`inv free` shows more; memory that no process holds comes back with a GPU reset or a reboot.",
+        )
+
+
+async def _asked_again(states: list[ServerState], standing: set[str], context: Context) -> list[ServerState]:
+    """The states, each server that ran before proven anew; raises HostError for one that does not serve now."""
+
+    async def one(state: ServerState) -> ServerState:
+        if state.name not in standing:
+            return state
+        context.report.progress(f"{state.name}: runs; asking it for a generation")
+        paths = context.workdir.server(state.name)
+        proof = await pulse.ask(state, paths, pulse.SERVE_SECONDS, canary=state.capture is not None)
+        return state.model_copy(update={"canary": f"{proof}, asked again just now"})
+
+    return list(await asyncio.gather(*(one(state) for state in states)))
 
 
 def _start(order: Order, context: Context) -> None:
@@ -177,8 +234,8 @@ def _planned(order: Order, context: Context) -> PlannedStart:
 
 
 def _steps(order: Order) -> list[str]:
-    if order.is_running:
-        return ["It runs already, with this very command: nothing is started."]
+    if not order.starts:
+        return ["It runs already, with this very command: it is asked for a generation, and nothing is started."]
     steps = []
     if order.earlier is not None:
         steps.append(f"The earlier server {order.name!r} (mode {order.earlier.mode}) is stopped.")

@@ -14,15 +14,11 @@ from remote.lock import host_lock
 from remote.servers.housekeeping import dump, shm
 from remote.servers.lifecycle import ending, records
 from remote.servers.lifecycle.stopping import describe_remaining, server_processes, server_rows, stop_server, zombies
-from remote.servers.probing import gpu
+from remote.servers.probing import gpu, memory
 from remote.servers.probing.holders import Holder
 from remote.servers.probing.obstacles import find_obstacles
 from remote.shared.messages.server import Needs, ProcessRow, ServerState, StopRequest, StopResult
 from remote.shared.processes import deliver, is_zombie
-
-OTHERS_GRACE_SECONDS = 10.0
-MEMORY_SECONDS = 60.0
-"""A killed process's GPU memory can stay charged for seconds."""
 
 
 def stop(request: StopRequest, context: Context) -> StopResult:
@@ -61,7 +57,7 @@ def _stop(request: StopRequest, states: list[ServerState], context: Context) -> 
     result.others = _rows(obstacles, charged)
     if request.force and obstacles:
         context.report.progress(f"ending {len(obstacles)} processes that stand in the way")
-        result.remaining += _end(obstacles)
+        result.remaining += _end(obstacles, request.grace_seconds)
     if request.force or not obstacles:
         result.remaining += _await_memory(request, states, context)
     result.notes += zombies(result.processes + (result.others if request.force else []))
@@ -92,7 +88,7 @@ def _rows(holders: list[Holder], charged: dict[int, int]) -> list[ProcessRow]:
     return [holder.row(charged) for holder in holders]
 
 
-def _end(holders: list[Holder]) -> list[str]:
+def _end(holders: list[Holder], grace_seconds: float) -> list[str]:
     """End exactly these processes; returns what remains, one sentence each."""
     processes = [holder.process for holder in holders]
 
@@ -100,7 +96,7 @@ def _end(holders: list[Holder]) -> list[str]:
         return any(process.is_running() and not is_zombie(process) for process in processes)
 
     deliver(processes, signal.SIGTERM)
-    if not ending.wait_until(lambda: not living(), OTHERS_GRACE_SECONDS):
+    if not ending.wait_until(lambda: not living(), grace_seconds):
         deliver(processes, signal.SIGKILL)
         ending.wait_until(lambda: not living(), ending.KILL_SECONDS)
     return [describe_remaining(process) for process in processes if process.is_running() and not is_zombie(process)]
@@ -108,17 +104,8 @@ def _end(holders: list[Holder]) -> list[str]:
 
 def _await_memory(request: StopRequest, states: list[ServerState], context: Context) -> list[str]:
     """Wait until the needed GPUs' memory is back to idle; returns a sentence for each that is not."""
-    wanted = {index for need in _needs(request, states) for index in need.gpus}
-    if not wanted:
-        return []
-
-    def busy() -> list[gpu.Gpu]:
-        return [found for found in gpu.gpus() if found.index in wanted and not found.is_idle]
-
-    if busy():
-        context.report.progress("waiting for GPU memory to be given back")
-    ending.wait_until(lambda: not busy(), MEMORY_SECONDS)
-    return [found.describe_charge() for found in busy()]
+    wanted = {one for need in _needs(request, states) for one in need.gpus}
+    return [found.describe_charge() for found in memory.await_idle(wanted, context.report)]
 
 
 def _empty_dumps(request: StopRequest, states: list[ServerState], context: Context) -> list[str]:

@@ -13,6 +13,7 @@ import psutil
 
 from remote.servers.lifecycle import ending, key, records
 from remote.servers.probing.holders import Holder, owner, port_holders
+from remote.shared.files import write_whole
 from remote.shared.messages.server import ProcessRow, ServerState
 from remote.shared.paths import ServerPaths
 from remote.shared.processes import deliver, find, is_zombie, members, untouchable
@@ -23,10 +24,14 @@ REAP_SECONDS = 2.0
 
 
 def stop_server(paths: ServerPaths, state: ServerState, grace_seconds: float = ending.GRACE_SECONDS) -> list[str]:
-    """End one server and its supervisor, and record it; returns what remains, one sentence each."""
+    """End one server and its supervisor, and record it; returns what remains, one sentence each.
+
+    The supervisor ends the server as well, so it is told the grace period first.
+    """
     was_running = bool(server_processes(state))
     supervisor = find(state.supervisor)
     if supervisor is not None:
+        write_whole(paths.grace, str(grace_seconds).encode())
         deliver([supervisor], signal.SIGTERM)
     left: list[psutil.Process] = []
     if state.server is not None:

@@ -113,6 +113,7 @@ class Supervisor:
             exit_code=None,
             cause="",
             canary="",
+            trouble="",
         )
 
 

@@ -6,10 +6,12 @@ Runs on the host, called by preflight, `stop` and `free`. Read-only; a host with
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from remote.shared.messages.server import GpuId
 
 SMI_SECONDS = 30.0
 """nvidia-smi on a box whose driver is sick can hang for ever."""
@@ -27,6 +29,7 @@ class Gpu:
     """pid → bytes charged to it."""
     minor: int | None = None
     """Number of its device node where NVML tells; inside a container it may differ from the index."""
+    uuid: str = ""
 
     @property
     def node(self) -> str:
@@ -43,6 +46,20 @@ class Gpu:
         pids = ", ".join(f"pid {pid}" for pid in sorted(self.processes))
         by = pids or "a process that this host or container does not show"
         return f"GPU {self.index} still has {self.used_bytes / (1 << 30):.1f} GiB in use, by {by}"
+
+
+def indices(wanted: Iterable[GpuId], found: list[Gpu]) -> set[int]:
+    """The wanted GPUs as indices: ordinals as they are, a UUID (or its beginning, as CUDA takes it) as its GPU's.
+
+    What is not among `found` is left out, and so are MIG slices: the driver charges memory to their whole GPU.
+    """
+    chosen = set()
+    for one in wanted:
+        if isinstance(one, int):
+            chosen.add(one)
+        else:
+            chosen |= {gpu.index for gpu in found if gpu.uuid.startswith(one)}
+    return chosen
 
 
 def gpus() -> list[Gpu]:
@@ -91,7 +108,7 @@ def _nvml_gpu(pynvml: Any, index: int) -> Gpu:
     name = pynvml.nvmlDeviceGetName(handle)
     return Gpu(
         index=index,
-        name=name.decode() if isinstance(name, bytes) else str(name),
+        name=_text(name),
         total_bytes=int(memory.total),
         used_bytes=int(memory.used),
         processes={
@@ -99,7 +116,13 @@ def _nvml_gpu(pynvml: Any, index: int) -> Gpu:
             for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
         },
         minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
+        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
     )
+
+
+def _text(value: bytes | str) -> str:
+    """Older bindings answer in bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _by_smi() -> list[Gpu] | None:
@@ -115,7 +138,7 @@ def parse_smi(rows: list[list[str]], apps: list[list[str]]) -> list[Gpu]:
     found = []
     for index, uuid, name, total, used in rows:
         mine = {int(pid): _mebibytes(size) for owner, pid, size in apps if owner == uuid and pid.isdecimal()}
-        found.append(Gpu(int(index), name, _mebibytes(total), _mebibytes(used), mine))
+        found.append(Gpu(int(index), name, _mebibytes(total), _mebibytes(used), mine, uuid=uuid))
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 import psutil
 
 from remote.servers.lifecycle import records
-from remote.servers.probing.gpu import Gpu
+from remote.servers.probing.gpu import Gpu, indices
 from remote.servers.probing.handles import holders_of
 from remote.servers.probing.holders import Holder, owner, port_holders
 from remote.servers.probing.sglang_process import is_sglang
@@ -52,7 +52,7 @@ def find_obstacles(needs: list[Needs], gpus: list[Gpu], *, everything: bool) -> 
 def _all(needs: list[Needs], gpus: list[Gpu], everything: bool) -> Iterator[Holder]:
     for port in sorted({need.port for need in needs}):
         yield from port_holders(port)
-    wanted = {index for need in needs for index in need.gpus}
+    wanted = indices((one for need in needs for one in need.gpus), gpus)
     yield from _gpu_holders(wanted, gpus)
     yield from _folder_holders({need.dump_dir for need in needs if need.dump_dir is not None})
     if everything:

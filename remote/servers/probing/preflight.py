@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from pathlib import Path
 
 import psutil
 
 from remote.servers.lifecycle import records
-from remote.servers.probing.gpu import gpus
+from remote.servers.probing.gpu import gpus, indices
 from remote.servers.probing.holders import port_holders
 from remote.shared.errors import HostError, UsageError
-from remote.shared.messages.server import ServerSpec, ServerState
+from remote.shared.messages.server import GpuId, ServerSpec, ServerState
 from remote.shared.paths import ServerPaths
 from remote.shared.processes import members
 
@@ -34,6 +34,7 @@ def check_together(specs: list[ServerSpec]) -> None:
     _unique(specs, "dump directory", lambda spec: [spec.capture.dump_dir] if spec.capture else [])
     for spec in specs:
         ranks_here = spec.tp // max(1, len(spec.nodes))
+        _check_slices(spec, ranks_here)
         if spec.gpus and len(spec.gpus) < ranks_here:
             raise UsageError(
                 f"Server {spec.name!r} has tp {spec.tp} and {len(spec.gpus)} GPUs.",
@@ -45,7 +46,7 @@ def check_neighbours(specs: list[ServerSpec], running: list[ServerState]) -> Non
     """Servers of this workdir that go on must not have a GPU or dump directory of `specs`; raises HostError."""
     for spec in specs:
         for state in running:
-            shared = [f"GPU {gpu}" for gpu in spec.gpus if gpu in state.spec.gpus]
+            shared = [f"GPU {gpu}" for gpu in _shared(spec.gpus, state.spec.gpus)]
             if spec.capture and state.capture and spec.capture.dump_dir == state.capture.dump_dir:
                 shared.append(f"the dump directory {state.capture.dump_dir}")
             if shared:
@@ -94,18 +95,42 @@ def _check_leftovers(paths: ServerPaths, earlier: ServerState | None) -> None:
 def _check_gpus(spec: ServerSpec) -> None:
     if not spec.gpus:
         return
-    found = [gpu.index for gpu in gpus()]
+    known = gpus()
+    found = [gpu.index for gpu in known]
     if not found:
         raise HostError(
             f"Server {spec.name!r} was promised GPUs {_list(spec.gpus)} and this host shows none.",
             remedy="Check the driver (nvidia-smi), or set `gpus: 0` for a CPU host.",
         )
-    missing = [index for index in spec.gpus if index not in found]
+    missing = [one for one in spec.gpus if not _is_slice(one) and not indices([one], known) & set(found)]
     if missing:
+        here = _list(found) if all(isinstance(one, int) for one in missing) else _list([gpu.uuid for gpu in known])
         raise HostError(
-            f"Server {spec.name!r} wants GPU {_list(missing)} and this host has {_list(found)}.",
+            f"Server {spec.name!r} wants GPU {_list(missing)} and this host has {here}.",
             remedy="Correct `gpus` or `tp` in the inventory.",
         )
+
+
+def _is_slice(one: GpuId) -> bool:
+    return isinstance(one, str) and one.startswith("MIG-")
+
+
+def _check_slices(spec: ServerSpec, ranks: int) -> None:
+    """CUDA shows a process one MIG slice, whatever CUDA_VISIBLE_DEVICES names, and NCCL joins no slices."""
+    if any(map(_is_slice, spec.gpus)) and (ranks > 1 or len(spec.gpus) > 1):
+        raise UsageError(
+            f"Server {spec.name!r} wants {len(spec.gpus)} GPUs with a MIG slice among them and has tp {spec.tp}: "
+            "a slice serves one rank alone.",
+            remedy="Give every slice a server of its own with `tp: 1`, or name whole GPUs.",
+        )
+
+
+def _shared(wanted: list[GpuId], taken: list[GpuId]) -> list[GpuId]:
+    """Those of `wanted` that are in `taken`, under whichever name; the driver is asked only for UUIDs."""
+    named = [one for one in (*wanted, *taken) if isinstance(one, str)]
+    known = gpus() if named and wanted and taken else []
+    held = indices(taken, known)
+    return [one for one in wanted if one in taken or indices([one], known) & held]
 
 
 def _check_port(spec: ServerSpec) -> None:
@@ -167,8 +192,8 @@ def _existing(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def _list(numbers: list[int]) -> str:
-    return ", ".join(str(number) for number in numbers)
+def _list(names: Sequence[GpuId]) -> str:
+    return ", ".join(map(str, names))
 
 
 def _gib(size: int) -> str:

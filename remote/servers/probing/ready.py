@@ -42,10 +42,25 @@ class Readiness:
         async with aiohttp.ClientSession(timeout=timeout, headers=self._headers, trust_env=False) as session:
             while not (await self._connects() and await self._is_closed(timeout) and await self._generates(session)):
                 await asyncio.sleep(RETRY_SECONDS)
-            if self._capture is None:
-                return ""
             self.seen = "it generates, and its capture is not proven yet"
-            return await capture_canary(lambda tokens, rid: self._canary(session, tokens, rid), self._capture)
+            return await self._prove(session)
+
+    async def once(self, *, canary: bool) -> str:
+        """Ask a server that was ready for one generation, and with `canary` for the capture of one.
+
+        Returns a sentence on the canary ("" without one). The caller sets the deadline. Raises ConnectionError if the
+        generation fails, HostError if the capture is wrong.
+        """
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(timeout=timeout, headers=self._headers, trust_env=False) as session:
+            if not await self._generates(session):
+                raise ConnectionError(self.seen)
+            return await self._prove(session) if canary else ""
+
+    async def _prove(self, session: aiohttp.ClientSession) -> str:
+        if self._capture is None:
+            return ""
+        return await capture_canary(lambda tokens, rid: self._canary(session, tokens, rid), self._capture)
 
     async def _is_closed(self, timeout: aiohttp.ClientTimeout) -> bool:
         """Whether a generation without the key is refused: other users of the host can reach this port.
@@ -83,7 +98,8 @@ class Readiness:
         except asyncio.TimeoutError:
             self.seen = f"it accepts connections, but no generation came back within {GENERATION_SECONDS:.0f} s"
             return False
-        except aiohttp.ClientConnectionError:
+        except aiohttp.ClientConnectionError as error:
+            self.seen = f"the connection broke before a generation came back ({type(error).__name__})"
             return False
         except (aiohttp.ClientError, ValueError) as error:
             self.seen = f"a generation failed: {error}"

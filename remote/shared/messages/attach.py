@@ -33,6 +33,8 @@ class Installation(Message):
     """The model files can be replaced by this user."""
     others: list[str] = Field(default_factory=list)
     """Further `sglang` packages on the path, which an import does not use."""
+    fingerprint: str = ""
+    """Changes with the files of this package and with the packages beside it."""
 
 
 class Choice(Message):

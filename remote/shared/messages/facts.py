@@ -9,7 +9,7 @@ from pydantic import Field
 
 from remote.shared.messages.attach import FamilyFile, Installation
 from remote.shared.messages.envelope import Message
-from remote.shared.messages.server import Attach, Needs
+from remote.shared.messages.server import Attach, Needs, ServerReport
 
 
 class FactsRequest(Message):
@@ -23,6 +23,8 @@ class FactsRequest(Message):
     """The environment that servers on this host are started with, on top of the login's."""
     needs: list[Needs] = Field(default_factory=list)
     """What the inventory's servers take of this host: their ports are looked at."""
+    ask_servers: bool = False
+    """Ask this workdir's servers for a generation each."""
 
 
 class MachineFacts(Message):
@@ -168,6 +170,17 @@ class LimitFacts(Message):
     max_sessions: int | None = None
 
 
+class LoginFacts(Message):
+    """What systemd-logind does at a user's last logout."""
+
+    kill_user_processes: bool
+    """It ends what the login started, detached or not."""
+    remove_ipc: bool
+    """It removes the user's files in /dev/shm, the dump directory among them."""
+    lingers: bool
+    """The user's manager stays, so that neither touches what runs in it."""
+
+
 class ToolFacts(Message):
     """Programs beside Python; empty where they are missing."""
 
@@ -188,3 +201,7 @@ class Facts(Message):
     ports: list[PortFact] = Field(default_factory=list)
     limits: LimitFacts
     tools: ToolFacts
+    logins: LoginFacts | None = None
+    """None without systemd."""
+    servers: list[ServerReport] = Field(default_factory=list)
+    """This workdir's servers; each that is ready was asked for a generation."""

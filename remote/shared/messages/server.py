@@ -13,6 +13,8 @@ NODES_TOKEN = "ROOST_NODES_TOKEN"  # noqa: S105
 
 Attach = Literal["auto", "plugin", "patch"]
 FinalNorm = Literal["pre", "post"]
+GpuId = int | str
+"""An ordinal as `nvidia-smi` counts, or a UUID as `nvidia-smi -L` shows it: `GPU-…`, or `MIG-…` for a slice."""
 
 
 class CaptureSpec(Message):
@@ -38,8 +40,8 @@ class ServerSpec(Message):
     model: str
     port: int = 8000
     tp: int = 1
-    gpus: list[int] = Field(default_factory=list)
-    """CUDA device ordinals for this server; empty on a host without GPUs."""
+    gpus: list[GpuId] = Field(default_factory=list)
+    """The GPUs of this server; empty on a host without GPUs."""
     flags: list[str] = Field(default_factory=list)
     """Further arguments of `sglang.launch_server`, in order."""
     env: dict[str, str] = Field(default_factory=dict)
@@ -116,6 +118,8 @@ class ServerState(Message):
     exit_code: int | None = None
     cause: str = ""
     """One sentence on why it failed."""
+    trouble: str = ""
+    """What happened to the server while it ran and was mended, one sentence with its time."""
     restarts: int = 0
     """Starts that followed a crash of the same `serve`."""
     restart_at: float | None = None
@@ -157,6 +161,8 @@ class ServersRequest(Message):
 
     names: list[str] = Field(default_factory=list)
     """Empty for all."""
+    ask: bool = False
+    """Ask each server that is ready for a generation, and say so if none comes back within seconds."""
 
 
 class ServerReport(Message):
@@ -168,7 +174,9 @@ class ServerReport(Message):
     supervised: bool
     """Its supervisor lives."""
     problem: str = ""
-    """One sentence where record and reality differ."""
+    """One sentence if record and reality differ, or if something happened to the server while it ran."""
+    remedy: str = ""
+    """What to type about it."""
 
 
 class ServersResult(Message):
@@ -197,7 +205,7 @@ class Needs(Message):
 
     server: str
     port: int
-    gpus: list[int] = Field(default_factory=list)
+    gpus: list[GpuId] = Field(default_factory=list)
     dump_dir: str | None = None
 
 

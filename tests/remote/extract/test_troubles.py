@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -377,3 +378,29 @@ def test_a_part_of_the_extractor_that_breaks_ends_the_run_at_once(host: Host, mo
     monkeypatch.undo()
     assert host.extract().status == "complete"
     assert host.dumps() == []
+
+
+def test_a_dump_directory_that_vanishes_and_comes_back_costs_no_record_and_blames_none(
+    host: Host, running: Callable[[Host], Running]
+) -> None:
+    host.serve(delay=0.05)
+    host.assign([16] * 60, in_flight_tokens=64, max_attempts=1, max_consecutive_failures=3)
+    run = running(host)
+    until(lambda: len(host.states()) > 10, "some records")
+    shutil.rmtree(host.dump_dir)
+    until(says(host, "waiting", "vanished"), "waiting for the directory")
+    host.dump_dir.mkdir()
+    (host.dump_dir / ".roost").touch()
+    counts = run.end().counts
+    assert (counts.done, counts.quarantined) == (60, 0)
+
+
+def test_a_dump_directory_that_stays_away_ends_the_run_with_its_likely_cause(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extractor, "GONE_SECONDS", 0.3)
+    host.serve()
+    host.assign([16] * 6)
+    shutil.rmtree(host.dump_dir)
+    with pytest.raises(HostError, match=r"vanished\. Nobody made it again within 0 s\. Most likely.*`inv restart`"):
+        host.extract()

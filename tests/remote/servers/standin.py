@@ -1,7 +1,7 @@
 """A small real process that stands where SGLang would, for the traps of process control: binds, answers, misbehaves.
 
 Run as a program: `python standin.py --config FILE --port P [--hang] [--open] [--die-once FILE] [--deaf]
-[--orphan FILE] [--die CODE] [--rank FILE]`.
+[--orphan FILE] [--die CODE] [--rank FILE [--needs-rank]]`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--die-once", type=Path, help="after the first generation, unless this file is there")
     parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
     parser.add_argument("--orphan", type=Path, help="leave a child in a session of its own; its pid goes here")
+    parser.add_argument("--needs-rank", action="store_true", help="a generation hangs while the rank is frozen")
     parser.add_argument("--rank", type=Path, help="have a child whose title is a rank's; its pid goes here")
     options = parser.parse_args()
     if options.deaf:
@@ -67,6 +69,10 @@ def serve(options: argparse.Namespace) -> None:
                 return
             if options.hang:
                 threading.Event().wait()
+            if options.needs_rank:
+                pid = options.rank.read_text()
+                while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+                    time.sleep(0.02)
             self._answer({"output_ids": [1]})
             if options.die_once and not options.die_once.exists():
                 options.die_once.write_text("died")

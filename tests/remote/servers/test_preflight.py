@@ -13,7 +13,8 @@ import pytest
 
 from remote.context import Context
 from remote.servers.lifecycle import ending
-from remote.servers.probing import preflight
+from remote.servers.lifecycle.command import _devices
+from remote.servers.probing import gpu, preflight
 from remote.servers.probing.gpu import Gpu
 from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.server import CaptureSpec, CaptureState, ServerSpec, ServerState
@@ -118,3 +119,41 @@ def test_secrets_are_known_by_name_or_because_the_operator_said_so(name: str) ->
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_PROTO", "SGLANG_MAX_TOKENS", "PYTHONPATH"])
 def test_ordinary_variables_are_shown(name: str) -> None:
     assert not is_secret(name)
+
+
+UUIDS = ("GPU-5e3c8b6a-0d5f-4a4b-9d1e-0c6a3d7f2b11", "GPU-a1b2c3d4-0d5f-4a4b-9d1e-0c6a3d7f2b12")
+SLICE = "MIG-7c1f0c2e-3c58-5a7b-8e0a-6f1f0a2b9c3d"
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Gpu(index, "H200", 141 << 30, 0, uuid=uuid) for index, uuid in enumerate(UUIDS)]
+    monkeypatch.setattr(gpu, "gpus", lambda: found)
+    monkeypatch.setattr(preflight, "gpus", lambda: found)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_uuid_becomes_the_ordinal_that_sglang_reads_and_a_slice_stays() -> None:
+    visible = [_devices(spec(gpus=gpus))["CUDA_VISIBLE_DEVICES"] for gpus in ([UUIDS[1], 0], ["GPU-5e3c8b6a"], [SLICE])]
+    assert visible == ["1,0", "0", SLICE]
+    with pytest.raises(HostError, match="GPU-ffff is no GPU of this host"):
+        _devices(spec(gpus=["GPU-ffff"]))
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_uuid_that_is_not_there_and_a_gpu_under_two_names_are_refused(
+    context: Context, free_port: int, prepare: Callable[..., ServerState]
+) -> None:
+    with pytest.raises(HostError, match=rf"wants GPU GPU-ffff and this host has {UUIDS[0]}"):
+        check(context, spec(port=free_port, gpus=["GPU-ffff"]))
+    running = prepare(gpus=[1], name="other")
+    with pytest.raises(HostError, match=rf"wants GPU {UUIDS[1]}, which server 'other' has"):
+        preflight.check_neighbours([spec(gpus=[UUIDS[1]])], [running])
+    preflight.check_neighbours([spec(gpus=[UUIDS[0]])], [running])
+
+
+@pytest.mark.parametrize(("gpus", "tp"), [([SLICE], 2), ([SLICE, 1], 2), ([SLICE, SLICE[:-1] + "e"], 1)])
+def test_a_slice_serves_one_rank_alone(gpus: list[int | str], tp: int) -> None:
+    with pytest.raises(UsageError, match="a slice serves one rank alone"):
+        preflight.check_together([spec(gpus=gpus, tp=tp)])
+    preflight.check_together([spec(gpus=[SLICE], tp=1)])

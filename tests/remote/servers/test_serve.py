@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -22,8 +23,16 @@ from remote.report import Report
 from remote.servers.lifecycle import ending, records
 from remote.servers.lifecycle.serve import serve
 from remote.servers.lifecycle.stop import stop
+from remote.servers.probing import pulse
 from remote.shared.errors import HostError, UsageError
-from remote.shared.messages.server import CaptureSpec, ServeRequest, ServerSpec, ServerState, StopRequest
+from remote.shared.messages.server import (
+    CaptureSpec,
+    ServeRequest,
+    ServerSpec,
+    ServersRequest,
+    ServerState,
+    StopRequest,
+)
 from remote.shared.paths import Workdir
 from remote.shared.processes import find, members
 from tests.remote.servers.states import server_of
@@ -164,7 +173,43 @@ def test_its_port_is_refused_to_another_and_named(running: ServerState, here: Co
         serve(changed(spec, name="second", capture=None), here)
 
 
-def test_a_killed_rank_ends_the_server_and_the_cause_says_so(running: ServerState, here: Context) -> None:
+def test_serving_again_proves_it_again(running: ServerState, here: Context, spec: ServerSpec) -> None:
+    again = serve(ServeRequest(servers=[spec]), here).servers[0]
+    assert "4 slots equal their boundaries" in again.canary
+    assert again.canary.endswith("asked again just now")
+
+
+def test_another_mode_is_refused_before_sglang_is_asked(running: ServerState, here: Context, spec: ServerSpec) -> None:
+    began = time.monotonic()
+    with pytest.raises(HostError, match="in mode 'extract', and mode 'serve' was asked for, runs since"):
+        serve(changed(spec, mode="serve", capture=None), here)
+    assert time.monotonic() - began < 2.0
+
+
+def test_a_frozen_scheduler_is_named_by_serve_and_status_and_a_restart_starts_anew(
+    running: ServerState, here: Context, spec: ServerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "SERVE_SECONDS", 4.0)
+    monkeypatch.setattr(pulse, "LOOK_SECONDS", 2.0)
+    monkeypatch.setattr(pulse, "MOVED_SECONDS", 0.0)
+    (scheduler,) = [p for p in members(server_of(running), running.mark) if p.name().startswith("sglang::sched")]
+    scheduler.suspend()
+    wedged = (
+        rf"Server 'main' is wedged: .* no generation came back.*sglang::scheduler.*\(pid {scheduler.pid}\) is frozen"
+    )
+    with pytest.raises(HostError, match=wedged) as caught:
+        serve(ServeRequest(servers=[spec]), here)
+    assert "`inv restart --mode extract`" in caught.value.remedy
+    (report,) = records.servers(ServersRequest(ask=True), here).servers
+    assert re.search(wedged, report.problem)
+    (fresh,) = serve(ServeRequest(servers=[spec], replace=True), here).servers
+    assert fresh.server != running.server
+    assert find(running.server) is None
+
+
+def test_a_killed_rank_ends_the_server_and_the_cause_says_so(here: Context) -> None:
+    running = records.load(here.workdir.server("main"))
+    assert running is not None
     ranks = [p for p in members(server_of(running), running.mark) if p.name().startswith("sglang::sched")]
     assert len(ranks) == 1
     died = time.time()

@@ -167,3 +167,27 @@ def test_a_process_in_an_uninterruptible_call_is_reported_with_what_that_means(t
         for process in (*stuck.children(), stuck):
             process.kill()
         stuck.wait()
+
+
+def test_the_grace_that_was_asked_for_is_the_supervisor_s_too(start: Start, until: Start, context: Context) -> None:
+    """A server that ignores SIGTERM lives for as long as was asked, whatever the usual time is."""
+    start("--deaf")
+    ready = until("ready")
+    began = time.monotonic()
+    os.kill(server_of(ready).pid, 0)
+    assert stop(StopRequest(grace_seconds=2.5), context).remaining == []
+    assert 2.5 <= time.monotonic() - began < 15
+    assert not context.workdir.server("main").grace.exists()
+
+
+def test_a_grace_longer_than_the_usual_one_is_kept_by_the_supervisor(
+    start: Start, until: Start, context: Context
+) -> None:
+    start("--deaf")
+    ready = until("ready")
+    paths = context.workdir.server("main")
+    paths.grace.write_text("600")
+    os.kill(supervisor_of(ready).pid, signal.SIGTERM)
+    assert ending.wait_until(lambda: not paths.grace.exists(), 30), "the supervisor reads it"
+    assert not ending.wait_until(lambda: find(ready.server) is None, 1.0)
+    assert stop(StopRequest(grace_seconds=0.2), context).remaining == []

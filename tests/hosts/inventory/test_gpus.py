@@ -1,0 +1,46 @@
+"""Which GPUs a server gets is said in one place, by ordinal or by UUID."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from hosts.errors import UsageError
+from hosts.inventory.model import Host, Mode, ServerEntry
+from hosts.inventory.servers import gpu_ordinals, server_specs
+
+UUID = "GPU-5e3c8b6a-0d5f-4a4b-9d1e-0c6a3d7f2b11"
+SLICE = "MIG-7c1f0c2e-3c58-5a7b-8e0a-6f1f0a2b9c3d"
+
+
+def host(**fields: object) -> Host:
+    values: dict[str, object] = {"name": "box", "model": "/m", "modes": {"serve": Mode()}, "tp": 2, "gpus": 8}
+    return Host.model_validate({**values, **fields})
+
+
+@pytest.mark.parametrize("where", ["host", "mode"])
+def test_a_second_choice_in_the_environment_is_refused_with_the_way_to_say_it(where: str) -> None:
+    env = {"env": {"CUDA_VISIBLE_DEVICES": "2, 3"}}
+    box = host(**env) if where == "host" else host(modes={"serve": Mode.model_validate(env)})
+    with pytest.raises(UsageError) as caught:
+        server_specs(box, "serve")
+    assert "CUDA_VISIBLE_DEVICES=2, 3 in `env`, and Roost gives its server the GPUs 0, 1" in caught.value.message
+    assert "`servers: [{gpus: [2, 3]}]`" in caught.value.remedy
+
+
+def test_without_a_choice_of_roost_s_own_the_environment_stands() -> None:
+    (spec,) = server_specs(host(gpus=0, env={"CUDA_VISIBLE_DEVICES": ""}), "serve")
+    assert (spec.gpus, spec.env["CUDA_VISIBLE_DEVICES"]) == ([], "")
+
+
+def test_uuids_of_gpus_and_slices_are_names_of_gpus_and_other_words_are_not() -> None:
+    box = host(
+        tp=1, servers=[{"name": "a", "gpus": [UUID]}, {"name": "b", "gpus": [SLICE]}, {"name": "c", "gpus": [3]}]
+    )
+    specs = server_specs(box, "serve")
+    assert [spec.gpus for spec in specs] == [[UUID], [SLICE], [3]]
+    assert gpu_ordinals(specs[2]) == [3]
+    with pytest.raises(UsageError, match="is a UUID, and tuning counts GPUs"):
+        gpu_ordinals(specs[0])
+    with pytest.raises(ValidationError):
+        ServerEntry.model_validate({"gpus": ["0; rm -rf /"]})
