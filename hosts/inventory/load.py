@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from hosts.errors import InventoryError
 from hosts.inventory import document
+from hosts.inventory.address import CONTRADICTION
 from hosts.inventory.model import SECRET_FLAG, Host, Inventory, Mode, Notify, ServerEntry
 from remote.shared.redact import is_secret, without_credentials
 
@@ -122,7 +123,7 @@ class _Loader:
         """Return the first problem with the line that caused it: the host's own key, or the shared default."""
         problem = error.errors(include_url=False)[0]
         location = tuple(part for part in problem["loc"] if isinstance(part, str | int))
-        if problem["type"] == SECRET_FLAG:
+        if problem["type"] in {SECRET_FLAG, CONTRADICTION}:
             return self._wrong(self._written((*location, problem["ctx"]["key"]), where), problem["msg"])
         written = self._written(location, where)
         if problem["type"] == "extra_forbidden":

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from hosts.inventory.address import split_address
 from hosts.inventory.kept import Kept
 from remote.shared.messages.server import Attach, FinalNorm, GpuId
 from remote.shared.shard.boundaries import FORM, are_rising
@@ -120,7 +121,10 @@ class Host(Section):
     name: str
     connection: Literal["ssh", "local"] = "ssh"
     address: str | None = None
-    """Host name, address or alias of the OpenSSH configuration; the host's name in the inventory if unset."""
+    """Host name, address or alias of the OpenSSH configuration; the host's name in the inventory if unset.
+
+    `user@host:2222`, `ssh://user@host:2222` and `[::1]:2222` are taken apart into `user` and `ssh_port`.
+    """
     user: str | None = None
     ssh_port: int | None = Field(default=None, ge=1, le=65535)
     identity_file: str | None = None
@@ -132,7 +136,7 @@ class Host(Section):
     connect_timeout: float = Field(default=15.0, gt=0)
 
     python: str = "python3"
-    """The Python that SGLang is installed in."""
+    """The Python that SGLang is installed in; `~/` is the home folder of the user over there."""
     exec: str = ""
     """Prefix for hosts whose SGLang lives in a container: `docker exec -i sglang`."""
     workdir: str = "~/roost"
@@ -175,6 +179,18 @@ class Host(Section):
     tune: dict[str, list[FlagValue]] = Field(default_factory=dict)
     """Grid of NCCL variables and server flags for `inv tune`."""
     notify: Notify = Field(default_factory=Notify)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _address_in_parts(cls, data: Any) -> Any:
+        return split_address(data)
+
+    @field_validator("python")
+    @classmethod
+    def _home_of_the_user(cls, value: str) -> str:
+        if value.startswith("~") and not value.startswith("~/"):
+            raise ValueError("`~/` is the home folder of the user over there; write another user's as a full path")
+        return value
 
     @field_validator("name")
     @classmethod

@@ -25,8 +25,11 @@ M = TypeVar("M", bound=BaseModel)
 
 LINE_LIMIT_BYTES = 32 << 20
 NOISE_LIMIT_BYTES = 1 << 20
+NOISE_SHOWN_BYTES = 600
 MOST_VALUES = 2_000_000
 """In one line: 32 MiB of `[],[],…` would become a gigabyte of Python objects."""
+MOST_KEYS = 250_000
+"""In one line, likewise: a key with its value takes some 200 bytes of a Python dictionary."""
 LONGEST_MESSAGE = 4000
 """Characters of an error's sentence, and of each of its details' lines."""
 SILENCE_SECONDS = 6 * BEAT_SECONDS
@@ -45,6 +48,8 @@ class Conversation:
         self._ends_at = None if deadline is None else time.monotonic() + deadline
         self._deadline = deadline
         self._buffer = bytearray()
+        self._greeted = False
+        self._noise = b""
 
     def begin(self, payload: Payload, *, workdir: str, verb: str) -> None:
         """Say what is wanted, wait for the hello, send the payload where it is missing."""
@@ -94,8 +99,10 @@ class Conversation:
             except ValidationError:
                 line = None
             if isinstance(line, Hello) and line.nonce == nonce:
+                self._greeted = True
                 return line
             noise += len(raw)
+            self._noise = (self._noise + b"\n" + raw)[-NOISE_SHOWN_BYTES:]
             if noise > NOISE_LIMIT_BYTES:
                 raise ProtocolError(
                     "The login shell printed over 1 MiB before Roost's first line.",
@@ -105,6 +112,8 @@ class Conversation:
     def _parse(self, raw: bytes) -> Line:
         if len(raw) > MOST_VALUES and sum(raw.count(mark) for mark in (b",", b"[", b"{")) > MOST_VALUES:
             raise ProtocolError(f"A line of the answer holds over {MOST_VALUES:,} values.")
+        if len(raw) > MOST_KEYS and raw.count(b":") > MOST_KEYS and raw.count(b'":') + raw.count(b'" :') > MOST_KEYS:
+            raise ProtocolError(f"A line of the answer holds over {MOST_KEYS:,} keys.")
         try:
             line = LINE.validate_json(raw)
         except ValidationError as error:
@@ -167,7 +176,19 @@ class Conversation:
                 f"The host's Python has no module {missing.group(1)!r}.",
                 remedy="Set `python` for this host to the interpreter that SGLang is installed in.",
             )
+        if not self._greeted:
+            return self._something_else_ran(status)
         return ProtocolError(f"The program ended with status {status} and no result: {words}.")
+
+    def _something_else_ran(self, status: int) -> RoostError:
+        """The session ended before Python said hello: the login shell, or sshd, did not run the command to its end."""
+        said = b" ".join((self._noise, bytes(self._buffer), self._process.stderr_tail().encode()))
+        words = _printable(said[-NOISE_SHOWN_BYTES:]) or "nothing"
+        return ProtocolError(
+            f"The session ended with status {status} before Python started there; it printed: {words}.",
+            remedy="A start-up file of the login shell that ends or replaces the session (exit, exec tmux), a shell "
+            "such as nologin, or a ForceCommand does this. `ssh HOST true` must end with status 0.",
+        )
 
 
 def validated(model: type[M], value: dict[str, Any]) -> M:

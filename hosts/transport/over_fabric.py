@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -73,6 +74,8 @@ class Link:
 
     def __init__(self, route: Route) -> None:
         self._connections: list[Connection] = []
+        self._opening = threading.Lock()
+        """paramiko keeps one error a connection: of two refusals at once, one would be told as a broken connection."""
         try:
             for hop in route.hops:
                 self._connections.append(login([hop], partial(self._connect, route, hop)))
@@ -92,7 +95,8 @@ class Link:
         Raises PoolFullError if the server refuses one more session.
         """
         try:
-            channel = self._transport.open_session(timeout=LOGIN_SECONDS)
+            with self._opening:
+                channel = self._transport.open_session(timeout=LOGIN_SECONDS)
         except ChannelException as error:
             raise PoolFullError from error
         except (SSHException, OSError, EOFError) as error:

@@ -134,9 +134,9 @@ class Pool:
         """
         with self._changed:
             member.sessions -= 1
-            if member.peak == 0:
+            if member.peak == 0 and member.sessions == 0:
                 return False
-            if member.sessions < member.peak:
+            if member.sessions < member.peak or member.peak == 0:  # or another call's first session is just beginning
                 self._changed.wait(LAG_SECONDS)
             else:
                 member.most = member.sessions

@@ -142,6 +142,17 @@ def test_a_line_of_millions_of_values_is_refused_before_it_is_built() -> None:
         tracemalloc.stop()
 
 
+def test_a_line_of_a_million_keys_is_refused_before_it_is_built() -> None:
+    said = b'{"type": "item", "value": {' + b",".join(b'"%d":1' % number for number in range(1_000_000)) + b"}}\n"
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="keys"):
+            ask(said)
+        assert tracemalloc.get_traced_memory()[1] < 6 * len(said)
+    finally:
+        tracemalloc.stop()
+
+
 def test_an_endless_sentence_is_cut() -> None:
     with pytest.raises(RoostError) as caught:
         ask(line({"type": "error", "kind": "host", "message": "x" * 1_000_000, "remedy": "y" * 1_000_000}))
