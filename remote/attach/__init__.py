@@ -1,4 +1,4 @@
-"""Getting capture into a host's SGLang, and out again; what would make it wrong is refused by name. Host side.
+"""Attaches capture to a host's SGLang and detaches it; refuses settings under which capture would be wrong. Host side.
 
 A server start calls, in this order: `find_installation`, `choose`, `environment`, `check_flags`, `refusals`.
 The verbs `attach`, `attached` and `detach` are in `remote.attach.verbs`.

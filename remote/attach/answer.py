@@ -1,7 +1,7 @@
-"""`python -m remote.attach.answer MODULE:FUNCTION`: the far end of `interpreter.Interpreter.ask`.
+"""`python -m remote.attach.answer MODULE:FUNCTION`: the other process of `interpreter.Interpreter.ask`.
 
-Runs under the host's Python in a server's environment. Reads a JSON object, calls the function with it, prints one
-marked JSON line, whatever else was printed by what it imported.
+Runs under the host's Python in a server's environment. Reads a JSON object, calls the function with it, and prints
+one marked JSON line, which is found among any output of imported modules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lines that the patch appends to a model file, and how they are told from the file around them. Host side.
+"""The lines that the patch appends to a model file, and how the file is separated from them again. Host side.
 
 Pure: bytes in, bytes out. The block knows nothing of hidden states: it hands its module to `remote.capture.hook`, found
 on the PYTHONPATH of a server that Roost started, and does nothing in any other. Appending leaves every line of the
@@ -33,40 +33,40 @@ if _roost_os.environ.get("SGLANG_HS_DUMP_DIR"):
 
 @dataclass(frozen=True)
 class Parts:
-    """A model file taken apart."""
+    """The parts of a model file with a block."""
 
     above: bytes
-    """All that precedes the block: the original, if `intact`."""
+    """Everything before the block: the original, if `intact`."""
     stated_digest: str
     """sha256 of the original as the block states it."""
     body: bytes
     after: bytes
-    """What somebody appended behind the block; empty if nobody did."""
+    """Text that was appended after the block; empty if there is none."""
 
     @property
     def intact(self) -> bool:
-        """The block stands on exactly the file that it was appended to, and nothing follows it."""
+        """Whether the file before the block is unchanged and nothing follows the block."""
         return sha256(self.above) == self.stated_digest and not self.after
 
     @property
     def current(self) -> bool:
-        """The block is this payload's, not an earlier one's."""
+        """Whether the block is this payload's rather than an earlier one's."""
         return self.body == _BODY
 
 
 def sha256(content: bytes) -> str:
-    """Digest as 64 hex digits; wheels state theirs in the same."""
+    """Return the sha256 as 64 hex digits, as wheels state it."""
     return hashlib.sha256(content).hexdigest()
 
 
 def append(original: bytes) -> bytes:
-    """Return the file with the block behind it."""
+    """Return the file with the block appended."""
     header = f"\n\n\n# >>> roost capture; the file above it has sha256 {sha256(original)}\n".encode()
     return original + header + _BODY + _END
 
 
 def split(content: bytes) -> Parts | None:
-    """Take a file with a block apart; None if it has none, or one that cannot be read."""
+    """Split a file with a block into its parts; None if it has no block, or one that cannot be read."""
     headers = list(_HEADER.finditer(content))
     if len(headers) != 1 or content.count(_END) != 1:
         return None

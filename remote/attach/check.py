@@ -1,6 +1,6 @@
 """Import a model module as a server would, and say which file it came from and whether capture is in it. Host side.
 
-`check_import` asks in a process of its own; `look` answers there. Capture stays dormant: no dump directory is set.
+`check_import` starts a process, in which `look` answers. Capture stays dormant: no dump directory is set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_import(family: Family, way: Way, interpreter: Interpreter) -> ModuleCh
 
 
 def look(question: dict[str, Any]) -> dict[str, object]:
-    """The far end of `check_import`."""
+    """Answer `check_import` in the process that it started."""
     os.environ.pop(_DUMP_DIR, None)
     try:
         module = importlib.import_module(question["module"])
@@ -45,7 +45,7 @@ def look(question: dict[str, Any]) -> dict[str, object]:
 
 
 def _hook_problem() -> str:
-    """Why the code that block and plugin call cannot be loaded here; they only log it, deep in a server's log."""
+    """Return why the code that block and plugin call cannot be loaded; a server would only log it."""
     try:
         hook = importlib.import_module(_HOOK)
     except Exception as error:
@@ -59,7 +59,7 @@ def _patch_problem(module: ModuleType) -> str:
 
 
 def _plugin_problem() -> str:
-    """Why SGLang's loader, in this very environment, would not load Roost's entry point; empty if it would."""
+    """Return why SGLang's plugin loader would not load Roost's entry point in this environment; empty if it would."""
     allowed = os.environ.get("SGLANG_PLUGINS", "")
     if allowed and PLUGIN_NAME not in (name.strip() for name in allowed.split(",")):
         return f"SGLANG_PLUGINS={allowed} leaves the plugin {PLUGIN_NAME} out"

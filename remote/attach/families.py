@@ -1,4 +1,4 @@
-"""The model families that capture serves, and where SGLang keeps them. Host side, imports nothing of SGLang.
+"""The model families that capture serves, and their files in SGLang. Host side, imports nothing of SGLang.
 
 Read by the patch (which file to edit), the refusals (is this model served at all) and the tests.
 """
@@ -18,10 +18,10 @@ class Family:
     module: str
     architectures: tuple[str, ...]
     fuses_allreduce: bool = False
-    """Its layers can leave their all-reduce to the next layer's norm."""
+    """Whether its layers can leave their all-reduce to the next layer's norm."""
 
     def file(self, package: Path) -> Path:
-        """Where this family's module lies in an `sglang` package folder."""
+        """Return the path of this family's module in an `sglang` package folder."""
         return package.joinpath(*self.module.split(".")[1:]).with_suffix(".py")
 
 
@@ -43,12 +43,12 @@ FAMILIES = (
 
 
 def architecture(model_config: Mapping[str, object]) -> str:
-    """First architecture that a model's `config.json` names; empty if it names none."""
+    """Return the first architecture in a model's `config.json`; empty if it names none."""
     names = model_config.get("architectures")
     return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def family_of(model_config: Mapping[str, object]) -> Family | None:
-    """The family that runs a model, or None if capture does not serve it."""
+    """Return the family that runs a model, or None if capture does not serve it."""
     name = architecture(model_config)
     return next((family for family in FAMILIES if name in family.architectures), None)

@@ -1,7 +1,7 @@
-"""A server's arguments against the parser of the SGLang that is installed. Host side.
+"""Checks a server's arguments with the parser of the installed SGLang. Host side.
 
-SGLang renames flags between releases, so the installed parser decides: `check_flags` asks it in a process of its
-own before anything is started. Called by every server start; changes nothing.
+SGLang renames flags between releases, so the installed parser decides: `check_flags` asks it in another
+process before a server is started. Called by every server start; changes nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _FUSION = "--enforce-disable-flashinfer-allreduce-fusion"
 
 
 def capture_flags(options: Collection[str]) -> list[str]:
-    """Flags that capture needs, under the names that a parser with these `options` (`--tp-size`, …) has for them.
+    """Return the flags that capture needs, under the names of a parser with these `options` (`--tp-size`, …).
 
     No prompt's rows may come from a cache; no layer may run inside a graph (Python hooks do not run on replay, and in
-    extract mode nothing is decoded, so that decode graphs only cost their start); no layer may hand on a sum that
-    other ranks still owe.
+    extract mode nothing is decoded, so that decode graphs only cost their start); no layer may leave its
+    all-reduce to the next one.
     """
     return [flag for flag in (_RADIX, *_graph_flags(options), _FUSION) if flag.partition("=")[0] in options]
 
@@ -50,9 +50,9 @@ def check_flags(
     answers: Path | None = None,
     fingerprint: str = "",
 ) -> CheckedFlags:
-    """Have the installed SGLang parse `flags`; with `capture`, add what capture needs and nobody set.
+    """Have the installed SGLang parse `flags`; with `capture`, add the flags that capture needs and that are not set.
 
-    A flag that the operator set to something else is left alone: `refusals` names it. Raises UsageError for a
+    A flag that the operator set to something else stays: `refusals` names it. Raises UsageError for a
     flag that this SGLang does not have (with the nearest one it has) or a value that it does not take. `answers` keeps
     what was said of an SGLang with this `fingerprint`.
     """
@@ -66,7 +66,7 @@ def check_flags(
 
 
 class _Wrong(Exception):
-    """argparse's own complaint, instead of its exit."""
+    """argparse's own message, raised instead of ending the process."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -75,7 +75,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(question: dict[str, Any]) -> dict[str, object]:
-    """The other end of `check_flags`: runs where SGLang can be imported."""
+    """Answer `check_flags` in the process that it started, which imports SGLang."""
     parser = _server_parser()
     try:
         given = _merged(parser, question["flags"])
@@ -106,7 +106,7 @@ def _server_parser() -> _Parser:
 
 
 def _merged(parser: argparse.ArgumentParser, flags: list[str]) -> list[str]:
-    """Flags with those of a `--config` file in front, as SGLang's own launcher merges them."""
+    """Return the flags after those of a `--config` file, as SGLang's launcher merges them."""
     if any(flag.startswith("--config=") for flag in flags):
         raise _Wrong("a file in --config=FILE is not read, write --config and FILE as two")
     if "--config" not in flags:
@@ -124,7 +124,7 @@ def _unknown(flag: str, parser: argparse.ArgumentParser) -> dict[str, object]:
 
 
 def _missing(parser: argparse.ArgumentParser, values: argparse.Namespace) -> list[str]:
-    """Those of the flags that capture needs whose option still has its default."""
+    """Return the flags that capture needs and whose option still has its default."""
     options = {option: action for action in parser._actions for option in action.option_strings}
     wanted = capture_flags(options.keys())
     graphs_off = bool(getattr(values, "disable_cuda_graph", False))

@@ -1,7 +1,7 @@
-"""Ask the host's Python something in a process of its own: JSON in on stdin, one JSON line out.
+"""Calls a function in another process of the host's Python: JSON in on stdin, one JSON line out.
 
-Host side, used by the attach room alone: what is asked may import SGLang (seconds, hundreds of megabytes, logging of
-its own), and must see the very environment and working folder that a server start would.
+Host side, used by the attach room alone: the function may import SGLang (seconds, hundreds of megabytes, its own
+logging), and must see the environment and working folder of a server start.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from remote.attach import answers
 from remote.shared.errors import HostError
 
 MARK = "ROOST-ANSWER "
-"""Starts the one line of stdout that is the answer."""
+"""Begins the one line of stdout that is the answer."""
 DEADLINE_SECONDS = 300.0
 """An import of SGLang from a cold network file system takes minutes."""
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python as a server start would run it."""
+    """The host's Python, with the environment of a server start."""
 
     payload: Path
     """The folder that holds `remote/`; it comes first on PYTHONPATH."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """On top of this process's environment."""
+    """Variables added to this process's environment."""
     python: str = sys.executable
     cwd: Path = Path("/")
     answers: Path | None = None
@@ -57,9 +57,9 @@ class Interpreter:
     def ask(
         self, function: str, question: Mapping[str, object], *, deadline: float = DEADLINE_SECONDS
     ) -> dict[str, Any]:
-        """Call `package.module:function` with `question` over there and return what it returns.
+        """Call `package.module:function` with `question` in that process and return its result.
 
-        Raises HostError, with the last line of stderr, if no answer comes.
+        Raises HostError, with the last line of stderr, if there is no answer.
         """
         run = self._run(function, json.dumps(question), deadline)
         answers = [line for line in run.stdout.splitlines() if line.startswith(MARK)]

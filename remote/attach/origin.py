@@ -1,7 +1,7 @@
-"""Is a model file the one that its SGLang was installed with? Host side; reads, never writes.
+"""Finds out whether a model file is the one that SGLang was installed with. Host side, read-only.
 
-A wheel's RECORD states every file's digest; a git checkout's HEAD holds every file. Where neither speaks, nobody can
-say what the original was, and the patch does not touch the file.
+A wheel's RECORD states every file's digest; a git checkout's HEAD holds every file. If neither has the file, the
+original is unknown, and the patch does not touch the file.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from remote.shared.messages.attach import Installation
 
 GIT_SECONDS = 30.0
 DIFF_LINES = 60
-"""A sentence with more than this under it is no longer read."""
+"""Most lines of a diff in a message."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What the installation itself says about a file."""
+    """The original of a file, according to the installation."""
 
     digest: str = ""
-    """sha256 of the original; empty if nothing states it."""
+    """sha256 of the original; empty if unknown."""
     content: bytes | None = None
-    """The original, where it is at hand (git's HEAD, a copy kept by an earlier attach)."""
+    """The original itself, if it is available (git's HEAD, a copy kept by an earlier attach)."""
     source: str = ""
-    """Where this is from, for a sentence: `the wheel's RECORD`."""
+    """The source of this, as in a sentence: `the wheel's RECORD`."""
 
 
 def origin(file: Path, installation: Installation) -> Origin:
-    """Find what states the original of `file`; an empty Origin where nothing does."""
+    """Find the original of `file`; an empty Origin if it is unknown."""
     stated = _recorded(file, installation)
     if stated:
         return Origin(digest=stated, source="the wheel's RECORD")
@@ -46,7 +46,7 @@ def origin(file: Path, installation: Installation) -> Origin:
 
 
 def _recorded(file: Path, installation: Installation) -> str:
-    """sha256 from RECORD as hex; empty if the file is not listed."""
+    """Return the sha256 in RECORD as hex; empty if the file is not listed."""
     if installation.metadata is None:
         return ""
     record = Path(installation.metadata) / "RECORD"
@@ -67,7 +67,7 @@ def _rows(record: Path) -> Iterator[tuple[str, str]]:
 
 
 def _committed(file: Path) -> bytes | None:
-    """The file as git's HEAD holds it; None outside a checkout, or where git does not track it."""
+    """Return the file in git's HEAD; None outside a checkout, or if git does not track it."""
     try:
         shown = subprocess.run(
             ["git", "-C", str(file.parent), "show", f"HEAD:./{file.name}"],
@@ -81,7 +81,7 @@ def _committed(file: Path) -> bytes | None:
 
 
 def difference(original: bytes, found: bytes, name: str) -> str:
-    """A unified diff, cut after DIFF_LINES lines."""
+    """Return a unified diff, cut after DIFF_LINES lines."""
     lines = list(
         difflib.unified_diff(
             original.decode(errors="replace").splitlines(),

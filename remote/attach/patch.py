@@ -1,4 +1,4 @@
-"""The patch way: a block at the end of one model file a family, and the file's return to what it was. Host side.
+"""The patch: appends a block to the model file of each family, and restores the file. Host side.
 
 Called by the verbs. Writes inside the host's SGLang, and there only the families' model files, each with a copy of its
 original beside it (`deepseek_v2.py.roost-original`). A file in a state that is not known is never written.
@@ -24,24 +24,24 @@ COPY_SUFFIX = ".roost-original"
 
 @dataclass(frozen=True)
 class Target:
-    """One model file as it was found."""
+    """The state of one model file."""
 
     family: Family
     path: Path
     content: bytes
     state: FileState
     original: bytes = b""
-    """The file without a block, where the state is known."""
+    """The file without a block, if the state is known."""
     problem: str = ""
     diff: str = ""
 
     @property
     def copy(self) -> Path:
-        """Where the original is kept while the block is in."""
+        """The path of the original's copy while the block is in."""
         return self.path.with_name(self.path.name + COPY_SUFFIX)
 
     def described(self) -> FamilyFile:
-        """For the answer."""
+        """Return the file's state for the answer."""
         return FamilyFile(
             family=self.family.name,
             path=str(self.path),
@@ -67,7 +67,7 @@ def targets(installation: Installation, names: list[str] | None = None) -> list[
 
 
 def inspect(family: Family, installation: Installation) -> Target:
-    """Find out in which state a family's file is."""
+    """Return the state of a family's file."""
     path = family.file(Path(installation.package))
     try:
         content = path.read_bytes()
@@ -111,8 +111,8 @@ def _unknown(family: Family, path: Path, content: bytes, problem: str, original:
 def attach(installation: Installation, found: list[Target], *, dry_run: bool) -> list[str]:
     """Put this payload's block into every file that lacks it; return the files changed (or, dry, to be changed).
 
-    Nothing is written unless all can be. Raises HostError for an unsupported version, an unknown state or a folder
-    that cannot be written.
+    Nothing is written unless all files can be. Raises HostError for an unsupported version, an unknown state or a
+    folder that cannot be written.
     """
     _refuse_version(installation)
     _refuse_unknown(found, "patched")
@@ -128,7 +128,7 @@ def attach(installation: Installation, found: list[Target], *, dry_run: bool) ->
 
 
 def detach(found: list[Target], *, dry_run: bool) -> list[str]:
-    """Take the block out of every file that has one; the files are byte for byte what they were.
+    """Remove the block from every file that has one; the files are the originals again, byte for byte.
 
     Raises HostError for an unknown state or a folder that cannot be written; then nothing was changed.
     """
@@ -175,9 +175,9 @@ def _refuse_read_only(found: list[Target]) -> None:
 
 
 def _replace(path: Path, content: bytes, *, like: Path) -> None:
-    """Write `path` whole with the mode and owner of `like`, and drop bytecode of what was there.
+    """Write `path` atomically with the mode and owner of `like`, and remove its bytecode.
 
-    Bytecode is valid by size and by time in whole seconds, so a file swapped twice within one could keep the wrong one.
+    Python compares bytecode by size and whole seconds, so it could miss a second change within one second.
     """
     try:
         seen = like.stat()

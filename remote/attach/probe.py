@@ -1,6 +1,6 @@
 """Finds the SGLang that a Python imports, without importing it. Host side; changes nothing.
 
-`find_installation` asks in a process that has a server's environment and folder: a checkout on PYTHONPATH and a wheel
+`find_installation` asks in a process with a server's environment and folder: a checkout on PYTHONPATH and a wheel
 in site-packages can coexist, and only the import order says which is used. Called by the verbs and by every start.
 """
 
@@ -42,7 +42,7 @@ def find_installation(
 
 
 def describe(_question: dict[str, Any]) -> dict[str, object]:
-    """What this very interpreter would import as `sglang`; an empty answer where it would import nothing."""
+    """Return what this interpreter would import as `sglang`; empty if nothing."""
     spec = importlib.util.find_spec("sglang")
     folders = [Path(folder).resolve() for folder in (spec.submodule_search_locations or [])] if spec else []
     package = next((folder for folder in folders if (folder / "srt").is_dir()), None)
@@ -53,7 +53,7 @@ def describe(_question: dict[str, Any]) -> dict[str, object]:
 
 
 def look_at(package: Path) -> dict[str, object]:
-    """What the files of one `sglang` package say about it."""
+    """Describe one `sglang` package by its files."""
     metadata = _metadata(package)
     return {
         "version": _version(package, metadata),
@@ -76,7 +76,7 @@ def _packages_on_path() -> list[Path]:
 
 
 def _metadata(package: Path) -> Path | None:
-    """The metadata folder that lies beside the package, or that an editable install points from."""
+    """Return the package's metadata folder: beside it, or that of an editable install."""
     beside = [
         path
         for pattern in ("sglang-*.dist-info", "sglang.egg-info", "sglang-*.egg-info")
@@ -93,7 +93,7 @@ def _metadata(package: Path) -> Path | None:
 
 
 def _version(package: Path, metadata: Path | None) -> str:
-    """The package's own word first: metadata may belong to another copy."""
+    """Return the version in the package, else in its metadata, which may belong to another copy."""
     for name in ("_version.py", "version.py"):
         file = package / name
         found = _VERSION.search(file.read_text()) if file.is_file() else None
@@ -105,7 +105,7 @@ def _version(package: Path, metadata: Path | None) -> str:
 
 
 def _has_plugins(package: Path) -> bool:
-    """The framework exists, and the processes that run the model load it."""
+    """Whether SGLang has plugins, and loads them in the processes that run the model."""
     scheduler = package / "srt" / "managers" / "scheduler.py"
     framework = package / "srt" / "plugins" / "__init__.py"
     return framework.is_file() and scheduler.is_file() and "load_plugins()" in scheduler.read_text()

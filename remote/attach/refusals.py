@@ -1,8 +1,8 @@
-"""What cannot be captured right, refused before a server starts: by name, in a sentence, with the cure. Host side.
+"""Settings under which capture would be wrong, refused before a server starts, each with the remedy. Host side.
 
-Called by every server start with the arguments as the installed SGLang parsed them. A table as data: a new finding is
-a new row, and `docs/attach.md` is printed from it. Rows say what was read or seen to go wrong silently; what is
-detected while running (a missing prefix, a non-finite value) is the capture's and the collector's.
+Called by every server start with the arguments as the installed SGLang parsed them. The table is
+data: a new finding is a new row, and `docs/attach.md` is printed from it. Its rows are faults that nothing reports at
+run time; capture and the collector detect the others (a missing prefix, a non-finite value).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from remote.shared.messages.attach import CheckedFlags, Refusal
 
 @dataclass(frozen=True)
 class Rule:
-    """One configuration in which rows would be missing, partial or somebody else's."""
+    """One configuration in which rows would be missing, partial or another record's."""
 
     name: str
     applies: Callable[[Situation], bool]
@@ -29,7 +29,7 @@ class Rule:
 
 
 def _any(cure: str) -> tuple[tuple[str, str], ...]:
-    """The same cure in every release."""
+    """Return the remedy for settings that have one name in every release."""
     return (("", cure),)
 
 
@@ -181,7 +181,7 @@ RULES = (
 def refusals(
     checked: CheckedFlags, model_config: Mapping[str, object], env: Mapping[str, str] | None = None
 ) -> list[Refusal]:
-    """Return every reason why capture could not be right; empty if it can.
+    """Return every reason why capture would be wrong; empty if there is none.
 
     `checked` is what `check_flags` returned, `model_config` the model's `config.json`, `env` the variables that the
     server is started with.

@@ -1,4 +1,4 @@
-"""A server start as the refusals see it: parsed flags, model config and environment, with what follows from them.
+"""A planned server start, for the refusals: parsed flags, model config, environment, and their consequences.
 
 Host side. Knows under which names SGLang 0.5.9 to 0.5.23 keep the same setting; changes nothing.
 """
@@ -17,13 +17,13 @@ _OLDER_NAMES = {
     "dp_size": "data_parallel_size",
     "attn_cp_size": "attention_context_parallel_size",
 }
-"""What the parser of 0.5.9 and 0.5.10 calls the same settings."""
+"""Names of the same settings in the parser of 0.5.9 and 0.5.10."""
 _FALSE = {"0", "false", "no", "n", "off"}
 
 
 @dataclass(frozen=True)
 class Situation:
-    """One start, not yet made."""
+    """One planned server start."""
 
     checked: CheckedFlags
     model_config: Mapping[str, object]
@@ -34,7 +34,7 @@ class Situation:
         return name in self.checked.values
 
     def value(self, name: str) -> object:
-        """The setting's value; None if it is unset or unknown to this SGLang."""
+        """Return the setting's value; None if it is unset or unknown to this SGLang."""
         return self.checked.values.get(name)
 
     def on(self, name: str) -> bool:
@@ -46,29 +46,29 @@ class Situation:
         return any(self.on(name) for name in names)
 
     def number(self, name: str) -> int:
-        """A size; 1 if it is unset."""
+        """Return a size; 1 if it is unset."""
         value = self.value(name if self.has(name) else _OLDER_NAMES.get(name, name))
         return value if isinstance(value, int) else 1
 
     @property
     def attention_dp(self) -> int:
-        """Groups of ranks that hold different requests."""
+        """Return the number of rank groups that hold different requests."""
         dp = self.number("dp_size") if self.on("enable_dp_attention") else 1
         return max(dp, self.number("attn_dp_size"))
 
     @property
     def attention_tp(self) -> int:
-        """Ranks that hold the same requests."""
+        """Return the number of ranks that hold the same requests."""
         return max(1, self.number("tp_size") // (self.attention_dp * self.number("attn_cp_size")))
 
     @property
     def all_to_all(self) -> bool:
-        """Experts exchange tokens through an all-to-all backend."""
+        """Whether experts exchange tokens through an all-to-all backend."""
         return self.value("moe_a2a_backend") not in (None, "none")
 
     @property
     def prefill_graphs(self) -> bool:
-        """Prefill may run as CUDA graphs: not turned off in so many words (what a default becomes varies by GPU)."""
+        """Whether prefill may run as CUDA graphs: true unless disabled explicitly, because defaults vary by GPU."""
         if not self.has("cuda_graph_backend_prefill"):
             if self.has("disable_piecewise_cuda_graph"):
                 return not self.on("disable_piecewise_cuda_graph") or self.on("enforce_piecewise_cuda_graph")
@@ -86,7 +86,7 @@ class Situation:
 
     @property
     def allreduce_fusion(self) -> bool:
-        """A layer's all-reduce may be left to the next layer's norm: asked for, or turned on by SGLang itself.
+        """Whether a layer's all-reduce may be left to the next layer's norm, by a flag or by SGLang itself.
 
         SGLang turns it on for MoE models on Hopper and Blackwell with TP above 1, no DP attention, no all-to-all.
         """
@@ -103,6 +103,6 @@ class Situation:
 
     @property
     def impatient_watchdog(self) -> bool:
-        """It ends a server whose forward pass stands still for less than twice what capture's back-pressure takes."""
+        """Whether SGLang's watchdog ends a server within twice the time that capture's back-pressure may take."""
         seconds = self.value("watchdog_timeout")
         return isinstance(seconds, int | float) and 0 < seconds < 2 * PATIENCE_SECONDS

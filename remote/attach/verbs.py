@@ -31,10 +31,10 @@ from remote.shared.messages.attach import (
 
 
 def attach(request: AttachRequest, context: Context) -> AttachReport:
-    """Bring capture into the host's SGLang; again is nothing. With `dry_run`, say what would change.
+    """Attach capture to the host's SGLang; changes nothing if it is attached. With `dry_run`, say what would change.
 
-    Raises HostError for a way that this SGLang does not have, a file in an unknown state, a read-only install, and
-    where the module that an import really uses is not the one that was patched.
+    Raises HostError for a way that this SGLang does not have, a file in an unknown state, a read-only install, or if
+    Python imports another module than the one that was patched.
     """
     if request.dry_run:
         return _attach(request, context)
@@ -59,7 +59,7 @@ def _attach(request: AttachRequest, context: Context) -> AttachReport:
 
 
 def attached(request: AttachedRequest, context: Context) -> AttachReport:
-    """Say how capture stands: in the files, in the import, and in the servers that run."""
+    """Report capture in the files, in an import, and in the running servers."""
     installation = find_installation(payload=context.payload, env=request.env)
     choice = standing(installation)
     checks = _checks(installation, choice, request.env, context) if request.check_import else []
@@ -67,9 +67,9 @@ def attached(request: AttachedRequest, context: Context) -> AttachReport:
 
 
 def detach(request: DetachRequest, context: Context) -> AttachReport:
-    """Put the original model files back, byte for byte; with `dry_run`, say which.
+    """Restore the original model files, byte for byte; with `dry_run`, say which.
 
-    The plugin way has nothing to take out: a server has it only while its own environment names the plugin's folder.
+    The plugin leaves nothing to remove: a server loads it only if its environment names the plugin's folder.
     """
     installation = find_installation(payload=context.payload, env=request.env)
     if request.dry_run:
@@ -81,7 +81,7 @@ def detach(request: DetachRequest, context: Context) -> AttachReport:
 
 
 def standing(installation: Installation) -> Choice:
-    """The way that is in the installation as it is: the patch where a file carries the block."""
+    """Return the way in which capture is attached now: the patch if a file has the block."""
     patched = [target for target in patch.targets(installation) if target.state in ("attached", "outdated")]
     if patched:
         return Choice(way="patch", reason=f"{len(patched)} model files carry Roost's block")
@@ -91,7 +91,7 @@ def standing(installation: Installation) -> Choice:
 
 
 def _checks(installation: Installation, choice: Choice, env: Mapping[str, str], context: Context) -> list[ModuleCheck]:
-    """Import one family's module, the first that this SGLang has, in the environment that a server would get."""
+    """Import the first family's module that this SGLang has, in a server's environment."""
     context.report.progress(f"looking into SGLang {installation.version} with {installation.python}")
     added = environment(choice.way, context.payload, {**os.environ, **env})
     interpreter = Interpreter(
@@ -130,7 +130,7 @@ def _report(
 
 
 def _servers(context: Context) -> list[ServerCapture]:
-    """Of every server that runs: whether it captures, and from which payload."""
+    """Say of every running server whether it captures, and from which payload."""
     found = []
     for name in records.names(context.workdir):
         state = records.load(context.workdir.server(name))

@@ -7,12 +7,12 @@ import re
 _NUMBERS = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:\.post(\d+))?")
 
 SUPPORTED = ((0, 5, 9, 0), (0, 5, 23, 99))
-"""First and last SGLang that the patch was tried over, inclusive."""
+"""First and last SGLang with which the patch was tried, inclusive."""
 SUPPORTED_TEXT = "0.5.9 to 0.5.23"
 
 
 def release(version: str) -> tuple[int, int, int, int]:
-    """`0.5.10.post1` as (0, 5, 10, 1); what cannot be read is (0, 0, 0, 0), older than everything."""
+    """Return `0.5.10.post1` as (0, 5, 10, 1); an unreadable version is (0, 0, 0, 0), older than every other."""
     found = _NUMBERS.match(version)
     if found is None:
         return (0, 0, 0, 0)

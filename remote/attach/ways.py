@@ -1,4 +1,4 @@
-"""Which way capture gets into a server, and what that start needs in its environment. Host side.
+"""Chooses how capture is attached to a server, and sets the start's environment for it. Host side.
 
 Called by the `attach` verbs and by every server start. Touches nothing.
 """
@@ -20,9 +20,9 @@ _ALLOWED_PLUGINS = "SGLANG_PLUGINS"
 
 
 def choose(attach: Attach, installation: Installation) -> Choice:
-    """Settle `attach: auto|plugin|patch` for the SGLang that is installed.
+    """Choose the way for `attach: auto|plugin|patch` and the installed SGLang.
 
-    Raises HostError if a way was asked for that this SGLang does not have.
+    Raises HostError if the inventory wants a way that this SGLang does not have.
     """
     if attach == "patch":
         return Choice(way="patch", reason="the inventory asks for it")
@@ -38,10 +38,10 @@ def choose(attach: Attach, installation: Installation) -> Choice:
 
 
 def environment(way: Way, payload: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Variables that a server start needs so that capture's code is found; the rest of `base` stays as it is.
+    """Return the variables that a server start needs to find capture's code, to be added to `base`.
 
     `payload` is the folder that holds `remote/`; `base` the environment that the server would start with
-    (default: this process's). SGLang's own allow list is widened where somebody set one.
+    (default: this process's). If SGLang's allow list of plugins is set, capture is added to it.
     """
     base = os.environ if base is None else base
     path = prepend(str(payload), base.get("PYTHONPATH", ""))

@@ -1,1 +1,1 @@
-"""What lies on a host's disk, after it was made: freed (`clean`), compressed at rest, made plain again (`unpack`)."""
+"""Data at rest on a host's disk: removed (`clean`), compressed (`compress`), made plain again (`unpack`)."""

@@ -1,7 +1,7 @@
-"""The verb `clean`: frees a host's disk of old runs, payloads and logs, and of nothing that is used or not yet pulled.
+"""The verb `clean`: remove old runs, payloads and logs from a host's disk, unless they are in use or not yet pulled.
 
 Runs on the host, called by `inv clean`. Removes only below this workdir (and this workdir's old logs in a server's
-`log_dir`). A link is removed as a link: what it leads to stays, and is named.
+`log_dir`). A link is removed without its target, and the target is named.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from remote.storage.disk import Found, find_stored
 
 
 def clean(request: CleanRequest, context: Context) -> CleanResult:
-    """Remove what is old enough, or what is named; with `dry_run` only say what would go and how much that frees.
+    """Remove old items, or the named ones; with `dry_run`, only say which, and how many bytes that frees.
 
-    Raises UsageError for a name that nothing here has.
+    Raises UsageError for a name that matches nothing on this host.
     """
     if request.dry_run:
         return CleanResult(stored=_decided(request, find_stored(context)))
@@ -48,7 +48,7 @@ def _decided(request: CleanRequest, found: list[Found]) -> list[Stored]:
 
 
 def _kept(request: CleanRequest, item: Found) -> str:
-    """Why an item stays whatever its age; "" where it may go."""
+    """Return why an item must stay at any age; "" if it may be removed."""
     if request.names and item.name not in request.names:
         return "not named"
     if item.reason:
@@ -66,9 +66,9 @@ def _young(item: Stored, older_than_seconds: float) -> Stored:
 
 
 def _remove(path: Path) -> None:
-    """Out of its name first, so that an interrupted removal never leaves half a run under a whole run's name.
+    """Rename the item before removing it, so that an interrupted removal never leaves half a run under the run's name.
 
-    `rmtree` follows no link; a link in the item's own place is unlinked.
+    Links inside are not followed; if the item itself is a link, only the link is removed.
     """
     aside = path if path.name.startswith(ASIDE) else path.with_name(f"{ASIDE}{os.getpid()}-{path.name}")
     if aside != path:

@@ -1,4 +1,4 @@
-"""A run's finished shards compressed where they lie: 5.0 TB become 3.4. Runs on the host, beside a running extractor.
+"""Compresses a run's finished shards in place: 5.0 TB become 3.4. Runs on the host, beside a running extractor.
 
 The verb `compress` does it for all that is plain; `pack_shard` for one, for the collector of a run with
 `store: compressed`. In this order: the container is durable and verified, the ledger says so, the plain shard goes.
@@ -29,7 +29,7 @@ _FEWER = "Run again with fewer --processes; shards that are compressed stay so."
 
 
 def compress(request: CompressRequest, context: Context) -> CompressResult:
-    """Compress every plain shard of a run, on some cores; one that is damaged stays as it is and is reported."""
+    """Compress every plain shard of a run on several cores; a damaged shard stays plain and is reported."""
     paths = known(context.workdir, request.identity)
     if not paths.ledger.exists():
         raise UsageError(f"There is no run {request.identity.name!r} with finished records here.")
