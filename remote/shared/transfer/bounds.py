@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from remote.shared import foreign
@@ -22,6 +23,8 @@ MOST_ROWS = 1 << 24
 """Of a record whose length nobody here knows: longer than any server's context."""
 LONGEST_REASON = 500
 _TOKEN_BYTES = 8
+_FIRST_BYTES = 8192
+"""The header of most shards."""
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
@@ -63,11 +66,15 @@ class Bounds:
         identity = self.identity
         wanted = (identity.dtype, [row.rows, len(identity.boundaries), identity.hidden_size])
         try:
-            with path.open("rb") as stream:
-                length = int.from_bytes(stream.read(8), "little")
+            with path.open("rb", buffering=0) as stream:
+                start = stream.read(_FIRST_BYTES)
+                length = int.from_bytes(start[:8], "little")
                 if length > HEADER_LIMIT:
                     raise ValueError
-                entries = foreign.loads(stream.read(length))
+                text = start[8 : 8 + length]
+                while len(text) < length and (more := stream.read(length - len(text))):
+                    text += more
+            entries = foreign.loads(text)
             metadata = dict(entries.pop("__metadata__", {}))
             found = entries["hidden_states"]["dtype"], entries["hidden_states"]["shape"]
             size = 8 + length + max(entry["data_offsets"][1] for entry in entries.values())
@@ -77,7 +84,14 @@ class Bounds:
             return f"its hidden_states are {found[0]} {found[1]}; {wanted[0]} {wanted[1]} was wanted"[:LONGEST_REASON]
         if size != row.size_bytes:
             return f"its header speaks of {size:,} bytes, and it has {row.size_bytes:,}"[:LONGEST_REASON]
+        if self._marks.items() <= metadata.items():
+            return ""
         return identity.mismatch(metadata)[:LONGEST_REASON].rstrip(".")
+
+    @cached_property
+    def _marks(self) -> dict[str, str]:
+        """Computed once: every record is held against them."""
+        return self.identity.marks
 
 
 class Listing:
