@@ -31,6 +31,12 @@ class UsageError(RoostError, ValueError):
     kind = "usage"
 
 
+class OtherRunError(UsageError):
+    """The place holds another run than the one that was asked for; never taken for "there is nothing of this run"."""
+
+    kind = "other-run"
+
+
 class HostError(RoostError):
     """The host cannot do what was asked (exit code 1): a missing path, a taken port, a full disk."""
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
-from remote.shared.errors import UsageError
+from remote.shared.errors import OtherRunError
 from remote.shared.messages.envelope import Message
 from remote.shared.messages.server import FinalNorm
 from remote.shared.shard.header import ITEM_BYTES
@@ -101,9 +101,9 @@ def new_nonce() -> str:
 
 
 def refuse_other_run(place: str, held: RunIdentity, asked: RunIdentity, remedy: str) -> None:
-    """Raise UsageError if `place` holds another run than the one that was asked for; the sentence names both."""
+    """Raise OtherRunError if `place` holds another run than the one that was asked for; the sentence names both."""
     if held != asked:
-        raise UsageError(f"{place} holds {held.beside(asked)}, not {asked.beside(held)}.", remedy=remedy)
+        raise OtherRunError(f"{place} holds {held.beside(asked)}, not {asked.beside(held)}.", remedy=remedy)
 
 
 def _text(value: object) -> str:

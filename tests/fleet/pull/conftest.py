@@ -19,13 +19,14 @@ from hosts.commands.pull import Pulled, pull
 from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.kept import Kept
 from hosts.inventory.load import load_inventory
-from hosts.plan.plan import Plan, save
+from hosts.plan.plan import Plan, load, save
 from remote.extract.ledger import Ledger, Row
 from remote.shared.codec.container import pack_file
 from remote.shared.messages.extract import ExtractorState
 from remote.shared.messages.transfer import Store, Wish
 from remote.shared.paths import RunPaths, Workdir
 from tests.fleet.conftest import SshHost
+from tests.identities import run_identity
 from tests.manifests import manifest
 from tests.shards import IDENTITY, rows_in, rows_of, shard
 
@@ -35,6 +36,14 @@ RECORDS = 20
 TOKENS = 1_000_000
 SMALL = 5000
 """Bytes of a small record."""
+
+
+SECOND: dict[str, object] = {"name": "second", "nonce": "f" * 16, "boundaries": (1, 2, 6, 8)}
+"""In what the second run of this dataset differs from the first."""
+OTHER_RUN = (
+    r"holds the run 'trial' \(boundaries 1, 3, 6, 8\), not the run 'second' \(boundaries 1, 2, 6, 8\)\. "
+    r"Pull into a folder of its own\."
+)
 
 
 @dataclass
@@ -128,10 +137,45 @@ class Site:
             )
         raise AssertionError
 
+    def begin_second(self) -> RunPaths:
+        """Plan a second run of the same dataset with other layers; host one has finished its records 0 and 1."""
+        identity = run_identity(**{**dict(IDENTITY), **SECOND})
+        plan = Plan(identity=identity, dataset=str(self.root / "data"), records=RECORDS, epoch=1, shares=[])
+        save(plan, Kept(self.root).plan(identity.name))
+        paths = Workdir(self.workdirs["one"]).run(identity.name)
+        paths.shards.mkdir(parents=True)
+        with Ledger(paths.ledger) as ledger:
+            ledger.note({"identity": identity.model_dump_json()})
+            for index in (0, 1):
+                content = shard(SMALL)
+                paths.shard(index).write_bytes(content)
+                digest = xxhash.xxh3_128_hexdigest(content)
+                ledger.record([Row(index, "done", rows_in(SMALL), 1, size_bytes=SMALL, xxh3=digest)])
+        return paths
+
+    def replanned_second(self) -> Plan:
+        """Plan the second run anew under its name; its hosts still hold the earlier one."""
+        path = Kept(self.root).plan("second")
+        plan = load(path)
+        plan = plan.model_copy(update={"identity": plan.identity.model_copy(update={"nonce": "0" * 16})})
+        save(plan, path)
+        return plan
+
+    def pull_second(self, **wish: object) -> Pulled:
+        """`inv pull --run second` to where the first run was pulled."""
+        for fleet in self.fleet():
+            return pull(fleet, Wish(run="second", **wish), self.to or str(self.destination), lambda _: lambda: None)
+        raise AssertionError
+
     def delivered(self) -> dict[int, bytes]:
         """What lies at the destination under final names."""
         folder = self.destination / "hidden_states"
         return {int(path.stem[3:]): path.read_bytes() for path in folder.iterdir()}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a destination, with its bytes."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from hosts.errors import HostError
-from tests.fleet.pull.conftest import MIB, SMALL, Site
+from hosts.errors import HostError, UsageError
+from tests.fleet.pull.conftest import MIB, OTHER_RUN, SMALL, Site
 
 pytestmark = pytest.mark.ssh
 
@@ -79,3 +79,23 @@ def test_a_bucket_that_is_not_there_is_one_sentence(site: Site, bucket: str) -> 
     site.to = "s3://another-bucket/run"
     with pytest.raises(HostError, match="could not be"):
         site.pull()
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_a_second_run_does_not_come_into_the_first_one_s_bucket(site: Site, bucket: str, free: bool) -> None:
+    site.give("one", {0: SMALL, 1: MIB})
+    site.pull()
+    before = objects(bucket)
+    second = site.begin_second()
+    with pytest.raises(UsageError, match=OTHER_RUN):
+        site.pull_second(free=free)
+    assert objects(bucket) == before
+    assert second.shard(0).exists()
+
+
+def test_a_bucket_with_shards_of_nobody_knows_which_run_is_refused(site: Site, bucket: str) -> None:
+    fsspec.filesystem("s3", skip_instance_cache=True).pipe_file(f"{bucket[5:]}/hidden_states/hs_0.safetensors", b"x")
+    before = objects(bucket)
+    with pytest.raises(UsageError, match="holds shards and does not say of which run"):
+        site.pull()
+    assert objects(bucket) == before

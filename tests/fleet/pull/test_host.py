@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from hosts.commands.pull import Pulled, dry_run
+from hosts.errors import UsageError
 from hosts.inventory.model import Host
 from hosts.pull import sources
 from hosts.transport.openssh import ssh_command
 from remote.shared.messages.transfer import Wish
-from tests.fleet.pull.conftest import MIB, RUN, SMALL, Site
+from tests.fleet.pull.conftest import MIB, OTHER_RUN, RUN, SMALL, Site, contents
 from tests.fleet.pull.test_faults import wait_until
 
 pytestmark = pytest.mark.ssh
@@ -94,3 +95,17 @@ def test_following_to_a_host_goes_on_until_the_extractor_ends(site: Site, target
     assert (one.result.offered, one.result.delivered, one.result.freed) == (2, 2, 2)
     assert delivered(target) == site.records
     assert list(paths.shards.iterdir()) == []
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_a_second_run_does_not_come_into_the_first_one_s_folder_on_a_host(
+    site: Site, target: Path, keys: None, free: bool
+) -> None:
+    site.give("one", {0: SMALL, 1: MIB})
+    site.pull()
+    before = contents(target)
+    second = site.begin_second()
+    with pytest.raises(UsageError, match=OTHER_RUN):
+        site.pull_second(free=free)
+    assert contents(target) == before
+    assert second.shard(0).exists()

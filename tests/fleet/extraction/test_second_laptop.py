@@ -1,0 +1,117 @@
+"""A laptop with a copy of the inventory and nothing else: it lists, pulls, verifies and goes on with a run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hosts.commands import extract as extraction
+from hosts.commands import runs as taking
+from hosts.commands.plan import plan
+from hosts.commands.pull import pull
+from hosts.errors import UsageError
+from hosts.fleet import Fleet
+from hosts.inventory.load import load_inventory
+from hosts.plan.plan import Plan, load, save
+from remote.shared.messages.transfer import Wish
+from tests.fleet.extraction.conftest import LENGTHS, RUN, Site
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def extracted(site: Site) -> Fleet:
+    """The first laptop's fleet, after both hosts have finished."""
+    for name in ("a", "b"):
+        site.serve(name)
+    fleet = site.fleet()
+    assert all(outcome.ok for outcome in extraction.start(fleet, RUN).outcomes)
+    extraction.follow(fleet, RUN, lambda *_: None)
+    return fleet
+
+
+def laptop(site: Site, folder: Path, *names: str) -> Fleet:
+    """A laptop that never planned anything."""
+    folder.mkdir()
+    shutil.copy(site.inventory, folder / "inventory.yaml")
+    inventory = load_inventory(folder / "inventory.yaml")
+    return Fleet(inventory, [host for name, host in inventory.hosts.items() if not names or name in names])
+
+
+def plan_on(fleet: Fleet) -> Plan:
+    return load(fleet.inventory.kept.plan(RUN))
+
+
+def test_it_lists_pulls_and_goes_on_with_a_run_that_another_one_planned(
+    site: Site, extracted: Fleet, tmp_path: Path
+) -> None:
+    fleet = laptop(site, tmp_path / "second")
+    (before,) = taking.listed(fleet, taking.held(fleet))
+    assert (before.name, before.state, before.records_done, before.hosts) == (RUN, "complete", len(LENGTHS), ["a", "b"])
+    assert not before.planned_here
+    assert before.planned_by == plan_on(extracted).planned_by != ""
+    to = tmp_path / "pulled"
+    pulled = pull(fleet, Wish(run=RUN), str(to), lambda _: lambda: None)
+    assert (pulled.missing, pulled.manifest and pulled.manifest.identity) == ([], plan_on(extracted).identity)
+    assert plan_on(fleet) == plan_on(extracted)
+    assert taking.listed(fleet, taking.held(fleet))[0].planned_here
+    started = extraction.start(fleet, RUN)
+    assert (started.plan.epoch, [outcome.ok for outcome in started.outcomes]) == (1, [True, True])
+
+
+def test_without_the_dataset_it_goes_on_and_gives_nothing_away(
+    site: Site, extracted: Fleet, tmp_path: Path, prepared: Path
+) -> None:
+    fleet = laptop(site, tmp_path / "second", "a")
+    taken = taking.plan_for(fleet, RUN)
+    save(taken.model_copy(update={"dataset": str(tmp_path / "nowhere")}), fleet.inventory.kept.plan(RUN))
+    with pytest.raises(UsageError, match=r"The share of b would be given to others, and the dataset .* is not on this"):
+        extraction.start(fleet, RUN)
+    both = Fleet(fleet.inventory, list(fleet.inventory.hosts.values()))
+    assert all(outcome.ok for outcome in extraction.start(both, RUN).outcomes)
+    other = tmp_path / "other"
+    shutil.copytree(prepared / "dataset", other)
+    manifest = other / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(taken.identity.dataset, "e" * 32))
+    with pytest.raises(UsageError, match=f"holds the dataset {'e' * 32}, and the run '{RUN}' was planned for"):
+        extraction.start(fleet, RUN, dataset=other)
+    assert extraction.start(fleet, RUN, dataset=prepared / "dataset").plan.epoch == 2
+
+
+def test_two_laptops_that_plan_on_apart_are_told_of_each_other(site: Site, extracted: Fleet, tmp_path: Path) -> None:
+    second = laptop(site, tmp_path / "second")
+    taking.take(second, RUN)
+    extraction.start(site.fleet("a"), RUN)
+    assert plan_on(extracted).epoch == 2
+    with pytest.raises(UsageError, match=r"a was given epoch 2 of the run .* the plan on this laptop is of epoch 1"):
+        extraction.start(second, RUN)
+    assert plan_on(second).epoch == 1
+    assert taking.take(second, RUN).epoch == 2
+    apart = plan_on(second).model_copy(update={"lost": ["nobody"]})
+    save(apart, second.inventory.kept.plan(RUN))
+    with pytest.raises(UsageError, match="a was given another epoch 2 of the run"):
+        extraction.start(second, RUN)
+
+
+def test_a_run_with_finished_records_is_planned_anew_by_force_alone_and_its_history_stays(
+    site: Site, extracted: Fleet, prepared: Path
+) -> None:
+    dataset = prepared / "dataset"
+    with pytest.raises(UsageError, match=r"has finished records \(.* on a, .* on b\); planned anew it is another run"):
+        plan(extracted, dataset, RUN, anew=True)
+    before = plan_on(extracted)
+    made = plan(extracted, dataset, RUN, anew=True, force=True).plan
+    assert (made.epoch, made.identity.nonce != before.identity.nonce) == (before.epoch + 1, True)
+    kept = extracted.inventory.kept.plan(RUN).parent / "plans" / f"{before.identity.nonce}-1.json"
+    assert load(kept) == before
+    with pytest.raises(UsageError, match=r"a holds the run .* not the run"):
+        extraction.start(extracted, RUN)
+
+
+def test_a_name_that_the_hosts_know_is_not_planned_a_second_time_from_elsewhere(
+    site: Site, extracted: Fleet, tmp_path: Path, prepared: Path
+) -> None:
+    with pytest.raises(UsageError, match=f"a holds a run '{RUN}' already, planned by .*"):
+        plan(laptop(site, tmp_path / "second"), prepared / "dataset", RUN)
