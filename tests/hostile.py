@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import types
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -122,6 +122,8 @@ class Maker:
     def of(self, kind: Any) -> Any:
         """A value of a type as a message's field names it."""
         origin, inner = get_origin(kind), get_args(kind)
+        if origin is Annotated:
+            return self.of(inner[0])
         if origin in (Union, types.UnionType):
             return self.of(self.random.choice(inner))
         if origin is Literal:

@@ -7,11 +7,13 @@ Reading and writing (`hosts/tune/fragment.py` too) are one library's, so that a 
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from hosts.errors import InventoryError
 
@@ -20,19 +22,69 @@ MOST_NODES = 200_000
 WIDTH = 120
 
 
+@dataclass(frozen=True)
+class Written:
+    """A value that YAML reads otherwise than is written: `022` is 22 to it, `0x10` 16, `2026-01-31` a day.
+
+    It is its text where text is wanted, and is refused where a number is.
+    """
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class WrittenFloat(float):
+    """A number whose text is not Python's (`1.20`, `0.00001`): where no number is wanted, it is its text."""
+
+    text: str
+
+
+class _AsWritten(SafeConstructor):
+    """YAML's plain values, with the text of those whose value would be written otherwise."""
+
+    def written(self, node: ScalarNode) -> Any:
+        value = SafeConstructor.yaml_constructors[node.tag](self, node)
+        if str(value) == node.value or node.value in ("true", "false"):
+            return value if isinstance(value, bool | int | float) else Written(node.value)
+        try:
+            number = WrittenFloat(node.value) if isinstance(value, float) else None
+        except ValueError:
+            number = None
+        if number is None or "_" in node.value:
+            return Written(node.value)
+        number.text = node.value
+        return number
+
+
+for _kind in ("int", "float", "bool", "timestamp"):
+    _AsWritten.add_constructor(f"tag:yaml.org,2002:{_kind}", _AsWritten.written)
+
+
+def _text_keys(value: Any) -> Any:
+    """`value` with its keys as they are written."""
+    if isinstance(value, dict):
+        return {
+            key.text if isinstance(key, Written | WrittenFloat) else key: _text_keys(one) for key, one in value.items()
+        }
+    return [_text_keys(one) for one in value] if isinstance(value, list) else value
+
+
 def read(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
     """Parse `text` and return its mapping and the line (from 1) of every key path; `name` is for messages.
 
     Raises InventoryError for broken YAML, a key given twice, or a file that is no mapping.
     """
     yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = _AsWritten
     lines: dict[Path, int] = {}
     try:
         root = yaml.compose(text)
         _refuse_growth(root, name)
         if root is not None:
             _collect(root, (), lines, name)
-        data = None if root is None else yaml.constructor.construct_document(root)
+        data = None if root is None else _text_keys(yaml.constructor.construct_document(root))
     except InventoryError:
         raise
     except (ValueError, RecursionError, TypeError) as error:

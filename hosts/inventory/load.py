@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from hosts.errors import InventoryError
 from hosts.inventory import document
 from hosts.inventory.address import CONTRADICTION
+from hosts.inventory.document import Written, WrittenFloat
 from hosts.inventory.model import SECRET_FLAG, Host, Inventory, Mode, Notify, ServerEntry
 from remote.shared.redact import is_secret, without_credentials
 
@@ -128,6 +129,8 @@ class _Loader:
         written = self._written(location, where)
         if problem["type"] == "extra_forbidden":
             text = f"unknown key {str(location[-1])!r}{_nearest(str(location[-1]), _keys_at(location[:-1]))}"
+        elif isinstance(problem["input"], Written | WrittenFloat) and problem["type"] != "value_error":
+            text = _ambiguous(".".join(map(str, location)), problem["input"].text)
         elif location:
             text = f"{'.'.join(map(str, location))} is {_input(location, problem['input'])}: {_plain(problem['msg'])}"
         else:
@@ -180,6 +183,10 @@ def _keys_at(location: document.Path) -> list[str]:
 def _nearest(key: str, known: Any) -> str:
     close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _ambiguous(key: str, text: str) -> str:
+    return f"{key} is {text}, which YAML reads as another value than is written; write a plain number, or quote it"
 
 
 def _plain(message: str) -> str:

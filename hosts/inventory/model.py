@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, fi
 from pydantic_core import PydanticCustomError
 
 from hosts.inventory.address import split_address
+from hosts.inventory.document import Written, WrittenFloat
 from hosts.inventory.kept import Kept
 from remote.shared.messages.server import Attach, FinalNorm, GpuId
 from remote.shared.shard.boundaries import FORM, are_rising
@@ -26,19 +27,35 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def _text(value: object) -> object:
-    """Environment values are text; YAML reads `16` and `true` as something else."""
+    """Environment values are text, and reach the server as they are written: `off`, `010`, `1:30`, `true`."""
     if isinstance(value, dict):
-        return {key: _env_text(item) for key, item in value.items()}
+        return {key: _as_text(item) for key, item in value.items()}
     return value
 
 
-def _env_text(value: object) -> object:
+def _as_text(value: object) -> object:
+    if isinstance(value, Written | WrittenFloat):
+        return value.text
     if isinstance(value, bool):
-        return "1" if value else "0"
+        return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
 
 
+def _flag(value: object) -> object:
+    """A flag's value as it is written."""
+    if isinstance(value, list):
+        return [_flag(item) for item in value]
+    return value.text if isinstance(value, Written | WrittenFloat) else value
+
+
+def _path(value: object) -> object:
+    return value.text if isinstance(value, Written | WrittenFloat) else value
+
+
 Environment = Annotated[dict[str, str], BeforeValidator(_text)]
+Flag = Annotated[FlagValue, BeforeValidator(_flag)]
+Text = Annotated[str, BeforeValidator(_path)]
+"""As it is written: a user named 010 is no number."""
 
 
 class Section(BaseModel):
@@ -58,7 +75,7 @@ class Mode(Section):
 
     capture: bool = False
     """Whether hidden states are captured; the flags that capture needs are added for the installed SGLang."""
-    flags: dict[str, FlagValue] = Field(default_factory=dict)
+    flags: dict[str, Flag] = Field(default_factory=dict)
     """Arguments of `sglang.launch_server` by name: true is a bare flag, false leaves it out, a list repeats values."""
     env: Environment = Field(default_factory=dict)
     why: dict[str, str] = Field(default_factory=dict)
@@ -120,12 +137,12 @@ class Host(Section):
 
     name: str
     connection: Literal["ssh", "local"] = "ssh"
-    address: str | None = None
+    address: Text | None = None
     """Host name, address or alias of the OpenSSH configuration; the host's name in the inventory if unset.
 
     `user@host:2222`, `ssh://user@host:2222` and `[::1]:2222` are taken apart into `user` and `ssh_port`.
     """
-    user: str | None = None
+    user: Text | None = None
     ssh_port: int | None = Field(default=None, ge=1, le=65535)
     identity_file: str | None = None
     ssh: Literal["auto", "fabric", "openssh"] = "auto"
@@ -176,7 +193,7 @@ class Host(Section):
     """Tokens of the requests that extraction has out at once on each server: enough to keep prefill busy."""
     tokens_per_second: float | None = Field(default=None, gt=0)
     """Extraction speed for planning, until it has been measured."""
-    tune: dict[str, list[FlagValue]] = Field(default_factory=dict)
+    tune: dict[str, list[Flag]] = Field(default_factory=dict)
     """Grid of NCCL variables and server flags for `inv tune`."""
     notify: Notify = Field(default_factory=Notify)
 

@@ -64,18 +64,20 @@ def _fitted(template: ChatTemplate, message: Message, number: int, unread: Unrea
     for key, value in message.items():
         if role == "assistant" and key == "tool_calls":
             fitted[key] = _calls(template, value, number)
-        elif key in ("role", "content") or (role == "assistant" and key == "reasoning_content"):
-            fitted[key] = value
-        elif _is_empty(value):
             continue
-        elif _reads(template, role, key, value):
+        if key in ("role", "content") or (role == "assistant" and key == "reasoning_content"):
             fitted[key] = value
-        elif role == "assistant" and key not in _ABOUT_THE_MESSAGE and _has_text(value):
+            continue
+        if _is_empty(value):
+            continue
+        fitted[key] = value
+        if _reads(template, role, key, value):
+            continue
+        if role == "assistant" and key not in _ABOUT_THE_MESSAGE and _has_text(value):
             raise RecordError(
                 f"message {number} (assistant) has {key!r}, which the chat template does not read", remedy=_REFUSE
             )
-        else:
-            unread[f"{role}.{key}"] += 1
+        unread[f"{role}.{key}"] += 1
     return _with_reasoning(template, fitted, number) if "reasoning_content" in fitted else fitted
 
 

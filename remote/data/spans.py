@@ -19,6 +19,8 @@ Called in the worker processes of `prepare`; pure. Two ways, in this order:
 
 from __future__ import annotations
 
+from typing import Any
+
 from remote.data.encoding import Spans
 from remote.data.messages import Message
 from remote.data.records import Conversation
@@ -51,18 +53,19 @@ def _marked_spans(
     for turn, message in enumerate(conversation.messages):
         if message["role"] != "assistant":
             continue
-        marked = _render_marked(template, conversation, turn, marker)
-        if marked == text:
+        renderings = _renderings_marked(template, conversation, turn, marker)
+        if all(rendering == text for rendering in renderings):
             continue
-        start, stop = _difference(text, marked)
+        start, stop = _difference(text, renderings)
         if start < floor:
             raise RecordError(f"the template moves or rewrites turns after message {turn}, so its mask is unknown")
-        start = _after_generation_prompt(template, conversation, turn, text, start, floor)
-        stop = _after_ending(template, text, stop)
-        if stop > start:
-            if (turn in only) if only is not None else (turn not in conversation.muted):
-                spans.append((start, stop))
-            floor = stop
+        start = _after_generation_prompt(template, conversation, turn, text, (start, stop), floor)
+        stop = _after_ending(template, text, stop, within_call=len(renderings) > 1)
+        if stop <= start:
+            continue
+        if (turn in only) if only is not None else (turn not in conversation.muted):
+            spans.append((start, stop))
+        floor = stop
     return spans
 
 
@@ -71,39 +74,39 @@ def _unused_character(text: str) -> str:
     return next(character for character in map(chr, range(0xE000, 0xF8FF)) if character not in text)
 
 
-def _render_marked(template: ChatTemplate, conversation: Conversation, turn: int, marker: str) -> str:
+def _renderings_marked(template: ChatTemplate, conversation: Conversation, turn: int, marker: str) -> list[str]:
     """Render with what message `turn` generated replaced by `marker`.
 
-    Some templates demand that an answer of a tool follows a call; for those the call stays, marked inside.
+    Some templates demand that an answer of a tool follows a call; for those the call stays, marked inside. Its name
+    may come again in the answer's header (gpt-oss), so there is a second rendering with the arguments alone marked.
     """
     before, message = conversation.messages[:turn], conversation.messages[turn]
     after = conversation.messages[turn + 1 :]
     plain: Message = {"role": "assistant", "content": marker}
-    variants = [plain]
-    if message.get("tool_calls"):
-        calls = [_marked_call(call, marker, template) for call in message["tool_calls"]]
-        variants.append({**plain, "tool_calls": calls})
-    for number, variant in enumerate(variants):
-        try:
-            marked = template.render([*before, variant, *after], conversation.tools)
-        except RecordError:
-            if number == len(variants) - 1:
-                raise
-            continue
-        return marked
-    raise AssertionError("a variant was rendered or raised")
+    try:
+        return [template.render([*before, plain, *after], conversation.tools)]
+    except RecordError:
+        if not message.get("tool_calls"):
+            raise
+    renderings = []
+    for whole in (True, False):
+        calls = [_marked_call(call, marker, template, whole) for call in message["tool_calls"]]
+        content = marker if message["content"] else ""
+        marked = {"role": "assistant", "content": content, "tool_calls": calls}
+        renderings.append(template.render([*before, marked, *after], conversation.tools))
+    return renderings
 
 
-def _marked_call(call: dict[str, object], marker: str, template: ChatTemplate) -> dict[str, object]:
-    arguments: object = {marker: marker} if template.takes_argument_objects else marker
-    return {**call, "function": {"name": marker, "arguments": arguments}}
+def _marked_call(call: dict[str, Any], marker: str, template: ChatTemplate, whole: bool) -> dict[str, Any]:
+    arguments: Any = {marker: marker} if template.takes_argument_objects else marker
+    name = marker if whole else call["function"]["name"]
+    return {**call, "function": {"name": name, "arguments": arguments}}
 
 
-def _difference(text: str, marked: str) -> tuple[int, int]:
-    """Return the half-open range of `text` outside the two texts' common prefix and common suffix."""
-    prefix = _common(text, marked)
-    longest = min(len(text), len(marked)) - prefix
-    suffix = min(_common(text[::-1], marked[::-1]), longest)
+def _difference(text: str, marked: list[str]) -> tuple[int, int]:
+    """Return the half-open range of `text` outside its common prefix with all of `marked`, and its longest suffix."""
+    prefix = min(_common(text, one) for one in marked)
+    suffix = max(min(_common(text[::-1], one[::-1]), min(len(text), len(one)) - prefix) for one in marked)
     return prefix, len(text) - suffix
 
 
@@ -120,9 +123,14 @@ def _common(one: str, other: str) -> int:
 
 
 def _after_generation_prompt(
-    template: ChatTemplate, conversation: Conversation, turn: int, text: str, start: int, floor: int
+    template: ChatTemplate, conversation: Conversation, turn: int, text: str, span: tuple[int, int], floor: int
 ) -> int:
-    """Move `start` left to the end of the generation prompt, where the text shows it just before this turn."""
+    """Move the start of `span` to the end of the generation prompt, if the text shows it just before this turn.
+
+    If the text shows the beginning of the prompt alone (MiniMax's opens a `<think>`, and a turn without thinking has
+    none), the turn begins where they part.
+    """
+    start, stop = span
     history = conversation.messages[:turn]
     try:
         asked = template.render(history, conversation.tools)
@@ -131,23 +139,36 @@ def _after_generation_prompt(
         return start
     prompt = prompted[_common(asked, prompted) :]
     if not prompt:
-        return _after_question(asked, text, start, floor)
+        return _after_question(template, asked, text, start, floor)
+    if text.startswith(asked) and floor <= len(asked) <= start:
+        if text.startswith(prompted) and len(prompted) <= stop:
+            return len(prompted)
+        return min(start, template.last_boundary(text, len(asked), _common(text, prompted)))
     found = text.rfind(prompt, floor, start)
     after = found + len(prompt)
     return after if found >= 0 and not template.has_special(text[after:start]) else start
 
 
-def _after_question(asked: str, text: str, start: int, floor: int) -> int:
-    """Without a generation prompt the answer begins where the question ends, white space between them included."""
+def _after_question(template: ChatTemplate, asked: str, text: str, start: int, floor: int) -> int:
+    """Without a generation prompt the answer begins where the question ends, white space between them included.
+
+    If the template writes nothing else between the two, neither does it before a call (Mistral's `[TOOL_CALLS]`).
+    """
     tail = asked[-_TAIL:]
     after = text.rfind(tail, floor, start) + len(tail)
-    return after if after >= len(tail) and text[after:start].isspace() else start
+    found = after >= len(tail)
+    return after if found and (template.answers_follow_questions or text[after:start].isspace()) else start
 
 
-def _after_ending(template: ChatTemplate, text: str, stop: int) -> int:
-    """Move `stop` right over the token that closes the turn; what stands before it was generated too (a bracket)."""
-    at = text.find(template.ending, stop) if template.ending else -1
-    if at >= 0 and not template.has_special(text[stop:at]):
-        return at + len(template.ending)
+def _after_ending(template: ChatTemplate, text: str, stop: int, *, within_call: bool) -> int:
+    """Move `stop` right over the token that closes the turn; what stands before it was generated too (a bracket).
+
+    A call has special tokens of its own before the one that closes the turn (Kimi).
+    """
+    found = [(at, token) for token in template.endings if (at := text.find(token, stop)) >= 0]
+    if found:
+        at, token = min(found)
+        if within_call or not template.has_special(text[stop:at]):
+            return at + len(token)
     token = template.special_at(text[stop:])
     return text.index(token, stop) + len(token) if token and token in template.ends else stop

@@ -135,7 +135,13 @@ class ChatTemplate:
         for key in REASONING_KEYS:
             if self.reads("assistant", key):
                 return key
-        return IN_CONTENT if "</think>" in self._words.template_for(None) else ""
+        return IN_CONTENT if self._takes_reasoning_in_content else ""
+
+    @cached_property
+    def _takes_reasoning_in_content(self) -> bool:
+        """Whether the template knows `<think>` at the head of a content (Qwen3), and writes no other one before it."""
+        text = self._conversation("assistant", {"content": f"<think>\n{PROBE}\n</think>\n\nprobe"}, call=False)
+        return "</think>" in self._words.template_for(None) and PROBE in text and text.count("<think>") == 1
 
     def reads(self, role: str, key: str, value: Any = PROBE) -> bool:
         """Whether a message's `key` changes the text: a text shows in it, any other value makes it another one."""
@@ -144,7 +150,8 @@ class ChatTemplate:
                 self._conversation(role, {key: value}, call) != self._conversation(role, {}, call)
                 for call in (False, True)
             )
-        return any(PROBE in self._conversation(role, {key: PROBE}, call) for call in (False, True))
+        # Nine of them: Mistral's templates refuse ids of another length.
+        return any(PROBE in self._conversation(role, {key: PROBE * 9}, call) for call in (False, True))
 
     def _conversation(self, role: str, more: Message, call: bool) -> str:
         """A conversation whose last message of `role` has `more`; with `call`, about a tool."""
@@ -176,16 +183,44 @@ class ChatTemplate:
             return ""
 
     @cached_property
-    def ending(self) -> str:
-        """The special token that closes an assistant turn (`<|im_end|>`), or "" if turns have none.
+    def endings(self) -> frozenset[str]:
+        """The special tokens that close an assistant's turn (`<|im_end|>`): its last one, an earlier one, a call.
 
-        Read off the template: the first special token after the last answer, with nothing but white space before it.
+        Read off the template: the first special token after the answer, if another one or nothing follows it (GLM
+        closes no turn: there the question follows the token), and the last one after a call.
         """
-        messages = [{"role": "user", "content": "probe"}, {"role": "assistant", "content": PROBE}]
+        user: Message = {"role": "user", "content": "probe"}
+        answer: Message = {"role": "assistant", "content": PROBE}
+        call: Message = {"role": "assistant", "content": "", "tool_calls": [_call(self._arguments(PROBE))]}
+        found = {self._closing(messages) for messages in ([user, answer], [user, answer, user])}
+        after_call = self._after_probe([user, call]).rstrip()
+        found.add(next((token for token in self._words.specials if after_call.endswith(token)), ""))
+        return frozenset(found - {""})
+
+    def _closing(self, messages: list[Message]) -> str:
+        rest = self._after_probe(messages)
+        places = [(rest.find(token), -len(token), token) for token in self._words.specials if token in rest]
+        if not places:
+            return ""
+        token = min(places)[2]
+        behind = rest.partition(token)[2].lstrip()
+        return token if not behind or self.special_at(behind) else ""
+
+    def _after_probe(self, messages: list[Message]) -> str:
         try:
-            return self.special_at(self.render(messages).rpartition(PROBE)[2])
+            return self.render(messages).rpartition(PROBE)[2]
         except RecordError:
             return ""
+
+    @cached_property
+    def answers_follow_questions(self) -> bool:
+        """Whether nothing but white space stands between a question and its answer (Mistral)."""
+        try:
+            asked = self.render([{"role": "user", "content": "probe"}])
+            text = self.render([{"role": "user", "content": "probe"}, {"role": "assistant", "content": PROBE}])
+        except RecordError:
+            return False
+        return text.startswith(asked) and not text[len(asked) :].partition(PROBE)[0].strip()
 
     def special_at(self, text: str) -> str:
         """The special token that `text` begins with, white space aside; "" if there is none."""
@@ -195,6 +230,14 @@ class ChatTemplate:
     def has_special(self, text: str) -> bool:
         """Whether `text` holds a special token, as a turn's header does."""
         return any(token in text for token in self._words.specials)
+
+    def last_boundary(self, text: str, start: int, stop: int) -> int:
+        """The last place in `text[start:stop]` that white space or a special token ends at; `stop` if there is none."""
+        ends = [
+            text.rfind(token, start, stop) + len(token) for token in self._words.specials if token in text[start:stop]
+        ]
+        spaces = [place + 1 for place in range(start, stop) if text[place].isspace()]
+        return max([*ends, *spaces], default=stop)
 
     @cached_property
     def ends(self) -> frozenset[str]:

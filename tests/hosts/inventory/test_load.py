@@ -179,3 +179,45 @@ def test_an_unquoted_word_or_time_stays_the_text_that_was_written(tmp_path: Path
 def test_what_the_laptop_writes_it_reads_as_the_same_text(tmp_path: Path, value: str) -> None:
     written = text_of({"hosts": {"a": {"env": {"VALUE": value}}}})
     assert load(tmp_path, written).hosts["a"].env == {"VALUE": value}
+
+
+@pytest.mark.parametrize(
+    "typed", ["1.20", "12.10", "1:30", "0x10", "010", "0.00001", "off", "no", "1_000", "2026-01-31", "1e3"]
+)
+def test_values_of_the_environment_and_of_addresses_are_as_typed(tmp_path: Path, typed: str) -> None:
+    text = (
+        f"modes: {{serve: {{env: {{A: {typed}}}}}}}\nnccl: {{B: {typed}}}\nhosts: {{a: {{model: /m, user: {typed}}}}}"
+    )
+    host = load(tmp_path, text).hosts["a"]
+    (spec,) = server_specs(host, "serve")
+    assert (spec.env["A"], spec.env["B"], host.user) == (typed, typed, typed)
+
+
+@pytest.mark.parametrize(
+    "typed", ["1.20", "12.10", "1:30", "0x10", "010", "0.00001", "1_000", "0.88", "16", "off", "no", "1e3"]
+)
+def test_values_of_flags_are_as_typed(tmp_path: Path, typed: str) -> None:
+    text = f"modes: {{serve: {{flags: {{one: {typed}, two: [{typed}, 1]}}}}}}\nhosts: {{a: {{model: /m}}}}"
+    (spec,) = server_specs(load(tmp_path, text).hosts["a"], "serve")
+    plain = typed.strip("'")
+    assert spec.flags == ["--one", plain, "--two", plain, "1"]
+
+
+@pytest.mark.parametrize(("key", "typed"), [("port", "022"), ("ssh_port", "0x16"), ("tp", "010"), ("ssh_port", "022")])
+def test_a_number_that_yaml_reads_otherwise_is_refused(tmp_path: Path, key: str, typed: str) -> None:
+    with pytest.raises(InventoryError, match=rf"line 3: {key} is {typed}, which YAML reads as another value.*quote it"):
+        load(tmp_path, f"hosts:\n  a:\n    {key}: {typed}\n")
+
+
+def test_numbers_and_switches_are_still_what_they_are(tmp_path: Path) -> None:
+    host = load(
+        tmp_path,
+        "modes: {serve: {restart: yes, capture: off, env: {no: 1}}}\n"
+        "hosts: {a: {parity_rate: 0.00001, ready_timeout: 90.50, port: 8001, dump_high_water: 1024}}",
+    ).hosts["a"]
+    assert (host.modes["serve"].restart, host.modes["serve"].capture, host.modes["serve"].env) == (
+        True,
+        False,
+        {"no": "1"},
+    )
+    assert (host.parity_rate, host.ready_timeout, host.port, host.dump_high_water) == (0.00001, 90.5, 8001, 1024)

@@ -124,8 +124,8 @@ def test_reasoning_that_the_template_cannot_show_is_refused(
         under_loss(worker(make_tokenizer(template, specials=templates.SPECIALS)), record)
 
 
-def test_reasoning_that_the_template_leaves_out_of_the_last_turn_is_refused(make_tokenizer: MakeTokenizer) -> None:
-    with pytest.raises(RecordError, match="does not show the reasoning of message 1"):
+def test_reasoning_that_the_template_always_leaves_out_is_refused(make_tokenizer: MakeTokenizer) -> None:
+    with pytest.raises(RecordError, match="reads it under no key"):
         under_loss(worker(make_tokenizer(templates.REASONER)), REASONED[0])
 
 
