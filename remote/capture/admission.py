@@ -34,6 +34,7 @@ from remote.shared.shard.layout import Layout
 from remote.shared.shard.names import WHOLE
 from remote.shared.shard.request_id import RequestId
 from remote.shared.shard.sessions import Sessions
+from remote.shared.supervised.threads import Thread, log_end
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class Admission:
             "sglang": sglang,
             "capture": VERSION,
         }
-        threading.Thread(target=self._run, name="roost-capture-admission", daemon=True).start()
+        Thread(self._run, "roost-capture-admission", log_end)
 
     @property
     def in_flight(self) -> int:

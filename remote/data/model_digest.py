@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import xxhash
@@ -17,6 +16,7 @@ import xxhash
 from remote.shared.errors import HostError
 from remote.shared.files import write_whole
 from remote.shared.paths import Workdir
+from remote.shared.supervised.threads import Pool
 
 _SMALL = ("*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
 """Configuration, index, tokenizer, chat template: read whole."""
@@ -34,7 +34,7 @@ def model_digest(folder: Path, workdir: Workdir) -> str:
     cache = _Cache(workdir.model_digests)
     files = sorted(_files(folder), key=lambda path: path.name)
     try:
-        with ThreadPoolExecutor(_THREADS) as pool:
+        with Pool(_THREADS, "digest") as pool:
             parts = list(pool.map(cache.part, files))
     except OSError as error:
         raise HostError(

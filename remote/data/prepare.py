@@ -12,7 +12,6 @@ import fcntl
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -34,6 +33,7 @@ from remote.data.workers import cores, in_order
 from remote.shared.errors import HostError, RecordError, UsageError
 from remote.shared.files import fsync_directory, make_directory, write_whole
 from remote.shared.messages.dataset import Manifest, PrepareRequest, PrepareResult, Source
+from remote.shared.supervised.threads import Pool
 
 MARKER = ".prepared"
 """Says what a dataset, or the work towards one, was made from."""
@@ -94,7 +94,7 @@ class _Job:
 
     def _scan(self, files: list[InputFile]) -> list[tuple[Source, list[Chunk]]]:
         """Digest and cut all sources, several at once: decompression and digests leave Python's lock."""
-        with ThreadPoolExecutor(min(cores(), max(1, len(files)))) as pool:
+        with Pool(min(cores(), max(1, len(files))), "read") as pool:
             return list(pool.map(lambda number: scan(number, files[number], self.spool), range(len(files))))
 
     @cached_property

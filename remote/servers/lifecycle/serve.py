@@ -34,6 +34,7 @@ from remote.shared.messages.server import (
 )
 from remote.shared.processes import MARK, find
 from remote.shared.redact import redacted, redacted_spec
+from remote.shared.supervised.tasks import together
 from remote.shared.supervised.threads import Pool, in_order
 
 ENDING_SECONDS = 2 * KILL_SECONDS
@@ -184,7 +185,7 @@ async def _asked_again(states: list[ServerState], standing: set[str], context: C
         proof = await pulse.ask(state, paths, pulse.SERVE_SECONDS, canary=state.capture is not None)
         return state.model_copy(update={"canary": f"{proof}, asked again just now"})
 
-    return list(await asyncio.gather(*(one(state) for state in states)))
+    return await together(*(one(state) for state in states))
 
 
 def _start(order: Order, context: Context) -> None:

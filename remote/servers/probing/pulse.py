@@ -20,6 +20,7 @@ from remote.shared.errors import HostError
 from remote.shared.messages.server import ServerState
 from remote.shared.paths import ServerPaths
 from remote.shared.processes import members
+from remote.shared.supervised.tasks import together
 
 SERVE_SECONDS = 90.0
 """For `serve`: a canary, its comparison in a process of its own, and a queue of an extractor's prefills before it."""
@@ -66,7 +67,7 @@ async def problems(states: Iterable[tuple[ServerState, ServerPaths]]) -> dict[st
         return None
 
     asked = list(states)
-    answers = await asyncio.gather(*(one(state, paths) for state, paths in asked))
+    answers = await together(*(one(state, paths) for state, paths in asked))
     return {state.name: answer for (state, _), answer in zip(asked, answers, strict=True) if answer is not None}
 
 

@@ -38,6 +38,18 @@ def start(
     return task
 
 
+async def together(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
+    """Run coroutines at once and return their results in order; the first exception cancels the others and is raised.
+
+    Their deadlines are their own.
+    """
+    async with Tasks() as tasks:
+        running = [tasks.start(one, getattr(one, "__qualname__", "a coroutine")) for one in coroutines]
+        if running:
+            await asyncio.wait(running)
+    return [task.result() for task in running]
+
+
 class Tasks:
     """An `async with` block that owns tasks: none of them outlives it.
 
