@@ -155,7 +155,7 @@ class _Session:
             if not self._wish.follow or (error is None and offer.status not in AT_WORK and not offer.rows):
                 return
             cursor = offer.cursor if error is None else 0
-            self._tally.waiting = str(error) if error is not None else ""
+            self._tally.waiting = _to_reach_again(error) if error is not None else ""
             self._engine.stop.wait(FOLLOW_SECONDS)
 
     @contextmanager
@@ -225,7 +225,7 @@ class _Session:
                 unbegun = error.kind == UsageError.kind and self._source.share_records > 0
                 if not self._wish.follow or not (unbegun or isinstance(error, ConnectionError)):
                     raise
-                self._tally.waiting = "for the run to begin there" if unbegun else str(error)
+                self._tally.waiting = "for the run to begin there" if unbegun else _to_reach_again(error)
                 if self._engine.stop.wait(FOLLOW_SECONDS):
                     raise
 
@@ -282,6 +282,11 @@ class _Session:
             self._codec = self._codec or any(row.stored == "compressed" for row in again)
             self._books.offer(source.name, again)
         return None
+
+
+def _to_reach_again(error: RoostError) -> str:
+    """What a following pull waits for, after the word "waiting"."""
+    return f"to reach it again: {error.message}"
 
 
 def _ended(thread: Thread) -> None:

@@ -50,6 +50,8 @@ def test_a_host_pulls_from_the_others_and_lets_them_free_it(site: Site, target: 
     assert (target / "manifest.json").exists()
     assert [outcome.result.freed for outcome in pulled.outcomes] == [2, 1]
     assert list(site.run_paths("one").shards.iterdir()) == []
+    for path in (target, target / "roost", target / "hidden_states", target / "hidden_states" / "hs_0.safetensors"):
+        assert path.stat().st_mode & 0o044 == 0o044, f"another user's trainer cannot read {path}"
 
 
 def test_a_source_that_does_not_let_the_destination_in_is_named_and_costs_only_itself(site: Site, target: Path) -> None:
