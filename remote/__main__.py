@@ -1,7 +1,8 @@
 """`python -m remote VERB`: one JSON line (`messages.envelope.Call`) on stdin, JSON lines on stdout.
 
 By hand, and for other launchers (Slurm, Ray, a container's entrypoint), a request's fields can be options:
-`python -m remote extract --workdir ~/roost --assignment FILE` reads no stdin.
+`python -m remote extract --workdir ~/roost --assignment FILE` reads no stdin. With `--output log` it writes a log for
+people instead of JSON lines.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
 from remote.context import Context
-from remote.report import Report
+from remote.report import LogReport, Report
 from remote.shared.errors import PythonError, RoostError, UsageError, of_the_disk
 from remote.shared.messages.envelope import BEAT_SECONDS, Beat, Call, Failure, Result
 from remote.shared.paths import Workdir
@@ -31,7 +33,7 @@ Verb = Callable[[Any, Context], BaseModel]
 
 def main(arguments: list[str]) -> int:
     """Run one verb; exit 0 with a Result, 1 with a Failure, 2 where the request itself was wrong."""
-    report = Report(_claim_stdout())
+    report = (LogReport if _is_detached(arguments) else Report)(_claim_stdout())
     try:
         call = _read_call(arguments)
         if call.tethered:
@@ -44,6 +46,11 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         report.line(_failure(error))
         return 2 if isinstance(error, UsageError) else 1
+
+
+def _is_detached(arguments: list[str]) -> bool:
+    """Whether stdout is a log that people read: `--output log` among the options."""
+    return ("--output", "log") in pairwise(arguments)
 
 
 def _failure(error: Exception) -> Failure:
@@ -83,6 +90,7 @@ def _call_from_options(verb: str, options: list[str]) -> Call:
         raise UsageError(f"Options of {verb!r} come in pairs, as in --assignment FILE.")
     request = {key[2:].replace("-", "_"): value for key, value in pairs.items()}
     workdir = request.pop("workdir", "~/roost")
+    request.pop("output", None)
     return Call(verb=verb, workdir=workdir, request=dict(request))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hosts.commands.assign import assignments
+from hosts.commands.plan import leads
 from hosts.commands.runs import HeldOn, finished_records, held, holders, local_plan, plan_for, refuse_conflicts
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
@@ -119,6 +120,12 @@ def delivered_to(destination: Path, identity: RunIdentity) -> Ranges:
         return ranges.from_indices(ledger.indices())
 
 
+def counted_on(fleet: Fleet, run: str) -> dict[str, int]:
+    """Hosts that the run's plan counts on and that are not among the fleet's, each with its records."""
+    plan, chosen = plan_for(fleet, run), {host.name for host in fleet.hosts}
+    return {share.host: share.records for share in plan.shares if share.host not in chosen and share.records}
+
+
 def start(
     fleet: Fleet,
     run: str,
@@ -139,7 +146,7 @@ def start(
     path, plan = local_plan(fleet, run), plan_of(fleet, run, dataset)
     found = [one for one in holders(held(fleet, plan.run), plan.run) if not _is_replaceable(one, plan)]
     refuse_conflicts(plan, found)
-    before, plan = plan, _without_lost(fleet, plan, delivered or [])
+    before, plan = plan, _for_these(fleet, plan, delivered or [])
     if plan is before and dataset_of(plan) is None:
         folders = _nothing_to_give(fleet, plan, found)
     else:
@@ -171,11 +178,11 @@ def preview(
     reopen: Reopening | None = None,
     dataset: Path | None = None,
 ) -> Preview:
-    """What `start` would do; changes nothing on the hosts."""
+    """Return what `start` would do; changes nothing on the hosts."""
     plan = plan_of(fleet, run, dataset)
     found = [one for one in holders(held(fleet, plan.run), plan.run) if not _is_replaceable(one, plan)]
     refuse_conflicts(plan, found)
-    before, plan = plan, _without_lost(fleet, plan, delivered or [])
+    before, plan = plan, _for_these(fleet, plan, delivered or [])
     reopened: dict[str, ReopenResult] = {}
 
     def stand(backend: Backend) -> RunStatus:
@@ -253,18 +260,33 @@ def steer(fleet: Fleet, run: str, action: str) -> list[Outcome[RunStatus]]:
     return fleet.call("control", ControlRequest.model_validate({"run": run, "action": action}), RunStatus)
 
 
-def _without_lost(fleet: Fleet, plan: Plan, delivered: Ranges) -> Plan:
-    """The plan itself, or its next epoch if it counts on hosts that were not chosen."""
-    chosen = {host.name for host in fleet.hosts}
-    lost = [share.host for share in plan.shares if share.host not in chosen]
-    if not lost:
+def _for_these(fleet: Fleet, plan: Plan, delivered: Ranges) -> Plan:
+    """Return the plan, or its next epoch if it counts on hosts that were not chosen or lacks a chosen host.
+
+    A host that is added gets nothing if nothing is open, or if this laptop lacks the dataset.
+    """
+    chosen = {host.name for host in fleet.hosts if leads(host)}
+    planned = {share.host for share in plan.shares}
+    lost, dataset = sorted(planned - chosen), dataset_of(plan)
+    if chosen == planned or (not lost and dataset is None):
+        return plan
+    if dataset is None:
+        raise needs_dataset(plan, f"The share of {', '.join(lost)} would be given to others")
+    done = _done(fleet, plan)
+    if not lost and _is_finished(plan, done):
+        return plan
         return plan
     dataset = dataset_of(plan)
     if dataset is None:
         raise needs_dataset(plan, f"The share of {', '.join(lost)} would be given to others")
     lengths = read_lengths(dataset, read_manifest(dataset))
-    weights = {host.name: _weight(plan, host.name) for host in fleet.hosts}
-    return replan(plan, lengths, weights, _done(fleet, plan), delivered).signed()
+    weights = {host: _weight(plan, host) for host in sorted(chosen)}
+    return replan(plan, lengths, weights, done, delivered, relieve=bool(chosen - planned)).signed()
+
+
+def _is_finished(plan: Plan, done: dict[str, Ranges]) -> bool:
+    """Return whether every host has finished its share, so that there is nothing to give to an added host."""
+    return not any(ranges.difference(share.ranges, done.get(share.host, [])) for share in plan.shares)
 
 
 def _weight(plan: Plan, host: str) -> float:
@@ -282,7 +304,7 @@ def _done(fleet: Fleet, plan: Plan) -> dict[str, Ranges]:
         rows = ShardBatch.model_validate(value).rows
         found[host.name].update(row.index for row in rows if 0 <= row.index < plan.records)
 
-    fleet.call("shards", ShardsRequest(identity=plan.identity), ShardsResult, on_item=take)
+    fleet.call("shards", ShardsRequest(identity=plan.identity, freed=True), ShardsResult, on_item=take)
     return {host: ranges.from_indices(indices) for host, indices in found.items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hosts.commands.runs import finished_records, held, holders
@@ -15,7 +15,7 @@ from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, PlannedShare, keep_other, load, make_plan, save
 from hosts.transport.backend import Backend
 from remote.shared.messages.dataset import Manifest
-from remote.shared.messages.extract import RunRequest, RunStatus, longest_record
+from remote.shared.messages.extract import Rate, RateRequest, longest_record
 from remote.shared.messages.plan import Prospect, ProspectRequest
 from remote.shared.messages.run import RunIdentity, new_nonce
 from remote.shared.shard.boundaries import boundaries_of
@@ -28,6 +28,15 @@ _DTYPES = {"bfloat16": "BF16", "float16": "F16", "half": "F16", "float32": "F32"
 
 
 @dataclass(frozen=True)
+class Speed:
+    """How fast a host extracts, and who says so."""
+
+    tokens_per_second: float | None
+    source: str
+    """For a person: `the median of 214 minutes at work in the run 'kimi-1'`; empty if nothing is known."""
+
+
+@dataclass(frozen=True)
 class Planned:
     """A plan with what it takes, host by host."""
 
@@ -37,6 +46,8 @@ class Planned:
     """Empty where everything fits."""
     path: Path | None
     """Where the plan was written; None where it does not fit."""
+    speeds: dict[str, Speed] = field(default_factory=dict)
+    """Of each host that has a share."""
 
     @property
     def fits(self) -> bool:
@@ -74,12 +85,13 @@ def plan(
     prospects = _prospects(leaders)
     identity = identity_of(run, leaders.hosts, prospects, manifest)
     _refuse_long(lengths, leaders.hosts, prospects)
-    rates = _rates(leaders, rate)
+    speeds = _rates(leaders, rate)
+    rates = {host: speed.tokens_per_second for host, speed in speeds.items()}
     made = make_plan(str(dataset.expanduser().absolute()), identity, lengths, weights(rates), epoch=earlier + 1)
     contexts = {host.name: context_length(host, prospects[host.name]) for host in leaders.hosts}
     shares = [share.model_copy(update={"context_length": contexts[share.host]}) for share in made.shares]
     made = made.model_copy(update={"shares": shares}).signed()
-    return _judged(made, leaders.hosts, prospects, rates, path, freeing)
+    return _judged(made, leaders.hosts, prospects, speeds, path, freeing)
 
 
 def leads(host: Host) -> bool:
@@ -175,26 +187,30 @@ def _named(outcome: Outcome[Prospect]) -> RoostError:
     return error
 
 
-def _rates(fleet: Fleet, rate: float | None) -> dict[str, float | None]:
-    """Tokens a second of each host: as given, else as measured by its newest run, else as the inventory says."""
+def _rates(fleet: Fleet, rate: float | None) -> dict[str, Speed]:
+    """Tokens a second of each host: as given, else as measured in its runs, else as the inventory says."""
     if rate:
-        return dict.fromkeys((host.name for host in fleet.hosts), rate)
+        return {host.name: Speed(rate, "as given") for host in fleet.hosts}
 
-    def measured(backend: Backend) -> float:
+    def measured(backend: Backend) -> Rate:
         try:
-            status = backend.call("status", RunRequest(), RunStatus)
+            return backend.call("rate", RateRequest(), Rate)
         except RoostError:
-            return 0.0
-        return speed_of(status)
+            return Rate()
 
-    outcomes = fleet.each(measured)
-    return {outcome.host.name: outcome.value or outcome.host.tokens_per_second for outcome in outcomes}
+    return {outcome.host.name: _speed(outcome) for outcome in fleet.each(measured)}
 
 
-def speed_of(status: RunStatus) -> float:
-    """Tokens a second that a host says it has extracted with; 0 where no host can mean it."""
-    speed = status.state.tokens_per_second
-    return speed if 0 < speed < FASTEST_TOKENS_PER_SECOND else 0.0
+def _speed(outcome: Outcome[Rate]) -> Speed:
+    found, promised = outcome.value or Rate(), outcome.host.tokens_per_second
+    if known := credible(found):
+        return Speed(known, f"the median of {found.minutes:,} minutes at work in the run {found.run!r}")
+    return Speed(promised, "the inventory's `tokens_per_second`" if promised else "")
+
+
+def credible(rate: Rate) -> float:
+    """Tokens a second that a host says it extracts with; 0 if no host can mean it."""
+    return rate.tokens_per_second if 0 < rate.tokens_per_second < FASTEST_TOKENS_PER_SECOND else 0.0
 
 
 def _earlier(fleet: Fleet, run: str, path: Path, *, anew: bool, force: bool) -> int:
@@ -248,7 +264,7 @@ def _judged(
     made: Plan,
     hosts: list[Host],
     prospects: dict[str, Prospect],
-    rates: dict[str, float | None],
+    speeds: dict[str, Speed],
     path: Path,
     freeing: bool,
 ) -> Planned:
@@ -256,7 +272,7 @@ def _judged(
     by_name = {host.name: host for host in hosts}
     forecasts = [
         forecast(
-            _share(share, rates),
+            _share(share, speeds),
             size,
             room(by_name[share.host], prospects[share.host], made.identity.dtype),
             freeing=freeing,
@@ -264,14 +280,14 @@ def _judged(
         for share in made.shares
     ]
     if any(one.problems for one in forecasts):
-        return Planned(made, forecasts, remedies(forecasts, size, freeing=freeing), None)
+        return Planned(made, forecasts, remedies(forecasts, size, freeing=freeing), None, speeds)
     keep_other(path, made)
     save(made, path)
-    return Planned(made, forecasts, [], path)
+    return Planned(made, forecasts, [], path, speeds)
 
 
-def _share(share: PlannedShare, rates: dict[str, float | None]) -> Share:
-    return Share(share.host, share.records, share.tokens, share.longest, rates[share.host])
+def _share(share: PlannedShare, speeds: dict[str, Speed]) -> Share:
+    return Share(share.host, share.records, share.tokens, share.longest, speeds[share.host].tokens_per_second)
 
 
 def room(host: Host, prospect: Prospect, dtype: str) -> Room:

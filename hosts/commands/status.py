@@ -1,4 +1,4 @@
-"""`inv status`: the state of a run and of the servers on every host; changes nothing."""
+"""`inv status`: how runs and servers stand on every host; read-only, at any time, from anywhere."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from pydantic import BaseModel
 
 from hosts.fleet import Fleet, Outcome
 from hosts.transport.backend import Backend
-from remote.shared.messages.extract import RunRequest, RunStatus
+from remote.shared.messages.extract import Standing, StandingRequest
 from remote.shared.messages.server import ServersRequest, ServersResult
 
 DEADLINE_SECONDS = 60.0
 
 
 class HostStatus(BaseModel):
-    """The state of one host's run and servers."""
+    """One host: its runs, its GPUs, and its servers."""
 
-    run: RunStatus
+    standing: Standing
     servers: ServersResult
 
 
 def status(fleet: Fleet, run: str = "") -> list[Outcome[HostStatus]]:
-    """Ask every host at once; without a name, each host answers for its newest run."""
+    """Ask every host at once; with no name, each answers for the runs at work there, or else for its newest one."""
 
     def one(backend: Backend) -> HostStatus:
         return HostStatus(
-            run=backend.call("status", RunRequest(run=run), RunStatus, deadline=DEADLINE_SECONDS),
+            standing=backend.call("standing", StandingRequest(run=run), Standing, deadline=DEADLINE_SECONDS),
             servers=backend.call("servers", ServersRequest(ask=True), ServersResult, deadline=DEADLINE_SECONDS),
         )
 

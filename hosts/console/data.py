@@ -102,6 +102,10 @@ def show_plan(output: Output, planned: Planned) -> None:
                 output.note(f"✗ {one.share.host}: {problem}.")
         output.note("What would help: " + "; or ".join(planned.remedies) + ".")
         return
+    for share in planned.plan.shares:
+        speed = planned.speeds.get(share.host)
+        if speed is not None and speed.tokens_per_second:
+            output.note(f"{share.host}: {speed.tokens_per_second:,.0f} tokens/s, {speed.source}")
     output.line(_total(planned))
     output.line(f"plan of epoch {planned.plan.epoch} written to {planned.path}")
 
@@ -139,6 +143,8 @@ def plan_document(planned: Planned) -> dict[str, object]:
             "disk_room_bytes": one.disk_room_bytes,
             "ramdisk_peak_bytes": one.ramdisk_peak_bytes,
             "hours": one.hours,
+            "tokens_per_second": planned.speeds[one.share.host].tokens_per_second,
+            "speed_source": planned.speeds[one.share.host].source,
             "problems": list(one.problems),
         }
         for one in planned.forecasts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from hosts.commands.extract import Preview, Started
@@ -14,7 +15,12 @@ from remote.shared.messages.envelope import Progress
 from remote.shared.messages.extract import Counts, ExtractorState, ReopenResult, RunStatus
 from remote.shared.messages.server import ServersResult
 
-COLUMNS = ("host", "servers", "run", "state", "records", "tokens", "tokens/s", "on disk", "left", "failed", "waited")
+COLUMNS = (
+    "host", "server", "state", "records", "tokens/s", "left", "failed", "last word", "GPU memory", "tokens", "on disk",
+    "waited",
+)  # fmt: skip
+LEFT_OUT_FIRST = ("waited", "on disk", "tokens", "GPU memory", "last word", "failed", "left", "server")
+"""Columns that a narrow terminal lacks, the first to go first; a host's troubles stand below the table in any case."""
 
 
 def show_start(output: Output, started: Started) -> None:
@@ -55,27 +61,28 @@ def _preview_line(plan: Plan, host: str, status: RunStatus, wish: str) -> str:
 def start_line(state: ExtractorState) -> str:
     """`epoch 1, 120 of 300 records done already`."""
     counts = state.counts
-    return f"epoch {state.epoch}, {_finished(counts):,} of {counts.assigned:,} records done so far"
+    paused = "; it is paused, and --resume lets it go on" if state.status == "paused" else ""
+    return f"epoch {state.epoch}, {_finished(counts):,} of {counts.assigned:,} records done so far{paused}"
 
 
 def live_line(status: RunStatus) -> Progress:
     """A host's progress: `1,204 tokens/s, 3.1 GiB, 4 min 10 s left`."""
     state, counts = status.state, status.state.counts
     said = [f"{state.tokens_per_second:,.0f} tokens/s", size(counts.bytes_done)]
-    if left := left_seconds(state):
+    if left := left_seconds(status):
         said.append(f"{duration(left)} left")
     said += _troubles(state)
-    if state.status != "running":
-        said.insert(0, f"{state.status}{': ' + state.cause if state.cause else ''}")
+    if status.word != "running":
+        said.insert(0, f"{status.word}{': ' + state.cause if state.cause else ''}")
     done = counts.done + counts.freed + counts.quarantined
     return Progress(text=", ".join(said), done=done, total=counts.assigned, unit="records")
 
 
 def end_line(status: RunStatus) -> str:
-    """`complete: 300 records, 80,112 tokens, 12.4 MiB`."""
+    """`complete: 300 of 300 records, 80,112 tokens, 12.4 MiB`."""
     state, counts = status.state, status.state.counts
-    said = f"{state.status}: {_finished(counts):,} of {counts.assigned:,} records, {counts.tokens_done:,} tokens"
-    said = f"{said}, {size(counts.bytes_done)}"
+    done = f"{_finished(counts):,} of {counts.assigned:,} records, {counts.tokens_done:,} tokens"
+    said = f"{status.word or state.status}: {done}, {size(counts.bytes_done)}"
     if state.cause:
         said = f"{said}; {state.cause}"
     said = f"{said}; {_compared(status)}"
@@ -94,57 +101,98 @@ def has_failed(status: RunStatus) -> bool:
     return status.state.status == "failed" or status.state.counts.quarantined > 0
 
 
-def left_seconds(state: ExtractorState) -> float | None:
-    """Return the seconds to the end at the rate of the last minute; None if that rate is 0."""
+def failure(status: RunStatus) -> str:
+    """Return why this host's part of the run counts as failed, in one line; empty if it does not."""
+    if status.state.status == "failed":
+        return f"failed: {status.state.cause}"
+    quarantined = status.state.counts.quarantined
+    return f"{quarantined:,} records quarantined" if quarantined else ""
+
+
+def left_seconds(status: RunStatus) -> float | None:
+    """Return the seconds to the end at the rate of the last minute; None if nothing moves."""
+    state = status.state
     left = state.counts.tokens_assigned - state.counts.tokens_done
-    return left / state.tokens_per_second if state.tokens_per_second > 0 and left > 0 else None
+    moves = status.alive and status.word == "running" and state.tokens_per_second > 0
+    return left / state.tokens_per_second if moves and left > 0 else None
+
+
+def any_failed(value: HostStatus) -> bool:
+    """Return whether a run failed on this host or lost records there, or a server is in trouble (exit code 1)."""
+    servers = any(report.problem or report.state.status == "failed" for report in value.servers.servers)
+    return servers or any(has_failed(run) for run in value.standing.runs)
 
 
 def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]]) -> None:
-    """Print the table, and below it a sentence for each host that needs one."""
+    """Print a table for each run, one for hosts without any, and below them what deserves a sentence."""
     good = [(outcome.host.name, outcome.value) for outcome in outcomes if outcome.value is not None]
-    if good:
-        output.table(COLUMNS, [_row(host, value) for host, value in good])
+    names = sorted({run.run for _, value in good for run in value.standing.runs})
+    for name in names:
+        rows = [_row(host, value, run) for host, value in good for run in value.standing.runs if run.run == name]
+        output.table(COLUMNS, rows, title=f"run {name}", drop=LEFT_OUT_FIRST)
+    idle = [(host, _servers(value.servers), _memory(value)) for host, value in good if not value.standing.runs]
+    if idle:
+        title = "hosts that have not heard of it" if names else "hosts without a run"
+        output.table(("host", "server", "GPU memory"), idle, title=title)
     for host, value in good:
-        if value.run.state.cause:
-            output.note(f"{host}: {value.run.state.cause}")
-        for cause, count in value.run.causes.items():
-            output.note(f"{host}: {count} quarantined: {cause}")
         for report in value.servers.servers:
             if report.problem:
                 output.note(f"{host}: {report.state.name}: {report.problem} {report.remedy}".rstrip())
-        if _finished(value.run.state.counts):
-            output.note(f"{host}: {_compared(value.run)}.")
-        if beyond := value.run.state.counts.beyond:
-            output.note(f"{host}: {beyond:,} more records were finished under an earlier epoch; a pull brings them.")
-        if value.run.records_flagged:
-            output.note(f"{host}: {value.run.records_flagged} records have norms outside the run's band (kept).")
-    for run in sorted({value.run.run for _, value in good if value.run.causes}):
-        output.note(_retry(run))
+        for run in value.standing.runs:
+            _note_run(output, host, run)
+    for name in sorted({run.run for _, value in good for run in value.standing.runs if run.causes}):
+        output.note(_retry(name))
 
 
-def _row(host: str, value: HostStatus) -> tuple[object, ...]:
-    state, counts = value.run.state, value.run.state.counts
-    if not value.run.run:
-        return (host, _servers(value.servers), "", "no run yet", "", "", "", "", "", "", "")
-    left = left_seconds(state)
+def _note_run(output: Output, host: str, run: RunStatus) -> None:
+    if _finished(run.state.counts):
+        output.note(f"{host}: {run.run}: {_compared(run)}.")
+    if run.state.cause:
+        output.note(f"{host}: {run.run}: {run.state.cause}")
+    for cause, count in run.causes.items():
+        output.note(f"{host}: {run.run}: {count} quarantined: {cause}")
+    if beyond := run.state.counts.beyond:
+        output.note(f"{host}: {run.run}: {beyond:,} more records are from an earlier epoch; a pull brings them.")
+    if run.records_flagged:
+        output.note(f"{host}: {run.run}: {run.records_flagged} records have norms outside the run's band (kept).")
+
+
+def _row(host: str, value: HostStatus, run: RunStatus) -> tuple[object, ...]:
+    state, counts = run.state, run.state.counts
+    left = left_seconds(run)
     return (
         host,
         _servers(value.servers),
-        value.run.run,
-        state.status,
-        f"{_finished(counts):,} of {counts.assigned:,}",
-        f"{counts.tokens_done:,}",
-        f"{state.tokens_per_second:,.0f}",
-        size(counts.bytes_done),
+        run.word,
+        f"{_finished(counts):,}/{counts.assigned:,}",
+        f"{state.tokens_per_second:,.0f}" if left else "",
         duration(left) if left else "",
         counts.quarantined,
-        duration(max(state.backpressure_seconds, value.run.prefill_wait_seconds)),  # they wait at the same time
+        f"{duration(max(0.0, time.time() - state.updated_at))} ago" if run.alive and state.updated_at else "",
+        _memory(value),
+        f"{counts.tokens_done:,}",
+        size(counts.bytes_done),
+        duration(max(state.backpressure_seconds, run.prefill_wait_seconds)),  # they wait at the same time
     )
 
 
+def _memory(value: HostStatus) -> str:
+    """`8 x 71 of 141 GiB`: the fullest GPU's use."""
+    gpus = value.standing.gpus
+    if not gpus:
+        return ""
+    fullest = max(gpus, key=lambda gpu: gpu.used_bytes)
+    return f"{len(gpus)} x {fullest.used_bytes / (1 << 30):.0f} of {fullest.total_bytes / (1 << 30):.0f} GiB"
+
+
 def _servers(result: ServersResult) -> str:
-    return ", ".join(f"{report.state.name} {report.state.status}" for report in result.servers) or "none"
+    """`extract ready`, or `a: extract ready, b: extract ready` for several."""
+    several = len(result.servers) > 1
+    said = [
+        (f"{report.state.name}: " if several else "") + f"{report.state.mode} {report.state.status}"
+        for report in result.servers
+    ]
+    return ", ".join(said) or "none"
 
 
 def _reopened(reopened: ReopenResult) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,9 +47,10 @@ class DeadHosts:
 class LiveLines(DeadHosts):
     """Shows the progress lines of all hosts, from any thread, and watches a fleet."""
 
-    def __init__(self, output: Output, display: Progress | None) -> None:
+    def __init__(self, output: Output, display: Progress | None, failure: Callable[[Any], str]) -> None:
         super().__init__(output)
         self._display = display
+        self._failure = failure
         self._tasks: dict[str, TaskID] = {}
         self._last: dict[str, str] = {}
         self._waiting: dict[str, float] = {}
@@ -77,9 +78,12 @@ class LiveLines(DeadHosts):
         """Show that this host is finished while others still work."""
         with self._lock:
             self._waiting.pop(outcome.host.name, None)
+            why = self._failure(outcome.value) if outcome.value is not None else ""
             if self._display is not None:
-                text = "done" if outcome.error is None else "failed"
+                text = why or ("done" if outcome.error is None else "failed")
                 self._draw(self._display, outcome.host.name, envelope.Progress(text=text, done=1, total=1))
+            elif why:
+                self._note(f"{outcome.host.name}: {why}")
         super().ended(outcome)
 
     def remind(self) -> None:
@@ -109,10 +113,13 @@ class LiveLines(DeadHosts):
 
 
 @contextmanager
-def live_lines(output: Output, fleet: Fleet) -> Iterator[LiveLines]:
-    """Yield live lines until the block ends; a host's line appears when `fleet` asks it."""
+def live_lines(output: Output, fleet: Fleet, failure: Callable[[Any], str] = lambda _: "") -> Iterator[LiveLines]:
+    """Lines that redraw themselves on a terminal until the block ends, a host's from when `fleet` asks it.
+
+    `failure` tells why a host's result is a failure, which is then said at once, while the others still work.
+    """
     if output.as_json or not output.err.is_terminal:
-        with _watched(fleet, LiveLines(output, None)) as lines, _reminded(lines):
+        with _watched(fleet, LiveLines(output, None, failure)) as lines, _reminded(lines):
             yield lines
         return
     columns = (
@@ -124,7 +131,7 @@ def live_lines(output: Output, fleet: Fleet) -> Iterator[LiveLines]:
     )
     with (
         Progress(*columns, console=output.err, transient=True) as display,
-        _watched(fleet, LiveLines(output, display)) as lines,
+        _watched(fleet, LiveLines(output, display, failure)) as lines,
     ):
         yield lines
 

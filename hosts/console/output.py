@@ -5,12 +5,15 @@ Results go to stdout; progress, notes and errors to stderr, so that a pipe gets 
 
 from __future__ import annotations
 
+import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +29,8 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 
+_GAP = 2
+"""Spaces that rich puts between the columns of a table without lines."""
 PIPED_COLUMNS = 200
 """Width of tables, in characters, if the output is no terminal."""
 
@@ -53,6 +58,20 @@ class Output:
         """Write out everything printed so far; raises BrokenPipeError if the reader has gone."""
         self.out.file.flush()
 
+    @contextmanager
+    def captured(self) -> Iterator[Callable[[], str]]:
+        """Keep what the block prints, notes too, instead of printing it; the yielded function returns it."""
+        kept = io.StringIO()
+        console = Console(
+            file=kept, highlight=False, emoji=False, soft_wrap=True, force_terminal=True, width=self.out.width
+        )
+        before = self.out, self.err
+        self.out = self.err = console
+        try:
+            yield kept.getvalue
+        finally:
+            self.out, self.err = before
+
     def note(self, text: str) -> None:
         """Print a note on stderr; silent with `--json`."""
         if not self.as_json:
@@ -64,17 +83,31 @@ class Output:
             for line in text.splitlines():
                 self.out.print(printable(line), markup=False)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
-        """Print a table of plain values; numbers are right-aligned."""
+    def table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "", drop: Sequence[str] = ()
+    ) -> None:
+        """A table of plain values; numbers are right-aligned.
+
+        On a terminal too narrow for it, the columns of `drop` are left out, the first one first, and that is said.
+        """
         if self.as_json:
             return
-        table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        columns, rows, lacking = _fitting(columns, rows, self.out.width, drop)
+        table = Table(
+            title=Text(printable(title), "italic") if title else None,
+            title_justify="left",
+            box=None,
+            pad_edge=False,
+            header_style="bold",
+        )
         for number, column in enumerate(columns):
             numeric = bool(rows) and all(isinstance(row[number], int | float) for row in rows)
             table.add_column(column, justify="right" if numeric else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(Text(printable(f"{cell:,}" if isinstance(cell, int) else str(cell))) for cell in row))
+            table.add_row(*(Text(printable(_cell(cell))) for cell in row))
         self.out.print(table)
+        if lacking:
+            self.note(f"Left out at this width: {', '.join(lacking)} (a wider terminal or --json shows them).")
 
     def document(self, value: Any) -> None:
         """Print the `--json` document; nothing without `--json`."""
@@ -130,6 +163,28 @@ class Output:
             if amiss and wrong:
                 self.note(f"{len(wrong)} {total} ({_names(wrong)}): {amiss}.")
         return EXIT_FAILED if wrong else exit_code(outcomes)
+
+
+def _cell(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _fitting(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], width: int, drop: Sequence[str]
+) -> tuple[Sequence[str], Sequence[Sequence[object]], list[str]]:
+    """The table without as many columns of `drop` as it is too wide for, and the names of those."""
+    widths = {
+        name: max([cell_len(name), *(cell_len(printable(_cell(row[number]))) for row in rows)])
+        for number, name in enumerate(columns)
+    }
+    lacking: list[str] = []
+    for name in drop:
+        if sum(widths.values()) + _GAP * (len(widths) - 1) <= width:
+            break
+        del widths[name]
+        lacking.append(name)
+    kept = [number for number, name in enumerate(columns) if name in widths]
+    return [columns[number] for number in kept], [[row[number] for number in kept] for row in rows], lacking
 
 
 def _names(outcomes: Sequence[Outcome[Any]]) -> str:

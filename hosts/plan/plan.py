@@ -106,10 +106,14 @@ def replan(
     weights: dict[str, float],
     done: dict[str, Ranges],
     delivered: Ranges | None = None,
+    *,
+    relieve: bool = False,
 ) -> Plan:
     """Return the next epoch for the hosts in `weights` (some of the plan's, or new ones).
 
-    A host that stays keeps its records. Those of hosts that are gone, as far as they are not `delivered` (at the
+    A host that stays keeps its records; with `relieve`, one that would finish after the others gives up the last of
+    its open records, so that a host which was added gets a share. Those of hosts that are gone, as far as they are
+    not `delivered` (at the
     destination already, from whichever host), are spread so that all finish together; `done` says which of its
     records each host has finished. What a lost host had finished and not delivered is done again; if the host
     returns, the destination keeps whichever comes first.
@@ -118,6 +122,8 @@ def replan(
         raise UsageError("There is no host left to plan for.")
     arrived = sets.union(plan.delivered, delivered or [])
     own = {host: sets.difference(_ranges(plan, host), arrived) for host in weights}
+    if relieve:
+        own = _relieved(own, weights, done, lengths)
     pool = sets.difference([(0, len(lengths))], sets.union(arrived, *own.values()))
     to_do = [float(tokens_of(lengths, sets.difference(own[host], done.get(host, [])))) for host in weights]
     extra = level(to_do, list(weights.values()), tokens_of(lengths, pool))
@@ -133,6 +139,21 @@ def replan(
     shares = [share.model_copy(update={"context_length": contexts.get(share.host, shortest)}) for share in shares]
     lost = {*plan.lost, *(share.host for share in plan.shares)} - set(weights)
     return plan.model_copy(update={"epoch": epoch, "shares": shares, "lost": sorted(lost), "delivered": arrived})
+
+
+def _relieved(
+    own: dict[str, Ranges], weights: dict[str, float], done: dict[str, Ranges], lengths: Sequence[int]
+) -> dict[str, Ranges]:
+    """Each host's records without the last open ones that it would still have when the others are done."""
+    to_do = {host: sets.difference(ranges, done.get(host, [])) for host, ranges in own.items()}
+    tokens = {host: tokens_of(lengths, ranges) for host, ranges in to_do.items()}
+    seconds = sum(tokens.values()) / sum(weights.values())
+    kept: dict[str, Ranges] = {}
+    for host, ranges in own.items():
+        keeps = min(float(tokens[host]), seconds * weights[host])
+        surplus = split(lengths, to_do[host], [keeps, tokens[host] - keeps])[1] if tokens[host] > keeps else []
+        kept[host] = sets.difference(ranges, surplus)
+    return kept
 
 
 def _ranges(plan: Plan, host: str) -> Ranges:

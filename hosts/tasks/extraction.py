@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
+from typing import NoReturn
 
 from invoke.context import Context
+from rich.live import Live
+from rich.text import Text
 
 from hosts.commands import extract as extraction
 from hosts.commands import runs as taking
 from hosts.commands import status as standing
 from hosts.commands.runs import plan_for
 from hosts.console.extraction import (
+    any_failed,
     end_line,
+    failure,
     has_failed,
     live_line,
     show_preview,
@@ -22,6 +29,7 @@ from hosts.console.extraction import (
 from hosts.console.live import live_lines
 from hosts.console.output import Output
 from hosts.console.runs import show_runs
+from hosts.console.text import moment
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome
 from hosts.tasks.notifying import NOTIFY, Teller
@@ -30,6 +38,7 @@ from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, indices, roost_ta
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import RunStatus
 
+WATCH_SECONDS = 5.0
 _RUN = {"run": "name of the run (default: the one planned last)"}
 
 
@@ -47,6 +56,7 @@ _RUN = {"run": "name of the run (default: the one planned last)"}
     records="of these, the ones with such indices alone, as in 0,17,203",
     to="folder that the run is pulled to: what it has of a lost host's share is not done again",
     dataset="the dataset's folder, where this laptop has it elsewhere than the plan says",
+    yes="give away the share of hosts that are not chosen without asking",
     then="'stop': end the servers when a host's share is complete",
     example="inv extract --hosts all --run kimi-1",
 )
@@ -64,6 +74,7 @@ def extract(
     to: str = "",
     dataset: str = "",
     then: str = "",
+    yes: bool = False,
     notify: bool = False,
     dry_run: bool = False,
     inventory: str | None = None,
@@ -71,7 +82,8 @@ def extract(
 ) -> None:
     """Extract a run's hidden states, detached on every host; shows progress, and leaving that changes nothing.
 
-    Hosts that the plan counts on and that are not chosen are taken for lost: their share goes to the others.
+    Hosts that the plan counts on and that are not chosen are taken for lost: their share goes to the others, once you
+    agree. Hosts that are chosen and have no share get one, so `--hosts all` brings a host back in.
     """
     with session(host, hosts, inventory, json) as (fleet, output):
         wishes = [name for name, wish in (("pause", pause), ("resume", resume), ("stop", stop)) if wish]
@@ -92,6 +104,7 @@ def extract(
         if wishes:
             finish(output.outcomes(extraction.steer(fleet, run, wishes[0]), end_line))
             return
+        _agree_to_give_away(fleet, output, run, yes=yes)
         with live_lines(output, fleet) as lines:
             started = extraction.start(
                 fleet,
@@ -145,27 +158,65 @@ def runs(
 
 
 @roost_task(
-    TARGET, JSON, run="name of the run (default: each host's newest)", example="inv status --hosts all --run kimi-1"
+    TARGET,
+    JSON,
+    run="name of the run (default: every run at work, or else each host's newest)",
+    watch="show it again and again, in place, until Ctrl-C",
+    example="inv status --hosts all --run kimi-1",
 )
 def status(
     context: Context,
     host: str | None = None,
     hosts: str | None = None,
     run: str = "",
+    watch: bool = False,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Show how the run and the servers stand on every host."""
+    """Show how runs and servers stand on every host, run by run; exit 1 if a host, a server or a record failed."""
     with session(host, hosts, inventory, json) as (fleet, output):
+        if watch:
+            _watch(fleet, output, run)
         with live_lines(output, fleet):
             outcomes = standing.status(fleet, run)
         show_status(output, outcomes)
-        finish(output.outcomes(outcomes))
+        finish(output.outcomes(outcomes, failed=any_failed))
+
+
+def _watch(fleet: Fleet, output: Output, run: str) -> NoReturn:
+    """Draw the status in place every `WATCH_SECONDS` until Ctrl-C."""
+    if not output.out.is_terminal:
+        raise UsageError("--watch draws on a terminal.", remedy="Leave it out, or use `watch inv status …`.")
+    with Live(console=output.out, auto_refresh=False, screen=True) as live:
+        while True:
+            outcomes = standing.status(fleet, run)
+            with output.captured() as shown:
+                show_status(output, outcomes)
+                output.outcomes(outcomes, failed=any_failed)
+                output.note(f"{moment(time.time())}; again every {WATCH_SECONDS:.0f} s, Ctrl-C leaves")
+            live.update(Text.from_ansi(shown()), refresh=True)
+            time.sleep(WATCH_SECONDS)
+
+
+def _agree_to_give_away(fleet: Fleet, output: Output, run: str, *, yes: bool) -> None:
+    """Ask before hosts that the plan counts on lose their share; raises UsageError if nobody can be asked."""
+    losing = extraction.counted_on(fleet, run)
+    if yes or not losing:
+        return
+    listed = ", ".join(f"{host} ({records:,} records)" for host, records in losing.items())
+    if output.as_json or not sys.stdin.isatty():
+        raise UsageError(
+            f"The run {run!r} counts on {listed}, not chosen here; their undelivered records would go to the others.",
+            remedy="Say --hosts all to keep them, or --yes to give their share away.",
+        )
+    output.note(f"The run {run!r} counts on {listed}; their undelivered records would go to the hosts chosen here.")
+    if input("Give their share away? [y/N] ").strip().lower() not in {"y", "yes"}:
+        raise UsageError("Nothing was changed.", remedy="Say --hosts all to keep every host in the run.")
 
 
 def _follow(fleet: Fleet, output: Output, run: str, started: extraction.Started, teller: Teller | None) -> int:
     working = [outcome.host for outcome in started.outcomes if outcome.ok]
-    with live_lines(output, fleet) as lines:
+    with live_lines(output, fleet, failure) as lines:
         ended = extraction.follow(fleet.narrowed(working), run, lambda host, told: lines(host, live_line(told)))
     failed = [Outcome[RunStatus](outcome.host, error=outcome.error) for outcome in started.outcomes if not outcome.ok]
     if teller is not None:

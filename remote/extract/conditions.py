@@ -10,11 +10,9 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
 from remote.extract.epochs import newest_epoch
-from remote.shared.files import read_own
-from remote.shared.messages.extract import Assignment, Control
+from remote.extract.progress import wish
+from remote.shared.messages.extract import Assignment
 from remote.shared.paths import RunPaths
 
 CAUSE_BYTES = 1 << 16
@@ -52,11 +50,8 @@ class Conditions:
         self._assignment = assignment
 
     def wish(self) -> Literal["pause", "resume", "stop"]:
-        """The newest wish; a file that cannot be read is none."""
-        try:
-            return Control.model_validate_json(read_own(self._paths.control)).action
-        except (OSError, ValidationError):
-            return "resume"
+        """The newest wish of a person."""
+        return wish(self._paths)
 
     def superseded_by(self) -> int | None:
         """A newer epoch that this host was given, or None."""

@@ -63,6 +63,8 @@ class Extractor:
         """A record could be sent if a RAM disk had room for its dump."""
         self._unready_since: float | None = None
         self._gone_since: float | None = None
+        self._waits_until = ""
+        """By this host's clock, as a person reads it."""
         self._swept_at = 0.0
 
     async def run(self) -> ExtractorState:
@@ -125,6 +127,7 @@ class Extractor:
                 if not self._ending and self._judgement.fatal is None and self._may_send():
                     self._send()
                 self._progress.wait_for_room(self._lacks_room)
+                self._progress.in_flight(len(self._flying))
                 await self._wait()
             await self._canaries.finish()
             self._find_dumps()
@@ -216,13 +219,18 @@ class Extractor:
         return f"The RAM disk of {full[0]} has no room for the next record's dump."
 
     def _without_server(self, now: float) -> bool:
+        if self._unready_since is None:
+            self._unready_since = now
+            self._waits_until = time.strftime(
+                "%H:%M:%S", time.localtime(time.time() + self._assignment.server_wait_seconds)
+            )
+        start = f"`inv serve --host {self._assignment.host} --mode extract`"
         why = " ".join(endpoint.why_not_ready() for endpoint in self._endpoints)
-        self._unready_since = self._unready_since or now
         if now - self._unready_since > self._assignment.server_wait_seconds:
             seconds = f"{self._assignment.server_wait_seconds:g} s"
-            remedy = "`inv serve` starts them; then `inv extract` resumes."
+            remedy = f"{start} starts them; then `inv extract` resumes."
             self._judgement.end(HostError(f"No server was ready for {seconds}. {why}", remedy=remedy))
-        return self._say("waiting", why)
+        return self._say("waiting", f"{why} Start it with {start}; the run waits until {self._waits_until}.")
 
     def _without_dump_dir(self, endpoint: Endpoint, now: float) -> bool:
         """The server's supervisor makes the directory again within seconds; a run does not wait for longer."""

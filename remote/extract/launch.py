@@ -15,17 +15,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from remote import detached
 from remote.context import Context
 from remote.extract import epochs
 from remote.extract.known import known
 from remote.extract.lock import is_locked, run_lock
-from remote.extract.progress import read_state
+from remote.extract.progress import read_state, wish
+from remote.report import last_failure
 from remote.shared.errors import HostError, RoostError, UsageError
 from remote.shared.files import open_own
-from remote.shared.messages.envelope import LINE, Failure
 from remote.shared.messages.extract import ExtractorState, ExtractRequest
 from remote.shared.paths import RunPaths
 
@@ -56,9 +54,14 @@ def run_here(paths: RunPaths, context: Context, *, then_stop: bool | None = None
     from remote.extract.assignment import load
 
     with run_lock(paths):
-        paths.control.unlink(missing_ok=True)
+        if wish(paths) == "stop":  # it was meant for the session before
+            paths.control.unlink(missing_ok=True)
         while True:
             work = load(epochs.newest(paths))
+            assignment = work.assignment
+            context.report.progress(
+                f"epoch {assignment.epoch}: {assignment.records:,} records, {assignment.tokens:,} tokens"
+            )
             state = asyncio.run(_session(work, paths, context))
             if state.status == "complete" and (work.assignment.then_stop if then_stop is None else then_stop):
                 _stop_servers(work, context)
@@ -70,17 +73,31 @@ def run_here(paths: RunPaths, context: Context, *, then_stop: bool | None = None
 def detach(paths: RunPaths, context: Context, *, then_stop: bool | None = None) -> ExtractorState:
     """Start the extractor in a session of its own, its streams to the run's log; returns its first state.
 
-    A run that has one already goes on with it: it takes up a newer epoch, and a pause is lifted, by itself.
+    A run that has one already goes on with it, which takes up a newer epoch by itself. One that was told to stop is
+    waited for and replaced. A paused run stays paused until it is told to resume.
     """
     folder = epochs.newest(paths)
+    if is_locked(paths) and wish(paths) == "stop":
+        _await_end(paths)
     if is_locked(paths):
-        paths.control.unlink(missing_ok=True)
         return _await_state(paths, None)
     argv = [sys.executable, "-m", "remote", "extract", "--workdir", str(context.workdir.root.resolve())]
-    argv += ["--assignment", str(folder.resolve())]
+    argv += ["--output", "log", "--assignment", str(folder.resolve())]
     if then_stop is not None:
         argv += ["--then-stop", str(then_stop).lower()]
     return _await_state(paths, detached.start(argv, cwd=context.payload, log=paths.log))
+
+
+def _await_end(paths: RunPaths) -> None:
+    """Wait until an extractor that was told to stop has finished what is in flight."""
+    deadline = time.monotonic() + START_SECONDS
+    while is_locked(paths):
+        if time.monotonic() > deadline:
+            raise HostError(
+                f"The extractor of the run {paths.root.name!r} was told to stop and still finishes what is in flight.",
+                remedy="`inv status` shows how many records; then type the command again.",
+            )
+        time.sleep(POLL_SECONDS)
 
 
 def _adopt(folder: Path, context: Context) -> RunPaths:
@@ -128,15 +145,9 @@ def _last_words(paths: RunPaths, code: int) -> RoostError:
     """What the extractor's own error line says, which is the last of its log."""
     with os.fdopen(open_own(paths.log), "rb") as log:
         log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_TAIL_BYTES))
-        lines = log.read().splitlines()
-    for line in reversed(lines):
-        try:
-            said = LINE.validate_json(line)
-        except ValidationError:
-            continue
-        if isinstance(said, Failure):
-            return (UsageError if said.kind == UsageError.kind else HostError)(said.message, remedy=said.remedy)
-        break
+        said = last_failure(log.read().decode(errors="replace"))
+    if said is not None:
+        return (UsageError if said.kind == UsageError.kind else HostError)(said.message, remedy=said.remedy)
     return HostError(f"The extractor ended at once with code {code}.", remedy=f"See {paths.log}.")
 
 

@@ -117,13 +117,16 @@ class Ledger:
         rows = self._db.execute("SELECT idx, state, size_bytes, stored FROM records")
         return {index: (state, size, stored) for index, state, size, stored in rows}
 
-    def shards(self, after: int = 0, limit: int | None = None) -> Iterator[tuple[int, ShardRow]]:
-        """Rows of finished records that are on disk, with their cursors, in order of finishing."""
+    def shards(
+        self, after: int = 0, limit: int | None = None, *, freed: bool = False
+    ) -> Iterator[tuple[int, ShardRow]]:
+        """Rows of finished records that are on disk (with `freed`, or were), with their cursors, oldest first."""
         query = (
             "SELECT seq, idx, rows, size_bytes, xxh3, epoch, stored FROM records"
-            " WHERE seq > ? AND state = 'done' ORDER BY seq LIMIT ?"
+            " WHERE seq > ? AND state IN ('done', ?) ORDER BY seq LIMIT ?"
         )
-        with closing(self._db.execute(query, (after, -1 if limit is None else limit))) as found:
+        given = (after, "freed" if freed else "done", -1 if limit is None else limit)
+        with closing(self._db.execute(query, given)) as found:
             for seq, index, rows, size, digest, epoch, stored in found:
                 yield (
                     seq,
@@ -147,6 +150,17 @@ class Ledger:
             query = "SELECT COUNT(*) FROM records WHERE state != 'quarantined'"
             counts.beyond = self._db.execute(query).fetchone()[0] - counts.done - counts.freed
         return counts
+
+    def tokens_by_minute(self) -> list[int]:
+        """Tokens of the records that were finished in each minute of work, the first and the last minute left out.
+
+        A minute without any finished record is no minute of work: the run was paused, stopped or waited.
+        """
+        query = (
+            "SELECT SUM(rows) FROM records WHERE state != 'quarantined'"
+            " GROUP BY CAST(finished_at / 60 AS INTEGER) ORDER BY CAST(finished_at / 60 AS INTEGER)"
+        )
+        return [tokens for (tokens,) in self._db.execute(query)][1:-1]
 
     def causes(self) -> dict[str, int]:
         """Causes of the quarantined records, with how often each occurs."""

@@ -12,18 +12,21 @@ import os
 import time
 from collections import deque
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
 from remote.extract.ledger import Row
 from remote.shared.files import read_own, write_whole
-from remote.shared.messages.extract import Counts, ExtractorState, ExtractorStatus
+from remote.shared.messages.extract import Control, Counts, ExtractorState, ExtractorStatus
 from remote.shared.paths import RunPaths
 from remote.shared.processes import reference
 from remote.shared.supervised.threads import Pool
 
 WRITE_SECONDS = 1.0
 RATE_SECONDS = 60.0
+SILENT_SECONDS = 20.0
+"""The file is written about once a second; by an extractor that is frozen, or whose disk hangs, it is not."""
 
 
 def read_state(paths: RunPaths) -> ExtractorState | None:
@@ -32,6 +35,26 @@ def read_state(paths: RunPaths) -> ExtractorState | None:
         return ExtractorState.model_validate_json(read_own(paths.state))
     except (OSError, ValidationError):
         return None
+
+
+def wish(paths: RunPaths) -> Literal["pause", "resume", "stop"]:
+    """The newest wish that a person left for the extractor; a file that cannot be read is none."""
+    try:
+        return Control.model_validate_json(read_own(paths.control)).action
+    except (OSError, ValidationError):
+        return "resume"
+
+
+def word(state: ExtractorState, alive: bool, wished: str) -> str:
+    """How the run stands, from its process, its last word and that word's age, and what a person asked for."""
+    silent = time.time() - state.updated_at
+    if alive and state.updated_at and silent > SILENT_SECONDS:
+        return f"silent for {silent:.0f} s"
+    if alive and wished in ("pause", "stop") and state.status in ("running", "waiting", "paused") and state.in_flight:
+        return f"draining {state.in_flight}"
+    if alive and wished == "pause":
+        return "paused"
+    return state.status
 
 
 class Progress:
@@ -69,6 +92,10 @@ class Progress:
             self.state.parity_checked += 1
             self.state.parity_excess = max(self.state.parity_excess, float(row.parity["excess"]))
         self._recent.append((time.monotonic(), row.rows))
+
+    def in_flight(self, records: int) -> None:
+        """Note how many records were sent and have not ended."""
+        self.state.in_flight = records
 
     def wait_for_room(self, waits: bool) -> None:
         """Count, by the clock, the time for which records wait for room in the RAM disk."""

@@ -18,7 +18,7 @@ from remote.extract import epochs
 from remote.extract.known import known, named, names, refuse_older_plan
 from remote.extract.ledger import Ledger
 from remote.extract.lock import is_locked
-from remote.extract.progress import read_state
+from remote.extract.progress import read_state, wish, word
 from remote.extract.ramdisk import dump_dirs, held_bytes, wait_seconds
 from remote.shared.errors import HostError, UsageError
 from remote.shared.files import ASIDE, write_whole
@@ -49,10 +49,14 @@ BATCH = 500
 
 def status(request: RunRequest, context: Context) -> RunStatus:
     """The verb `status`: counts from the ledger, the extractor's last word, and whether it lives."""
-    run = request.run or _newest_run(context)
+    run = request.run or newest_run(context)
     if run is None:
-        return RunStatus(run="", alive=False, state=ExtractorState(run="", epoch=0, status="stopped"))
-    paths = named(context.workdir, run)
+        return RunStatus(run="", alive=False, word="none", state=ExtractorState(run="", epoch=0, status="stopped"))
+    return status_of(named(context.workdir, run), context)
+
+
+def status_of(paths: RunPaths, context: Context) -> RunStatus:
+    """How one run stands, looked at now."""
     alive = is_locked(paths)
     facts = _facts(paths)
     state = _settled(
@@ -62,6 +66,7 @@ def status(request: RunRequest, context: Context) -> RunStatus:
     return RunStatus(
         run=paths.root.name,
         alive=alive,
+        word=word(state, alive, wish(paths)),
         state=state.model_copy(update={"counts": facts.counts}),
         host=facts.host,
         records_flagged=facts.flagged,
@@ -148,6 +153,11 @@ def control(request: ControlRequest, context: Context) -> RunStatus:
     """The verb `control`: leave a wish for the running extractor; answers how things stand now."""
     paths = named(context.workdir, request.run)
     if not is_locked(paths):
+        told = status_of(paths, context)
+        if told.state.status == "complete" or request.action == "stop":
+            return told  # there is nothing that could go on
+        if request.action == "resume":
+            paths.control.unlink(missing_ok=True)
         raise UsageError(
             f"No extractor of the run {request.run!r} is at work here.", remedy="`inv extract` starts or resumes it."
         )
@@ -155,12 +165,13 @@ def control(request: ControlRequest, context: Context) -> RunStatus:
     return status(RunRequest(run=request.run), context)
 
 
-def _newest_run(context: Context) -> str | None:
+def newest_run(context: Context) -> str | None:
     """The run whose state or assignment was touched last."""
-    return max(names(context.workdir), key=lambda name: _touched(context.workdir.run(name)), default=None)
+    return max(names(context.workdir), key=lambda name: touched(context.workdir.run(name)), default=None)
 
 
-def _touched(paths: RunPaths) -> float:
+def touched(paths: RunPaths) -> float:
+    """When the run's state or assignments changed last, in Unix time."""
     return max((path.stat().st_mtime for path in (paths.state, paths.assignments) if path.exists()), default=0.0)
 
 
@@ -208,7 +219,7 @@ def _batches(paths: RunPaths, request: ShardsRequest) -> Iterator[ShardBatch]:
         return
     rows: list[ShardRow] = []
     with Ledger(paths.ledger, to_read=True) as ledger:
-        for cursor, row in ledger.shards(request.after, request.limit):
+        for cursor, row in ledger.shards(request.after, request.limit, freed=request.freed):
             rows.append(row)
             if len(rows) == BATCH:
                 yield ShardBatch(rows=rows, cursor=cursor)

@@ -265,7 +265,7 @@ class Trial:
             return
         if told.error is not None:
             raise TrialError(f"{self.victim} did not say how it stands: {told.error}")
-        state = told.result.run.state
+        state = told.result.standing.runs[0].state
         self.note(f"{state.status}{': ' + state.cause if state.cause else ''}")
 
     def _ask_while_broken(self) -> None:

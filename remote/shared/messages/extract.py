@@ -98,6 +98,8 @@ class ExtractorState(Message):
     """Over the last minute."""
     backpressure_seconds: float = 0.0
     """Time in which a record was ready to be sent and uncollected dumps held it back."""
+    in_flight: int = 0
+    """Records that were sent and have not ended yet."""
     retries: int = 0
     quarantine_causes: dict[str, int] = Field(default_factory=dict)
     """Causes of this session's quarantined records, with how often each came."""
@@ -140,6 +142,8 @@ class ShardsRequest(Message):
     after: int = 0
     limit: int | None = None
     """At most so many rows; None for all."""
+    freed: bool = False
+    """Also the records that were delivered and deleted here."""
 
 
 class ShardsResult(Message):
@@ -176,6 +180,10 @@ class RunStatus(Message):
 
     run: str
     alive: bool
+    """Whether an extractor's process holds the run."""
+    word: str = ""
+    """How the run stands in one or two words, looked at now: `running`, `waiting`, `draining 12`, `paused`, `stopped`,
+    `complete`, `failed`, `silent for 40 s`."""
     state: ExtractorState
     host: str = ""
     records_flagged: int = 0
@@ -230,6 +238,42 @@ class PlanResult(Message):
     """A `plan.json` as a laptop wrote it."""
 
     content: str
+
+
+class StandingRequest(Message):
+    """How one run stands on this host; with no name, every run at work here, or else the newest one."""
+
+    run: str = ""
+
+
+class GpuUse(Message):
+    """One GPU as the driver sees it now."""
+
+    index: int
+    used_bytes: int
+    total_bytes: int
+
+
+class Standing(Message):
+    """What a host says of its runs; empty if it has not heard of the run that was named."""
+
+    runs: list[RunStatus]
+    gpus: list[GpuUse] = Field(default_factory=list)
+    """Empty if no driver answers."""
+
+
+class RateRequest(Message):
+    """Ask how fast this host extracts, by what it did."""
+
+
+class Rate(Message):
+    """Tokens a second of whole minutes at work, the median of them."""
+
+    tokens_per_second: float = 0.0
+    """0 if no run here worked long enough."""
+    run: str = ""
+    """The run that it was measured in."""
+    minutes: int = 0
 
 
 class FollowRequest(Message):

@@ -54,7 +54,7 @@ def test_a_run_over_two_hosts_is_followed_to_its_end(site: Site) -> None:
     assert done["a"] | done["b"] == set(range(len(LENGTHS)))
     assert not done["a"] & done["b"]
     for outcome in status(fleet):
-        assert outcome.result.run.state.counts.done == len(done[outcome.host.name])
+        assert outcome.result.standing.runs[0].state.counts.done == len(done[outcome.host.name])
 
 
 def test_a_lost_host_s_undelivered_records_go_to_the_others_and_it_is_fenced(site: Site) -> None:
@@ -68,9 +68,29 @@ def test_a_lost_host_s_undelivered_records_go_to_the_others_and_it_is_fenced(sit
     assert (second.plan.epoch, second.plan.lost, second.unfenced) == (2, ["b"], {})
     extraction.follow(fleet, RUN, lambda *_: None)
     assert finished(fleet)["a"] == set(range(len(LENGTHS)))
-    told = {outcome.host.name: outcome.result.run.state for outcome in status(fleet)}
+    told = {outcome.host.name: outcome.result.standing.runs[0].state for outcome in status(fleet)}
     assert (told["b"].epoch, told["b"].status, told["b"].counts.assigned) == (2, "complete", 0)
     assert len(slow.seen()) < first.plan.share("b").records  # type: ignore[union-attr]
+
+
+def test_a_host_that_is_added_in_mid_run_gets_its_share(site: Site) -> None:
+    slow = site.serve("a", delay=0.2, high_water=50_000)
+    alone = site.fleet("a")
+    first = extraction.start(alone, RUN)
+    until(lambda: len(slow.seen()) > 2, "some requests to a")
+    assert first.plan.share("b") is None
+    site.serve("b")
+    both = site.fleet()
+    second = extraction.start(both, RUN)
+    share = second.plan.share("b")
+    assert share is not None
+    assert share.records > len(LENGTHS) // 4
+    extraction.follow(both, RUN, lambda *_: None)
+    done = finished(both)
+    assert done["a"] | done["b"] == set(range(len(LENGTHS)))
+    assert len(done["b"]) >= share.records
+    third = extraction.start(both, RUN)
+    assert third.plan.epoch == second.plan.epoch
 
 
 def test_what_the_destination_has_is_not_given_to_anyone_again(site: Site) -> None:
@@ -124,10 +144,10 @@ def test_one_host_without_a_server_does_not_hold_up_the_other(site: Site) -> Non
     fleet = site.fleet()
     extraction.start(fleet, RUN)
     extraction.follow(fleet.narrowed([fleet.hosts[0]]), RUN, lambda *_: None)
-    told = {outcome.host.name: outcome.result.run.state for outcome in status(fleet)}
+    told = {outcome.host.name: outcome.result.standing.runs[0].state for outcome in status(fleet)}
     assert told["a"].status == "complete"
-    until(lambda: status(fleet)[1].result.run.state.status == "waiting", "b waiting for its server")
-    assert "There is no server 'main' on this host" in status(fleet)[1].result.run.state.cause
+    until(lambda: status(fleet)[1].result.standing.runs[0].state.status == "waiting", "b waiting for its server")
+    assert "There is no server 'main' on this host" in status(fleet)[1].result.standing.runs[0].state.cause
     extraction.steer(fleet.narrowed([fleet.hosts[1]]), RUN, "stop")
     extraction.follow(fleet, RUN, lambda *_: None)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hosts.commands.plan import context_length, identity_of, room, speed_of, weights
+from hosts.commands.plan import context_length, credible, identity_of, room, weights
 from hosts.errors import UsageError
 from hosts.inventory.model import Host
 from hosts.plan import ranges as sets
@@ -17,7 +17,7 @@ from hosts.plan.balance import split
 from hosts.plan.capacity import RecordSize, Share, forecast, remedies
 from hosts.plan.plan import make_plan, replan
 from remote.shared.messages.dataset import Ranges
-from remote.shared.messages.extract import RunStatus
+from remote.shared.messages.extract import Rate
 from remote.shared.messages.plan import Prospect
 from tests.hostile import examples, objects_like, values_of
 from tests.manifests import manifest
@@ -42,9 +42,9 @@ def test_a_prospect_of_any_values_is_refused_or_planned_for(value: dict[str, Any
 
 
 @examples(50)
-@given(st.lists(values_of(RunStatus), min_size=1, max_size=5))
-def test_a_speed_that_no_host_can_have_counts_as_unknown(told: list[RunStatus]) -> None:
-    rates = {str(number): speed_of(status) or None for number, status in enumerate(told)}
+@given(st.lists(values_of(Rate), min_size=1, max_size=5))
+def test_a_speed_that_no_host_can_have_counts_as_unknown(told: list[Rate]) -> None:
+    rates = {str(number): credible(rate) or None for number, rate in enumerate(told)}
     found = list(weights(rates).values())
     assert all(math.isfinite(weight) and weight > 0 for weight in found)
     parts = split([5] * 40, [(0, 40)], found)

@@ -64,6 +64,28 @@ def test_replan_gives_a_lost_hosts_records_away_and_keeps_what_is_done() -> None
     assert abs(left_a - c.tokens) <= 2 * max(lengths)
 
 
+def test_a_host_that_is_added_gets_the_last_open_records_of_those_that_would_finish_late() -> None:
+    lengths = lengths_of(400)
+    plan = make_plan("/d", KIMI, lengths, {"a": 1.0, "b": 1.0})
+    a, b = (plan.share(host) for host in "ab")
+    assert a is not None
+    assert b is not None
+    done = {"a": sets.from_indices(list(sets.indices(a.ranges))[:120]), "b": []}
+    after = replan(plan, lengths, {"a": 1.0, "b": 1.0, "c": 2.0}, done, relieve=True)
+    assert everything(after) == list(range(400))
+    for host, share in (("a", a), ("b", b)):
+        now = after.share(host)
+        assert now is not None
+        assert sets.count(sets.difference(now.ranges, share.ranges)) <= 2
+        assert sets.difference(done[host], now.ranges) == []
+    left = {
+        share.host: tokens_of(lengths, sets.difference(share.ranges, done.get(share.host, []))) / share.weight
+        for share in after.shares
+    }
+    assert max(left.values()) - min(left.values()) <= 2 * max(lengths)
+    assert replan(plan, lengths, {"a": 1.0, "b": 1.0}, done).shares[0].ranges == a.ranges
+
+
 def test_levelling_fills_the_host_that_would_be_idle_first() -> None:
     assert level([0, 100], [1.0, 1.0], 50) == [50, 0]
     assert level([0, 100], [1.0, 1.0], 300) == [200, 100]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def test_detached_in_a_session_of_its_own_with_its_words_in_the_log(host: Host) 
         assert target == ("/dev/null" if stream == 0 else str(host.paths.log))
     told = ended(host)
     assert (told.alive, told.state.status, told.state.counts.done) == (False, "complete", 30)
-    assert '"type":"result"' in host.paths.log.read_text().splitlines()[-1]
+    assert re.fullmatch(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] complete: .*", host.paths.log.read_text().splitlines()[-1])
 
 
 def test_a_second_start_joins_the_extractor_that_runs(host: Host) -> None:
@@ -115,6 +116,9 @@ def test_pause_resume_and_stop_let_what_is_in_flight_finish(host: Host) -> None:
     control(ControlRequest(run=RUN, action="pause"), quiet(host))
     until(lambda: read_state(host.paths).status == "paused", "a pause")  # type: ignore[union-attr]
     until(lambda: len(server.seen()) == len(host.states()), "the end of what was in flight")
+    assert status(RunRequest(run=RUN), quiet(host)).word == "paused"
+    extract(ExtractRequest(run=RUN), quiet(host))
+    assert status(RunRequest(run=RUN), quiet(host)).word == "paused"
     seen = server.seen()
     control(ControlRequest(run=RUN, action="resume"), quiet(host))
     until(lambda: len(server.seen()) > len(seen), "further requests")
@@ -122,6 +126,7 @@ def test_pause_resume_and_stop_let_what_is_in_flight_finish(host: Host) -> None:
     told = ended(host)
     assert told.state.status == "stopped"
     assert told.state.counts.done == len(server.seen()) < 200
+    assert control(ControlRequest(run=RUN, action="stop"), quiet(host)).word == "stopped"
     with pytest.raises(UsageError, match="No extractor of the run 'trial' is at work"):
         control(ControlRequest(run=RUN, action="pause"), quiet(host))
 

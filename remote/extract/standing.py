@@ -1,0 +1,62 @@
+"""The verbs `standing` and `rate`: how this host's runs stand, and how fast it extracts. Runs on the host; reads."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from remote.context import Context
+from remote.extract.known import names
+from remote.extract.ledger import Ledger
+from remote.extract.lock import is_locked
+from remote.extract.verbs import newest_run, status_of, touched
+from remote.servers.probing.gpu import gpus
+from remote.shared.errors import RoostError
+from remote.shared.messages.extract import (
+    ExtractorState,
+    GpuUse,
+    Rate,
+    RateRequest,
+    RunStatus,
+    Standing,
+    StandingRequest,
+)
+from remote.shared.paths import RunPaths
+
+RATE_MINUTES = 5
+"""Fewer whole minutes of work say little of a host's speed."""
+
+
+def standing(request: StandingRequest, context: Context) -> Standing:
+    """The verb `standing`: the named run, or every run at work here and otherwise the newest; and the GPUs."""
+    wanted = [name for name in names(context.workdir) if name == request.run or not request.run]
+    runs = [context.workdir.run(name) for name in wanted]
+    if not request.run:
+        newest = newest_run(context)
+        at_rest = [] if newest is None else [context.workdir.run(newest)]
+        runs = [paths for paths in runs if is_locked(paths)] or at_rest
+    uses = [GpuUse(index=gpu.index, used_bytes=gpu.used_bytes, total_bytes=gpu.total_bytes) for gpu in gpus()]
+    if request.run:
+        return Standing(runs=[status_of(paths, context) for paths in runs], gpus=uses)
+    return Standing(runs=[_whatever(paths, context) for paths in runs], gpus=uses)
+
+
+def _whatever(paths: RunPaths, context: Context) -> RunStatus:
+    """As `status_of`; a run that cannot be read is told as failed, so that the others are still told."""
+    try:
+        return status_of(paths, context)
+    except RoostError as error:
+        state = ExtractorState(run=paths.root.name, epoch=0, status="failed", cause=str(error))
+        return RunStatus(run=paths.root.name, alive=is_locked(paths), word="failed", state=state)
+
+
+def rate(request: RateRequest, context: Context) -> Rate:
+    """The verb `rate`: the median minute of the run that worked most recently for at least `RATE_MINUTES`."""
+    runs = sorted((context.workdir.run(name) for name in names(context.workdir)), key=touched, reverse=True)
+    for paths in runs:
+        if not paths.ledger.exists():
+            continue
+        with Ledger(paths.ledger, to_read=True) as ledger:
+            minutes = ledger.tokens_by_minute()
+        if len(minutes) >= RATE_MINUTES:
+            return Rate(tokens_per_second=median(minutes) / 60, run=paths.root.name, minutes=len(minutes))
+    return Rate()
