@@ -7,10 +7,12 @@ import copy
 from hosts.doctor.findings import Diagnosis, Expectations, Finding, red
 from hosts.doctor.judge import judge
 from hosts.doctor.network import measure
+from hosts.doctor.ssh import connection
 from hosts.errors import PythonError, RoostError
 from hosts.fleet import OnProgress
 from hosts.inventory.servers import server_needs
 from hosts.transport.backend import Backend
+from hosts.transport.ssh import SshBackend
 from remote.shared.messages.facts import Facts, FactsRequest
 
 DEADLINE_SECONDS = 180.0
@@ -43,6 +45,8 @@ def examine(backend: Backend, on_progress: OnProgress | None = None) -> Diagnosi
     findings = judge(facts, Expectations.of(host), network)
     if wrong:  # what the other Python has says nothing about the one that is meant
         findings = wrong + [finding for finding in findings if finding.subject not in ("python", "sglang")]
+    if isinstance(backend, SshBackend):
+        findings = [*findings, *connection(backend.route)]
     return Diagnosis(facts=facts, network=network, findings=findings)
 
 

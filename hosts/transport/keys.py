@@ -112,7 +112,9 @@ def read_identity(path: Path) -> Identity:
     except paramiko.PasswordRequiredException:
         return Identity(path, public or _public_half(path), problem=LOCKED)
     except Exception as error:  # paramiko and cryptography raise a dozen kinds for a file that is no key
-        problem = LOCKED if "encrypted" in str(error) else "is no private key that Fabric can use"
+        problem = (
+            LOCKED if "password" in str(error) or "encrypted" in str(error) else "is no private key that Fabric can use"
+        )
         return Identity(path, public or _public_half(path), problem=problem)
     return Identity(path, key.asbytes(), key)
 
