@@ -221,3 +221,7 @@ def test_numbers_and_switches_are_still_what_they_are(tmp_path: Path) -> None:
         {"no": "1"},
     )
     assert (host.parity_rate, host.ready_timeout, host.port, host.dump_high_water) == (0.00001, 90.5, 8001, 1024)
+
+
+def test_an_address_that_looks_like_a_number_is_as_typed(tmp_path: Path) -> None:
+    assert load(tmp_path, "hosts: {a: {address: 12.10}}").hosts["a"].address == "12.10"
