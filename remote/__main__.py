@@ -32,7 +32,7 @@ Verb = Callable[[Any, Context], BaseModel]
 
 
 def main(arguments: list[str]) -> int:
-    """Run one verb; exit 0 with a Result, 1 with a Failure, 2 where the request itself was wrong."""
+    """Run one verb; exit 0 with a Result, 1 with a Failure, 2 if the request itself was wrong."""
     report = (LogReport if _is_detached(arguments) else Report)(_claim_stdout())
     try:
         call = _read_call(arguments)
@@ -65,7 +65,7 @@ def _failure(error: Exception) -> Failure:
 
 
 def _claim_stdout() -> Any:
-    """Keep the real stdout for protocol lines; whatever else prints (a library, a warning) goes to stderr."""
+    """Keep the real stdout for protocol lines; other output (of a library, a warning) goes to stderr."""
     protocol = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
     return protocol
@@ -117,7 +117,7 @@ def _load(name: str) -> Verb:
 
 
 def _lacking(verb: str, error: ModuleNotFoundError) -> RoostError:
-    """The `python` of a host is often the system's instead of the one that SGLang is installed in."""
+    """Explain a missing package: a host's `python` is often the system's instead of SGLang's."""
     return PythonError(
         f"{sys.executable} has no module {error.name!r}, which {verb!r} needs.",
         remedy="Set the host's `python` to the one with SGLang; for the laptop, set `python` under `local:` to one "
@@ -132,7 +132,7 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _end_with_stdin() -> None:
-    """End this process when the laptop's end of stdin closes, so that a cut connection leaves nothing running."""
+    """End this process when stdin closes, so that a cut connection leaves nothing running."""
 
     def watch() -> None:
         while os.read(0, 4096):
@@ -143,9 +143,9 @@ def _end_with_stdin() -> None:
 
 
 def _send_beats(report: Report) -> None:
-    """Show the laptop that this end lives; a host that freezes falls silent instead of blocking it for ever.
+    """Send beats, by which the laptop recognises a frozen host.
 
-    Once no beat can be written nobody listens any more, and the verb ends.
+    If a beat cannot be written, the caller has gone, and the verb ends.
     """
     never = threading.Event()
 

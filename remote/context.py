@@ -1,4 +1,4 @@
-"""What every verb is given beside its request."""
+"""The argument that every verb gets besides its request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remote.shared.paths import Workdir
 
 @dataclass(frozen=True)
 class Context:
-    """Where the verb works, how it reports, who asked, and which payload its code was started from."""
+    """The verb's working directory, its report, the operator, and the payload of its code."""
 
     workdir: Workdir
     report: Report

@@ -1,4 +1,4 @@
-"""One operator at a time changes a host: `<workdir>/lock`, held by the kernel, readable by people.
+"""Lets one operator at a time change a host: `<workdir>/lock`, held by the kernel, readable by people.
 
 Runs on the host, called by the verbs that change something. The kernel's lock (flock) ends with its process, so a lock
 can never be stale; the text inside says who, what and since when, for the sentence that a second operator reads.
@@ -40,10 +40,10 @@ class LockedError(HostError):
 
 @contextmanager
 def host_lock(context: Context, action: str, *, wait: bool = False) -> Iterator[None]:
-    """Hold the host's lock for the block.
+    """Hold the host's lock within the block.
 
-    Raises LockedError naming the holder where it is taken; with `wait`, says so once and waits for it without limit
-    (the call's own deadline ends it).
+    Raises LockedError that names the holder if the lock is taken; with `wait`, says so once and waits without limit
+    (until the call's deadline).
     """
     descriptor = _open(context.workdir.lock)
     try:
@@ -64,7 +64,7 @@ def host_lock(context: Context, action: str, *, wait: bool = False) -> Iterator[
 
 
 def _open(path: Path) -> int:
-    """The file is written in place, never replaced: the kernel's lock belongs to this inode."""
+    """Write the file in place, because the kernel's lock belongs to this inode."""
     make_directory(path.parent)
     return open_own(path, os.O_RDWR | os.O_CREAT)
 

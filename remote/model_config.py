@@ -1,6 +1,6 @@
-"""A model's `config.json` where it wraps its language model (Kimi-K2.5, Llama 4). Host side, pure.
+"""Reads a model's `config.json`, including wrapped language models (Kimi-K2.5, Llama 4). Host side, pure.
 
-Called by whoever needs a number of the language model: servers, facts, bench, parity, the data verbs.
+Used for numbers of the language model by servers, facts, bench, parity and the data verbs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _SECTIONS = ("text_config", "language_config")
 
 
 def language_model(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with its `text_config` laid over it: what the language model itself says counts."""
+    """Return the config with its `text_config` merged over it, because the language model's values count."""
     return {**config, **(config.get("text_config") or {})}
 
 

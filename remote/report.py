@@ -1,4 +1,4 @@
-"""How a verb speaks to whoever called it: progress lines and items while it runs."""
+"""A running verb's output to its caller: progress lines and items."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Report:
             self._stream.flush()
 
     def progress(self, text: str, done: float | None = None, total: float | None = None, unit: str = "") -> None:
-        """Say one sentence, and how far along in `unit` where that is known."""
+        """Send one sentence of progress, with the position in `unit` if it is known."""
         self.line(Progress(text=text, done=done, total=total, unit=unit))
 
     def item(self, value: BaseModel) -> None:

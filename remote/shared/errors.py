@@ -26,7 +26,7 @@ class RoostError(Exception):
 
 
 class UsageError(RoostError, ValueError):
-    """What was asked for makes no sense (exit code 2): an unknown host, a flag that contradicts another."""
+    """The request is wrong (exit code 2): an unknown host, a flag that contradicts another."""
 
     kind = "usage"
 
@@ -50,7 +50,7 @@ class PythonError(HostError):
 
 
 class RecordError(RoostError):
-    """One record failed a check; it is quarantined with this cause and the others go on."""
+    """One record failed a check; it is quarantined with this cause, and the other records continue."""
 
     kind = "record"
 
@@ -58,7 +58,7 @@ class RecordError(RoostError):
 class ForeignFileError(HostError, OSError):
     """A file that Roost left has become a link, a FIFO, a device or another user's: it is neither read nor written.
 
-    An OSError as well, so that whoever can do without the file treats it as one that cannot be read.
+    Also an OSError, so that code which can do without the file treats it as unreadable.
     """
 
     def __init__(self, path: object, what: str) -> None:
@@ -70,7 +70,7 @@ class ForeignFileError(HostError, OSError):
 
 
 def of_the_disk(error: OSError) -> HostError | None:
-    """What a full, read-only or failing disk did, as a sentence; None for any other error."""
+    """Return a sentence about a full, read-only or failing disk; None for any other error."""
     remedies = {
         errno.ENOSPC: "Make room there (`df -h` and `df -i` show bytes and inodes), and run it again.",
         errno.EDQUOT: "Make room within the quota there, and run it again.",

@@ -1,7 +1,7 @@
-"""The only ways in which Roost creates a file whole, and reads one where another user may have put something else.
+"""Creates files atomically, and reads files in folders into which other users may have put something else.
 
-A name that exists on disk is complete: written aside in the same folder, fsynced, renamed, folder fsynced. What is read
-or opened again is a regular file of our own: no link is followed, and no FIFO or device can hold the reader.
+A file with its final name is complete: it was written aside in the same folder, fsynced and renamed, and the folder was
+fsynced. Reading accepts only this user's regular files: it follows no link, and no FIFO or device can block it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from remote.shared.errors import ForeignFileError
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 SHARED_MODE = 0o666
-"""Less the umask: for what other users may read, such as delivered shards."""
+"""For files that other users may read, such as delivered shards; the umask applies."""
 ASIDE = ".aside-"
-"""Prefix of a file still being written; whoever cleans a folder may delete these when their writer is dead."""
+"""Prefix of a file that is still being written; it may be deleted if its writer is dead."""
 
 
 MOST_BYTES = 64 << 20
-"""A state file, marker or description is never longer."""
+"""Most bytes of a state file, marker or description."""
 
 
 def open_own(path: Path, flags: int = os.O_RDONLY, *, owner: int | None = None) -> int:
-    """Open (with O_CREAT, create) a regular file and return its descriptor; never waits, never follows a link.
+    """Open (with O_CREAT, create) a regular file and return its descriptor; never blocks, never follows a link.
 
     `owner` is the user id that the file must belong to, by default this process's. Raises ForeignFileError for a link,
     a FIFO, a socket, a device, a folder or another user's file, and OSError as `os.open` does.
@@ -57,7 +57,7 @@ def _wrong(status: os.stat_result, owner: int) -> str:
 
 
 def read_own(path: Path, *, owner: int | None = None, most: int = MOST_BYTES) -> bytes:
-    """Return the content of a regular file of our own; raises as `open_own`, and for more than `most` bytes."""
+    """Return the content of this user's regular file; raises as `open_own`, and for more than `most` bytes."""
     with os.fdopen(open_own(path, owner=owner), "rb") as stream:
         content = stream.read(most + 1)
     if len(content) > most:
@@ -66,7 +66,7 @@ def read_own(path: Path, *, owner: int | None = None, most: int = MOST_BYTES) ->
 
 
 def is_own(path: Path) -> bool:
-    """Whether `path` is a regular file of our own; a link to one is not."""
+    """Whether `path` is a regular file of this user; false for a link."""
     try:
         return not _wrong(path.lstat(), os.geteuid())
     except OSError:
@@ -96,7 +96,7 @@ def _fsync(path: Path, flags: int) -> None:
 def written_aside(path: Path, *, durable: bool = True, mode: int = FILE_MODE) -> Iterator[Path]:
     """Yield a name beside `path` to write to; on success fsync it and rename it to `path`, on failure remove it.
 
-    Without `durable` nothing is fsynced: for file systems that cannot. The umask applies to `mode`.
+    Without `durable` nothing is fsynced, for file systems that cannot. The umask applies to `mode`.
     """
     aside = path.with_name(f"{ASIDE}{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
     os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))

@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote: whatever is wrong with it is a ValueError. Shared by both sides, standard library."""
+"""Parses JSON from outside of Roost: every fault in it is a ValueError. Both sides, standard library."""
 
 from __future__ import annotations
 

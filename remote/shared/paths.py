@@ -26,10 +26,10 @@ TOKENS_FILE = "tokens.safetensors"
 """The two files of a host's share of a run."""
 
 PLAN_FILE = "plan.json"
-"""Beside them: the whole plan that the share is of, so that a lost laptop loses no plan."""
+"""The whole plan, kept beside the share, so that a plan survives the loss of the laptop."""
 
 COMPRESSED_SUFFIX = ".rz"
-"""Follows a shard's name where it is kept compressed (`remote.shared.codec`)."""
+"""Suffix of a compressed shard (`remote.shared.codec`)."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -73,12 +73,12 @@ class Workdir:
 
     @property
     def model_digests(self) -> Path:
-        """What the files of models were found to be, by path, size and modification time."""
+        """Digests of models' files, by path, size and modification time."""
         return self.root / "models.json"
 
     @property
     def answers(self) -> Path:
-        """What the host's SGLang said and need not be asked again."""
+        """Answers of the host's SGLang that need not be asked for again."""
         return self.root / "answers"
 
     def server(self, name: str) -> ServerPaths:
@@ -88,7 +88,7 @@ class Workdir:
         return RunPaths(self.runs / safe_name(name, "run name"))
 
     def run_names(self) -> list[str]:
-        """Names of the runs that have a folder here, sorted; what else lies in `runs/` is nobody's run."""
+        """Names of the runs that have a folder here, sorted; other entries of `runs/` are ignored."""
         if not self.runs.is_dir():
             return []
         return sorted(path.name for path in self.runs.iterdir() if path.is_dir() and is_safe_name(path.name))
@@ -96,7 +96,7 @@ class Workdir:
 
 @dataclass(frozen=True)
 class ServerPaths:
-    """One server's folder: what it is, and a log for every start."""
+    """One server's folder: its state, and a log for every start."""
 
     root: Path
 
@@ -114,27 +114,27 @@ class ServerPaths:
 
     @property
     def written_logs(self) -> Path:
-        """The path, a line each, of every log of this server that lies elsewhere (`log_dir`)."""
+        """The paths, one on each line, of this server's logs in other folders (`log_dir`)."""
         return self.root / "logs-elsewhere"
 
     @property
     def config(self) -> Path:
-        """The `--config` file of the running start: what SGLang is told and no process list may show."""
+        """The `--config` file of the running start, with settings that no process list may show."""
         return self.root / "sglang.yaml"
 
     @property
     def authorization(self) -> Path:
-        """The HTTP header line that the running start wants of every request; `curl -H @FILE` reads it."""
+        """The HTTP header that every request to the running start needs; `curl -H @FILE` reads it."""
         return self.root / "authorization"
 
     @property
     def grace(self) -> Path:
-        """Seconds that `stop` gives the server, for its supervisor to read when it is told to end."""
+        """Seconds that `stop` gives the server to end; its supervisor reads them."""
         return self.root / "grace"
 
     @property
     def supervisor_log(self) -> Path:
-        """What the supervisor itself had to say, start after start."""
+        """The supervisor's own output, of all starts."""
         return self.root / "supervisor.log"
 
     def log(self, start: int) -> Path:
@@ -143,13 +143,13 @@ class ServerPaths:
 
 @dataclass(frozen=True)
 class RunPaths:
-    """One run on one host: what it was given, what it has done."""
+    """One run on one host: its assignments, ledger and shards."""
 
     root: Path
 
     @property
     def assignments(self) -> Path:
-        """One folder an epoch: `<epoch>/assignment.json` and `<epoch>/tokens.safetensors`."""
+        """One folder for each epoch: `<epoch>/assignment.json` and `<epoch>/tokens.safetensors`."""
         return self.root / "assignments"
 
     def assignment(self, epoch: int) -> Path:
@@ -177,12 +177,12 @@ class RunPaths:
 
     @property
     def lock(self) -> Path:
-        """Held by the one extractor of the run while it lives."""
+        """Locked by the run's one extractor while it runs."""
         return self.root / "extract.lock"
 
     @property
     def control(self) -> Path:
-        """What the extractor was asked to do (`pause`, `resume`, `stop`), read by it continually."""
+        """The latest request to the extractor (`pause`, `resume`, `stop`), which it reads continually."""
         return self.root / "control.json"
 
 

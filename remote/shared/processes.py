@@ -1,7 +1,7 @@
-"""Processes that cannot be mistaken for others: by pid and create time, by session, by an inherited mark.
+"""Identifies processes beyond doubt: by pid and create time, by session, by an inherited mark.
 
-Runs on the host, called by the rest of `remote/servers`. Reads the process table; only `deliver` touches anything,
-and it sends a signal only after it has checked that the pid still is the process that was meant.
+Runs on the host, called by the rest of `remote/servers`. Reads the process table; only `deliver` changes
+anything: it sends a signal after checking that the pid still belongs to the same process.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import psutil
 from remote.shared.messages.server import ProcessRef
 
 MARK = "ROOST_SERVER"
-"""In the environment of everything a server starts, `FOLDER#TOKEN`: kept across `setsid` and reparenting.
+"""A variable (`FOLDER#TOKEN`) in the environment of a server's processes; it survives `setsid` and reparenting.
 
-The token differs with every start, so that a container's server whose folder has the same path is not taken for ours.
+The token differs with every start, so that a container with the same folder path is not mistaken for this server.
 """
 
 CREATE_TIME_SLACK_SECONDS = 1.0
 """`create_time` is boot time plus ticks, and the boot time that the kernel reports moves when NTP slews the clock.
-Counts only where a record has no `start`, which is exact."""
+Used only if a record has no `start`, which is exact."""
 
 
 def reference(pid: int) -> ProcessRef:
@@ -38,7 +38,7 @@ def reference(pid: int) -> ProcessRef:
 
 
 def session_leader(pid: int) -> ProcessRef:
-    """Describe our child `pid`, started in a session of its own just now: also where it has ended and been reaped."""
+    """Describe our child `pid`, started just now in its own session, even if it has ended and been reaped."""
     try:
         return reference(pid)
     except psutil.NoSuchProcess:
@@ -46,7 +46,7 @@ def session_leader(pid: int) -> ProcessRef:
 
 
 def find(ref: ProcessRef | None) -> psutil.Process | None:
-    """The process that `ref` describes if it lives; None if it ended, is a zombie, or its pid is another's now."""
+    """Return the process that `ref` describes; None if it has ended, is a zombie, or another process has its pid."""
     if ref is None:
         return None
     try:
@@ -59,7 +59,7 @@ def find(ref: ProcessRef | None) -> psutil.Process | None:
 
 
 def is_zombie(process: psutil.Process) -> bool:
-    """Whether it has ended and only waits for its parent to read its exit code: it holds nothing any more."""
+    """Whether the process is a zombie, which has ended and holds nothing any more."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -75,9 +75,9 @@ def is_reused(ref: ProcessRef) -> bool:
 
 
 def members(ref: ProcessRef, mark: str) -> list[psutil.Process]:
-    """Every living process of a server: its leader, its session, its descendants and what carries `mark`.
+    """Return every running process of a server: its leader, its session, its descendants, and processes with `mark`.
 
-    Found whether or not the leader still lives, so that children which reparented to PID 1 are included.
+    Does not need the leader, so that children which were reparented to PID 1 are included.
     """
     found = {process.pid: process for process in _by_session(ref, mark)}
     found.update((process.pid, process) for process in _by_mark(mark))
@@ -91,14 +91,14 @@ def members(ref: ProcessRef, mark: str) -> list[psutil.Process]:
 
 
 def untouchable() -> set[int]:
-    """Pids that no command may end: this process, its ancestors, and PID 1."""
+    """Return the pids that no command may end: this process, its ancestors, and PID 1."""
     return {1, os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
 
 
 def deliver(processes: Iterable[psutil.Process], number: signal.Signals) -> list[psutil.Process]:
-    """Send a signal to each, never to ourselves or an ancestor; returns those that this user may not signal.
+    """Send a signal to each process, except this one and its ancestors; return those that this user may not signal.
 
-    psutil checks the create time first, so that a pid which was given again in between is left alone.
+    psutil checks the create time first, so that a process which has reused the pid gets no signal.
     """
     refused = []
     protected = untouchable()
@@ -115,7 +115,7 @@ def deliver(processes: Iterable[psutil.Process], number: signal.Signals) -> list
 
 
 def mark_of(process: psutil.Process) -> str:
-    """The mark that `process` inherited, or "" where it has none or its environment cannot be read."""
+    """Return the mark that `process` inherited, or "" if it has none or its environment cannot be read."""
     try:
         return process.environ().get(MARK, "")
     except (psutil.Error, OSError):
@@ -139,7 +139,7 @@ def _by_session(ref: ProcessRef, mark: str) -> Iterator[psutil.Process]:
 
 
 def _start(pid: int) -> str:
-    """When `pid` began, as the kernel counts it; "" where it has ended or this is no Linux.
+    """Return the kernel's start time of `pid`; "" if it has ended or this is not Linux.
 
     The clock can be set, by hours after a suspended VM or a lost NTP server, and every `create_time` moves with it.
     """
@@ -152,14 +152,14 @@ def _start(pid: int) -> str:
 
 
 def _began_as(process: psutil.Process, ref: ProcessRef) -> bool:
-    """Whether `process` began when the one that `ref` describes did."""
+    """Whether `process` began at the same time as the one that `ref` describes."""
     if ref.start and (now := _start(process.pid)):
         return now == ref.start
     return bool(abs(process.create_time() - ref.created_at) <= CREATE_TIME_SLACK_SECONDS)
 
 
 def _is_older(process: psutil.Process, ref: ProcessRef) -> bool:
-    """Whether `process` began before the one that `ref` describes, so that it cannot be that one's doing."""
+    """Whether `process` began before the one that `ref` describes, and so cannot belong to it."""
     if ref.start and (now := _start(process.pid)):
         (boot, ticks), (own_boot, own_ticks) = now.split(), ref.start.split()
         return boot == own_boot and int(ticks) < int(own_ticks)
@@ -167,15 +167,15 @@ def _is_older(process: psutil.Process, ref: ProcessRef) -> bool:
 
 
 def _looks_ours(process: psutil.Process, mark: str) -> bool:
-    """Guard against a session number that was given again (after a reboot, say) once our leader had ended.
+    """Guard against a session number that was reused after our leader had ended, as after a reboot.
 
-    SGLang's ranks overwrite their environment with their title (`sglang::scheduler_TP0`): no mark, but a name.
+    SGLang's ranks overwrite their environment with their title (`sglang::scheduler_TP0`): no mark, only a name.
     """
     return (bool(mark) and mark_of(process) == mark) or process.name().startswith("sglang::")
 
 
 def _by_mark(mark: str) -> Iterator[psutil.Process]:
-    """A record without a mark claims nobody: a process without one has "" too, and that is nearly all of them."""
+    """Return False for a record without a mark, because nearly every process has no mark either."""
     return (process for process in psutil.process_iter() if mark and mark_of(process) == mark)
 
 

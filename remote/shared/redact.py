@@ -1,6 +1,7 @@
-"""What is a secret, and how it is shown: `***`. The one place for environments, addresses, errors and log lines.
+"""Replaces secrets by `***` in environments, addresses, errors and log lines; no other module does.
 
-Shared by both sides; pure functions. Whoever prints or stores a setting, an address or a server's words asks here.
+Shared by both sides; pure functions. Every module that prints or stores a setting, an address or a server's output uses
+them.
 """
 
 from __future__ import annotations
@@ -25,34 +26,34 @@ _API_KEY = re.compile(r"""(?P<name>api[_-]key['"]?\s*[=:]\s*)(?P<quote>['"])[^'"
 
 
 def is_secret(name: str, named: Collection[str] = ()) -> bool:
-    """Whether the value of a variable or setting is to be hidden: the operator named it, or its name says so."""
+    """Whether the value of a variable or setting is a secret, by the operator's list or by its name."""
     return name in named or (bool(_SECRET.search(name)) and not _HARMLESS.search(name))
 
 
 def redacted(env: Mapping[str, str], named: Collection[str] = ()) -> dict[str, str]:
-    """`env` with the values of secrets, and the credentials in the addresses among the others, replaced by `***`."""
+    """Return `env` with the values of secrets, and credentials in addresses, replaced by `***`."""
     return {name: shown(name, value, named) for name, value in env.items()}
 
 
 def shown(name: str, value: str, named: Collection[str] = ()) -> str:
-    """One value as it may be seen."""
+    """Return one value without secrets."""
     return HIDDEN if is_secret(name, named) else without_credentials(value)
 
 
 def without_credentials(text: str) -> str:
-    """`text` with the user, password and signed parameters of every URL in it replaced by `***`."""
+    """Return `text` with user, password and signed parameters of every URL replaced by `***`."""
     if "://" not in text:
         return text
     return _PARAMETER.sub(rf"\g<name>{HIDDEN}", _USER_INFO.sub(rf"\g<scheme>{HIDDEN}@", text))
 
 
 def log_line(line: str) -> str:
-    """A line of a server's log with the API keys that SGLang prints among its arguments replaced by `***`."""
+    """Return a line of a server's log with the API keys among SGLang's printed arguments replaced by `***`."""
     if "api" not in line and "API" not in line:
         return line
     return _API_KEY.sub(rf"\g<name>\g<quote>{HIDDEN}\g<quote>", line)
 
 
 def redacted_spec(spec: ServerSpec) -> ServerSpec:
-    """The spec as it may be written to `state.json`."""
+    """Return the spec without secrets, for `state.json`."""
     return spec.model_copy(update={"env": redacted(spec.env, spec.secrets)})

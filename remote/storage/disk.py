@@ -1,4 +1,4 @@
-"""What Roost keeps on a host's disk: runs, payloads, logs, what an interrupted command left; and why each must stay.
+"""Lists Roost's data on a host's disk (runs, payloads, logs, leftovers of commands), and why each item must stay.
 
 Runs on the host, called by `clean`. Read-only.
 """
@@ -25,7 +25,7 @@ from remote.shared.processes import find
 
 @dataclass(frozen=True)
 class Found:
-    """One thing on the disk; `reason` says why it must stay whatever is asked, `unpulled` how much would be lost."""
+    """One item on the disk; `reason` says why it must stay in any case, `unpulled` how many records would be lost."""
 
     kind: Kind
     name: str
@@ -34,7 +34,7 @@ class Found:
     unpulled: int = 0
 
     def stored(self, kept: str) -> Stored:
-        """As it is reported."""
+        """Return the item for the answer."""
         size, changed = _weigh(self.path)
         return Stored(
             kind=self.kind,
@@ -47,7 +47,7 @@ class Found:
 
 
 def find_stored(context: Context) -> list[Found]:
-    """Everything below the workdir that a `clean` may be asked about."""
+    """Return everything below the workdir that `clean` may remove."""
     return [*_runs(context), *_payloads(context), *_logs(context), *_unfinished(context)]
 
 
@@ -67,12 +67,12 @@ def _is_at_work(paths: RunPaths) -> bool:
     except FileNotFoundError:
         return False
     except (OSError, ValidationError):
-        return True  # of another version, or not ours: nobody can tell, so it stays
+        return True  # of another version, or not ours, so it stays
     return find(state.process) is not None
 
 
 def _unpulled(paths: RunPaths) -> int:
-    """Finished records whose shards are still here: no pull has freed them."""
+    """Return the number of finished records whose shards no pull has freed."""
     if not paths.ledger.exists():
         return 0
     with Ledger(paths.ledger, to_read=True) as ledger:
@@ -87,7 +87,7 @@ def _payloads(context: Context) -> Iterator[Found]:
 
 
 def _used_payloads(context: Context) -> dict[str, str]:
-    """Payloads that something needs, with what: the newest one, this very code, and whatever runs from one."""
+    """Return the payloads in use, with the reason: the newest, this process's own, and those of running processes."""
     root = context.workdir.payloads
     used = {path.resolve().name: "the newest payload" for path in [root / "current"] if path.exists()}
     used[context.payload.name] = "this command runs from it"
@@ -103,7 +103,7 @@ def _used_payloads(context: Context) -> dict[str, str]:
 
 
 def _logs(context: Context) -> Iterator[Found]:
-    """Every server log of this workdir but the newest, wherever `log_dir` put it."""
+    """Return every server log of this workdir except the newest, including those in a `log_dir`."""
     for name in records.names(context.workdir):
         paths = context.workdir.server(name)
         for log in logfile.written(paths):
@@ -124,9 +124,9 @@ def _folders(parent: Path) -> list[Path]:
 
 
 def _weigh(path: Path) -> tuple[int, float]:
-    """Bytes on disk below `path` and the newest change among its files.
+    """Return the bytes on disk below `path` and the time of the newest change.
 
-    A ledger does not count as a change: reading one touches it.
+    A ledger's time is ignored, because reading a ledger changes it.
     """
     status = path.lstat()
     if path.is_symlink() or not path.is_dir():
