@@ -151,10 +151,13 @@ from pathlib import Path
 import numpy as np
 from remote.extract.dump import Expected
 from remote.extract.store import store
-from remote.shared.messages.extract import Identity
+try:
+    from remote.shared.messages.run import RunIdentity as Identity
+except ImportError:
+    from remote.shared.messages.extract import Identity
 for line in sys.stdin:
     order = json.loads(line)
-    identity = Identity(**order["identity"])
+    identity = Identity(**{name: value for name, value in order["identity"].items() if name in Identity.model_fields})
     expected = [Expected(r, i, np.array(t, np.int32), identity, "bench", "bench") for _, r, i, t in order["dumps"]]
     dumps = [Path(dump) for dump, *_ in order["dumps"]]
     targets = [Path(order["disk"]) / f"hs_{number}.safetensors" for number in range(len(dumps))]
