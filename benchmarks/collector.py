@@ -229,6 +229,7 @@ def machine() -> dict[str, str]:
     return {
         "cpu": names[0].partition(":")[2].strip() if names else platform.machine(),
         "cores": str(os.cpu_count()),
+        "load": ", ".join(f"{load:.1f}" for load in os.getloadavg()),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "torch": torch.__version__,
