@@ -6,7 +6,7 @@
   request. Sees wrong, shifted, foreign, zeroed or doubly normed rows of the final slot, on any record.
 * `bands`: each slot's norm against what the run has seen. Sees a slot whose scale changed; flags, does not fail.
 
-They judge the forward pass. What happens to a row after it, on its way to the shard, is seen in every record and slot by
+They judge the forward pass. What happens to a row on its way to the shard is seen in every record and slot by
 the row sums (`remote/shared/shard/rowsums.py`). What none of them sees: a fault of the forward pass that hits one
 record's auxiliary slots alone, keeps their norms, and was not there when a canary went by.
 """
