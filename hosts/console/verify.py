@@ -36,6 +36,8 @@ def verdict(result: VerifyResult) -> str:
     if result.delivered:
         parts.append(f"{result.delivered:,} delivered and freed")
     found = ", ".join(parts) if parts else "all right"
+    if not result.has_dataset:
+        found += "; the dataset is not in this folder, so token ids were not compared with it"
     if result.without_sums:
         found += f"; {result.without_sums:,} of an older Roost hold no row sums to compare"
     if result.parity:

@@ -17,10 +17,12 @@ from remote.extract import assignment
 from remote.extract.epochs import newest
 from remote.extract.ledger import Ledger
 from remote.shared.codec.container import SUFFIX
-from remote.shared.errors import UsageError
+from remote.shared.errors import RecordError, UsageError
 from remote.shared.messages.extract import ShardRow
 from remote.shared.messages.run import RunIdentity
+from remote.shared.messages.transfer import DestinationManifest
 from remote.shared.paths import RunPaths, shard_name
+from remote.shared.shard.tensorfile import TensorFile
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.ledger import DestinationLedger
 from remote.shared.transfer.manifest import manifest_of
@@ -44,6 +46,8 @@ class Holdings:
     quarantined: frozenset[int] = field(default_factory=frozenset)
     delivered: frozenset[int] = field(default_factory=frozenset)
     """Pulled and freed here."""
+    has_dataset: bool = True
+    """False if the dataset's files are not here (a pull from a laptop without them): token ids are then the shards'."""
 
     def path(self, row: ShardRow) -> Path:
         """Where a record's shard is."""
@@ -66,27 +70,38 @@ class Holdings:
 
 def of_destination(folder: Path) -> Holdings:
     """A destination's holdings; raises UsageError where `folder` is not one."""
-    identity = destination_identity(folder)
-    dataset = DatasetFolder.open(folder)
-    ledger = folder / "roost" / "ledger.sqlite"
-    return Holdings(
-        identity=identity,
+    manifest = _destination_manifest(folder)
+    rows = {row.index: row for row in _delivered_rows(folder / "roost" / "ledger.sqlite")}
+    dataset = DatasetFolder.open(folder) if (folder / "manifest.json").exists() else None
+
+    def token_ids(index: int) -> np.ndarray:
+        if dataset is not None:
+            return dataset.record(index).input_ids
+        try:
+            return TensorFile.open(place.path(rows[index])).array("token_ids")
+        except RecordError:  # which the check of this very shard finds again, and tells
+            return np.zeros(rows[index].rows, np.int64)
+
+    place = Holdings(
+        identity=manifest.identity,
         shards=folder / HIDDEN_STATES,
-        rows=_delivered_rows(ledger),
-        expected=np.arange(dataset.manifest.records, dtype=np.int64),
-        token_ids=lambda index: dataset.record(index).input_ids,
+        rows=list(rows.values()),
+        expected=np.arange(manifest.records, dtype=np.int64),
+        token_ids=token_ids,
+        has_dataset=dataset is not None,
     )
+    return place
 
 
-def destination_identity(folder: Path) -> RunIdentity:
-    """The run whose records a destination holds; raises UsageError if the folder is none, or does not say so."""
+def _destination_manifest(folder: Path) -> DestinationManifest:
+    """What a destination says of itself; raises UsageError if the folder is none, or does not say whose it is."""
     manifest = manifest_of(Destination(folder))
     if manifest is None:
         raise UsageError(
             f"{folder} is not a place that shards were pulled to: it has no roost/manifest.json.",
             remedy="Fill it with inv pull --to, or name the folder that inv pull --to was given.",
         )
-    return manifest.identity
+    return manifest
 
 
 def _delivered_rows(path: Path) -> list[ShardRow]:

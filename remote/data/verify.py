@@ -49,6 +49,7 @@ def verify(request: VerifyRequest, context: Context) -> VerifyResult:
             again.add(fault.index)
     return VerifyResult(
         identity=place.identity,
+        has_dataset=place.has_dataset,
         records=len(place.rows),
         tokens=sum(row.rows for row in place.rows),
         size_bytes=sum(row.size_bytes for row in place.rows),

@@ -86,6 +86,8 @@ class VerifyResult(Message):
     holes: Ranges = Field(default_factory=list)
     """Expected records without a row, not quarantined either: not extracted or not pulled yet."""
     parity: list[ParityResult] = Field(default_factory=list)
+    has_dataset: bool = True
+    """False if the dataset is not in the folder: token ids and lengths were not compared with it."""
     complete: bool
     """Every expected record is there and right."""
     wall_seconds: float = 0.0

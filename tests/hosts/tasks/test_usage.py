@@ -45,7 +45,7 @@ WRONG: list[tuple[Task[Any], dict[str, Any], str]] = [
     (servers.stop, {"hosts": "all", "grace": -3.0}, "--grace is -3"),
     (storage.clean, {"hosts": "all", "older_than": -1.0}, "--older-than is -1"),
     (extraction.extract, {"hosts": "all"}, "No run is planned"),
-    (extraction.extract, {"hosts": "all", "run": "none"}, "There is no plan"),
+    (extraction.extract, {"hosts": "all", "run": "none"}, "There is no plan of the run"),
     (extraction.extract, {"hosts": "all", "run": "r", "pause": True, "stop": True}, "Give one of --pause"),
     (extraction.extract, {"hosts": "all", "run": "r", "retry_quarantined": True, "stop": True}, "leave out --stop"),
     (extraction.extract, {"hosts": "all", "run": "r", "records": "3"}, "that --retry-quarantined opens again"),

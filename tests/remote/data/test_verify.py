@@ -12,10 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from remote.context import Context
+from remote.data.export.verb import export
 from remote.data.forget import forget
 from remote.data.verify import verify
 from remote.report import Report
-from remote.shared.errors import UsageError
+from remote.shared.errors import HostError, UsageError
+from remote.shared.messages.export import ExportRequest
 from remote.shared.messages.verify import Fault, ForgetRequest, VerifyRequest, VerifyResult
 from remote.shared.paths import Workdir
 from remote.shared.transfer.ledger import DestinationLedger
@@ -192,3 +194,26 @@ def test_forgotten_records_are_gone_from_folder_and_ledger(place: Destination, c
     result, faults = verified(place)
     assert faults == []
     assert result.holes == [(2, 3), (4, 5)]
+
+
+def test_a_place_without_its_dataset_is_checked_and_says_so(place: Destination) -> None:
+    (place.folder / "manifest.json").unlink()
+    result, faults = verified(place)
+    assert (faults, result.complete, result.has_dataset) == ([], True, False)
+    place.shard(4).unlink()
+    flip_a_byte(place)
+    _, faults = verified(place)
+    assert sorted(fault.kind for fault in faults) == ["digest", "missing"]
+
+
+def test_a_shard_of_another_run_is_a_fault_and_is_not_exported(
+    place: Destination, tmp_path: Path, context: Context
+) -> None:
+    other = Destination(place.folder, place.identity.model_copy(update={"nonce": "0" * 16}))
+    other.rewrite(3, load_file(place.shard(3)), summed=True)
+    _, faults = verified(place)
+    assert [(fault.kind, fault.index) for fault in faults if fault.kind == "run"] == [("run", 3)]
+    assert place.identity.digest in faults[0].message
+    assert other.identity.digest in faults[0].message
+    with pytest.raises(HostError, match=f"Record 3 could not be exported .* {other.identity.digest}"):
+        export(ExportRequest(folder=str(place.folder), out=str(tmp_path / "out"), processes=1), context)
