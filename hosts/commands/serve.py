@@ -20,14 +20,14 @@ def serve(
     fleet: Fleet,
     *,
     mode: str,
-    replace: bool = False,
+    restart: bool = False,
     dry_run: bool = False,
     wait: bool = False,
     on_progress: Callable[[Host, Progress], None] | None = None,
     on_outcome: Callable[[Outcome[ServeResult]], None] | None = None,
     on_finding: OnFinding | None = None,
 ) -> list[Outcome[ServeResult]]:
-    """Start the servers of `mode` on all hosts at once; with `replace`, stop the earlier ones first.
+    """Start the servers of `mode` on all hosts at once; with `restart`, stop those that run first.
 
     A mistake in the inventory (a mode that a host does not have) raises UsageError before any host is touched. If a
     server spans hosts, no part starts unless every host can start its part. `on_finding` is given each finding that
@@ -41,7 +41,7 @@ def serve(
 
     def call(only_plan: bool) -> list[Outcome[ServeResult]]:
         def request(host: Host) -> ServeRequest:
-            return ServeRequest(servers=specs[host.name], replace=replace, dry_run=only_plan, wait_for_lock=wait)
+            return ServeRequest(servers=specs[host.name], restart=restart, dry_run=only_plan, wait_for_lock=wait)
 
         told = None if only_plan else on_outcome
         if told is not None:

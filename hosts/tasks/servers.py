@@ -51,7 +51,7 @@ def serve(
     json: bool = False,
 ) -> None:
     """Start the servers, detached, and wait until each has answered and captured rightly."""
-    _serve(host, hosts, inventory, json, mode=mode, replace=False, notify=notify, dry_run=dry_run, wait=wait)
+    _serve(host, hosts, inventory, json, mode=mode, restart=False, notify=notify, dry_run=dry_run, wait=wait)
 
 
 @roost_task(TARGET, JSON, DRY_RUN, WAIT, _MODE, NOTIFY, example="inv restart --host gpu1 --mode extract")
@@ -67,7 +67,7 @@ def restart(
     json: bool = False,
 ) -> None:
     """Stop Roost's own servers and start them again with the inventory's current settings."""
-    _serve(host, hosts, inventory, json, mode=mode, replace=True, notify=notify, dry_run=dry_run, wait=wait)
+    _serve(host, hosts, inventory, json, mode=mode, restart=True, notify=notify, dry_run=dry_run, wait=wait)
 
 
 @roost_task(
@@ -160,7 +160,7 @@ def _serve(
     json: bool,
     *,
     mode: str,
-    replace: bool,
+    restart: bool,
     notify: bool,
     dry_run: bool,
     wait: bool,
@@ -175,7 +175,7 @@ def _serve(
             outcomes = serving.serve(
                 fleet,
                 mode=mode,
-                replace=replace,
+                restart=restart,
                 dry_run=dry_run,
                 wait=wait,
                 on_progress=lines,

@@ -1,7 +1,8 @@
 """The verb `serve`: everything is settled first, then servers are started detached and awaited until really ready.
 
-Runs on the host, called by `inv serve` and `inv restart`. Writes `servers/<name>/`, claims the dump directory, and with
-`replace` stops this workdir's own server of the same name. Ending this verb ends nothing that it started.
+Runs on the host, called by `inv serve`, `inv restart` and what measures servers. Writes `servers/<name>/`, claims the
+dump directory, and with `replace` or `restart` stops this workdir's own server of the same name. Ending this verb ends
+nothing that it started.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Order:
     launch: Launch
     earlier: ServerState | None
     """A server of this name that runs now."""
-    replaces: bool = False
-    """A person asked for a restart: a server that runs is stopped and started again, whatever it is."""
+    restarts: bool = False
+    """A person asked for a restart: a server that runs is stopped and started again, whatever it runs with."""
 
     @property
     def name(self) -> str:
@@ -58,7 +59,7 @@ class Order:
     def starts(self) -> bool:
         """Whether anything is started; not if the same server, command, capture and payload, runs already."""
         earlier, launch = self.earlier, self.launch
-        return self.replaces or not (
+        return self.restarts or not (
             earlier is not None
             and earlier.command == launch.argv
             and earlier.capture == launch.capture
@@ -90,7 +91,7 @@ def serve(request: ServeRequest, context: Context) -> ServeResult:
 def _settle(request: ServeRequest, context: Context) -> list[Order]:
     check_together(request.servers)
     running = {spec.name: _running(context, spec.name) for spec in request.servers}
-    if not request.replace:
+    if not (request.replace or request.restart):
         for spec in request.servers:
             _refuse_other_spec(spec, running[spec.name])
     context.report.progress("checking model and flags with the installed SGLang")
@@ -98,10 +99,10 @@ def _settle(request: ServeRequest, context: Context) -> list[Order]:
         launches = list(
             in_order(pool, lambda spec: plan_launch(spec, context, cwd=Path("/")), request.servers, ahead=1 << 10)
         )
-    orders = [Order(launch, running[launch.spec.name], request.replace) for launch in launches]
+    orders = [Order(launch, running[launch.spec.name], request.restart) for launch in launches]
     going = [order for order in orders if order.starts]
     for order in going:
-        if order.earlier is not None and not request.replace:
+        if order.earlier is not None and not (request.replace or request.restart):
             raise _conflict(order.earlier, "with another command")
     check_neighbours([order.launch.spec for order in going], _neighbours(request, context))
     freed = {order.earlier.port for order in going if order.earlier is not None}

@@ -131,7 +131,9 @@ class ServeRequest(Message):
 
     servers: list[ServerSpec]
     replace: bool = False
-    """Stop this workdir's own server of the same name first."""
+    """Stop this workdir's own server of the same name first if it runs with another command."""
+    restart: bool = False
+    """Stop it first whatever it runs with."""
     dry_run: bool = False
     wait_for_lock: bool = False
     """Wait for another operator's command to end instead of refusing."""

@@ -202,7 +202,7 @@ def test_a_frozen_scheduler_is_named_by_serve_and_status_and_a_restart_starts_an
     assert "`inv restart --mode extract`" in caught.value.remedy
     (report,) = records.servers(ServersRequest(ask=True), here).servers
     assert re.search(wedged, report.problem)
-    (fresh,) = serve(ServeRequest(servers=[spec], replace=True), here).servers
+    (fresh,) = serve(ServeRequest(servers=[spec], restart=True), here).servers
     assert fresh.server != running.server
     assert find(running.server) is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -11,8 +12,11 @@ import pytest
 
 from remote.context import Context
 from remote.servers.lifecycle import life, peers, records
+from remote.servers.lifecycle.awaiting import await_ready
 from remote.servers.lifecycle.peers import Link, Say
-from remote.shared.messages.server import ServerSpec, ServerState, SuperviseRequest
+from remote.servers.lifecycle.stop import stop
+from remote.shared.errors import HostError
+from remote.shared.messages.server import ServerSpec, ServerState, StopRequest, SuperviseRequest
 from remote.shared.processes import MARK, find
 
 pytestmark = pytest.mark.timeout(120)
@@ -90,3 +94,16 @@ def test_a_link_whose_part_fails_ends_this_node_with_the_cause(monkeypatch: pyte
         return None
 
     assert "this node's link to the others failed (KeyError" in asyncio.run(lost())
+
+
+@pytest.mark.processes
+def test_a_supervisor_that_is_killed_while_its_server_starts_is_one_sentence(
+    context: Context, start: Callable[..., ServerState], until: Callable[..., ServerState]
+) -> None:
+    start("--hang")
+    supervisor = until("starting").supervisor
+    assert supervisor is not None
+    os.kill(supervisor.pid, signal.SIGKILL)
+    with pytest.raises(HostError, match=r"^The supervisor of server 'main' was killed\. .*`inv stop` clears up\.$"):
+        await_ready(["main"], context)
+    assert stop(StopRequest(grace_seconds=1.0), context).remaining == []
