@@ -19,8 +19,7 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet, fleet_of
 from hosts.pull.bucket import is_bucket
 from hosts.pull.places import Place, place_of
-from hosts.tasks.runs import chosen_run
-from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, roost_task, session
+from hosts.tasks.session import DRY_RUN, JSON, TARGET, chosen_run, finish, roost_task, session
 from remote.shared.messages.export import ExportRequest, ExportResult
 from remote.shared.messages.transfer import Compress, Limits, Store, Wish
 

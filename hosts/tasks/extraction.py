@@ -33,8 +33,7 @@ from hosts.console.text import moment
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome
 from hosts.tasks.notifying import NOTIFY, Teller
-from hosts.tasks.runs import chosen_run
-from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, indices, roost_task, session
+from hosts.tasks.session import DRY_RUN, JSON, TARGET, chosen_run, finish, indices, roost_task, session
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import RunStatus
 

@@ -20,8 +20,7 @@ from hosts.inventory.model import Host
 from hosts.inventory.select import select
 from hosts.pull.places import Place, place_of
 from hosts.tasks.places import PLACES, demand, places, show_places
-from hosts.tasks.runs import chosen_run
-from hosts.tasks.session import JSON, TARGET, finish, printing, roost_task, session, the_inventory
+from hosts.tasks.session import JSON, TARGET, chosen_run, finish, printing, roost_task, session, the_inventory
 from remote.shared.messages.export import ExportRequest, ExportResult, Format
 from remote.shared.messages.run import refuse_other_run
 from remote.shared.messages.verify import Fault, VerifyRequest

@@ -16,6 +16,7 @@ from typing import Any
 from invoke.context import Context
 from invoke.tasks import task
 
+from hosts.commands.extract import newest_run
 from hosts.console.live import DeadHosts
 from hosts.console.output import EXIT_FAILED, EXIT_USAGE, Output, error_document
 from hosts.errors import RoostError, UsageError
@@ -103,6 +104,15 @@ def session(host: str | None, hosts: str | None, inventory: str | None, json: bo
             yield fleet, output
         finally:
             fleet.close()
+
+
+def chosen_run(fleet: Fleet, output: Output, named: str) -> str:
+    """Return the named run, or the run planned last and say which; raises UsageError if there is no plan."""
+    if named:
+        return named
+    found = newest_run(fleet)
+    output.note(f"The run planned last: {found}.")
+    return found
 
 
 def indices(text: str) -> list[int]:

@@ -15,8 +15,7 @@ from hosts.errors import UsageError
 from hosts.fleet import Outcome
 from hosts.inventory.model import Host
 from hosts.tasks.places import PLACES, demand, places, show_places
-from hosts.tasks.runs import chosen_run
-from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, roost_task, session
+from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, chosen_run, finish, roost_task, session
 from hosts.units import duration, size
 from remote.shared.messages.clean import CleanRequest, CleanResult
 from remote.shared.messages.codec import CompressRequest, CompressResult, UnpackRequest, UnpackResult
