@@ -13,8 +13,8 @@ import os
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -105,7 +105,8 @@ class Link:
         try:
             channel.exec_command(command)
         except (SSHException, OSError, EOFError) as error:
-            channel.close()
+            with suppress(EOFError, OSError, SSHException):
+                channel.close()
             raise self._no_command(error) from error
         return process
 
@@ -244,6 +245,15 @@ class BoundedPipe(BufferedPipe):  # type: ignore[type-arg]  # generic in the stu
         super().feed(data)
 
 
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    """paramiko raises EOFError when it writes to a connection that just broke."""
+    try:
+        yield
+    except (EOFError, SSHException) as error:
+        raise ConnectionResetError("the SSH connection broke") from error
+
+
 class SshProcess(Process):
     """A command on an SSH channel without a terminal."""
 
@@ -257,10 +267,12 @@ class SshProcess(Process):
 
     def write(self, data: bytes) -> None:
         self._channel.settimeout(LOGIN_SECONDS)
-        self._channel.sendall(data)
+        with _as_os_error():
+            self._channel.sendall(data)
 
     def close_stdin(self) -> None:
-        self._channel.shutdown_write()
+        with _as_os_error():
+            self._channel.shutdown_write()
 
     def read(self, size: int, timeout: float | None) -> bytes:
         self._channel.settimeout(timeout)
@@ -280,7 +292,8 @@ class SshProcess(Process):
         return self._channel.exit_status
 
     def close(self) -> None:
-        self._channel.close()
+        with suppress(EOFError, OSError, SSHException):  # the connection may be gone already
+            self._channel.close()
         done, self._done = self._done, None
         if done is not None:
             done()
