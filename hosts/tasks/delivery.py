@@ -19,9 +19,10 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet, fleet_of
 from hosts.pull.bucket import is_bucket
 from hosts.pull.places import Place, place_of
+from hosts.tasks.notifying import NOTIFY, Teller
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, chosen_run, finish, roost_task, session
 from remote.shared.messages.export import ExportRequest, ExportResult
-from remote.shared.messages.transfer import Compress, Limits, Store, Wish
+from remote.shared.messages.transfer import Compress, HostTally, Limits, Store, Wish
 
 
 @roost_task(
@@ -36,6 +37,7 @@ from remote.shared.messages.transfer import Compress, Limits, Store, Wish
     store="how shards are kept here: plain, or compressed (see inv unpack)",
     follow="go on while extraction runs, until the run is complete",
     free="let each host delete what is verified and durable here",
+    notify=NOTIFY["notify"],
     check="read again what was pulled earlier; what is damaged is pulled anew",
     export="once nothing is missing: a folder beside it that gets the run in the inventory's `format`",
     example="inv pull --hosts all --run kimi-1 --to /data/kimi-1 --follow --free",
@@ -53,6 +55,7 @@ def pull(
     follow: bool = False,
     free: bool = False,
     check: bool = False,
+    notify: bool = False,
     export: str = "",
     dry_run: bool = False,
     inventory: str | None = None,
@@ -77,11 +80,23 @@ def pull(
         if dry_run:
             finish(show_pulled(output, pulling.dry_run(fleet, wish, to)))
             return
+        teller = Teller(fleet, output, f"pull of {named}", "finished", _host_said, _host_failed) if notify else None
         pulled = pulling.pull(fleet, wish, to, watching(output), cast(Store, store))
         code = show_pulled(output, pulled)
+        if teller is not None:
+            for outcome in pulled.outcomes:
+                teller(outcome)
         if export:
             _export(fleet, output, pulled, to, export)
         finish(code)
+
+
+def _host_said(tally: HostTally) -> str:
+    return f"{tally.delivered:,} records delivered, {len(tally.failed):,} failed"
+
+
+def _host_failed(tally: HostTally) -> bool:
+    return bool(tally.failed)
 
 
 def _export(fleet: Fleet, output: Output, pulled: Pulled, to: str, out: str) -> None:

@@ -154,10 +154,16 @@ def show_stored(output: Output, outcomes: Sequence[Outcome[CleanResult]], *, dry
 
 def _compressed_line(result: CompressResult) -> str:
     if result.plain:
-        return f"{result.plain:,} shards ({size(result.plain_bytes)}) would be compressed, to about two thirds"
+        return f"{result.plain:,} shards ({size(result.plain_bytes)}) would be compressed{_to(result)}"
     gained = result.plain_bytes - result.packed_bytes
     text = f"{result.compressed:,} shards compressed, {size(gained)} gained"
     return f"{text}, {len(result.failed):,} are damaged and stay plain" if result.failed else text
+
+
+def _to(result: CompressResult) -> str:
+    if not result.sampled:
+        return ""
+    return f", to {result.ratio:.2f} of that ({size(result.ratio * result.plain_bytes)}; measured on {result.sampled})"
 
 
 def _show_unpacked(output: Output, result: UnpackResult) -> None:

@@ -25,6 +25,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     lines="how many of the last lines to begin with, or all",
     follow="go on with what is written from now on, over restarts and cut connections",
     grep="only lines that match this regular expression",
+    access="also the servers' access lines of health probes and of Roost's own requests",
     since="only lines of the last while, as 30s, 10m, 2h, 1d",
     example="inv logs --hosts all -f --grep error",
 )
@@ -37,6 +38,7 @@ def logs(
     lines: str = "100",
     follow: bool = False,
     grep: str = "",
+    access: bool = False,
     since: str = "",
     inventory: str | None = None,
     json: bool = False,
@@ -50,6 +52,7 @@ def logs(
             lines=_count(lines),
             follow=follow,
             grep=_pattern(grep),
+            access=access,
             since_seconds=_span(since),
         )
         printer = LogPrinter(fleet.hosts, json)

@@ -53,7 +53,7 @@ class _Session:
     def __init__(self, request: LogsRequest, workdir: Workdir) -> None:
         self._request = request
         self._workdir = workdir
-        self._pattern = Pattern(request.grep) if request.grep else None
+        self._pattern = None if request.access and not request.grep else Pattern(request.grep, access=request.access)
         self._followers: dict[LogSource, Follower] = {}
 
     def begin(self) -> Iterator[LogItem]:

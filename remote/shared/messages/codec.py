@@ -39,7 +39,7 @@ class CompressRequest(Message):
     processes: int = 0
     """0: half of the cores, since servers run beside it."""
     dry_run: bool = False
-    """Only count."""
+    """Count, and measure the ratio on a sample; change nothing."""
 
 
 class CompressResult(Message):
@@ -48,6 +48,10 @@ class CompressResult(Message):
     compressed: int
     plain: int = 0
     """Shards that would be compressed."""
+    sampled: int = 0
+    """With `dry_run`: shards that were compressed aside, to measure how far they shrink."""
+    ratio: float = 0.0
+    """Bytes of the sample's containers over its plain bytes; 0 without a sample."""
     plain_bytes: int = 0
     """Of what was compressed, or would be."""
     packed_bytes: int = 0

@@ -44,6 +44,8 @@ class LogsRequest(Message):
     follow: bool = False
     grep: str = ""
     """A regular expression (Python's `re`), searched in each line."""
+    access: bool = True
+    """False leaves out a server's access lines of health probes and of Roost's own requests that were answered well."""
     since_seconds: float | None = Field(default=None, ge=0)
     """Only what was logged in the last so many seconds, by this host's own clock."""
     resume: list[LogPosition] | None = None

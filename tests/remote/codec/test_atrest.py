@@ -70,6 +70,9 @@ def test_a_dry_run_counts_and_changes_nothing(tmp_path: Path) -> None:
     result = compress(CompressRequest(identity=run_identity(), dry_run=True), context)
     assert (result.compressed, result.plain, result.plain_bytes) == (0, 2, sum(map(len, contents.values())))
     assert names(paths) == ["hs_0.safetensors", "hs_1.safetensors"]
+    assert result.sampled == 2
+    really = compress(CompressRequest(identity=run_identity()), context)
+    assert result.ratio == pytest.approx(really.packed_bytes / really.plain_bytes)
 
 
 def test_a_record_that_was_made_anew_meanwhile_keeps_its_own_shard(tmp_path: Path) -> None:
