@@ -26,6 +26,7 @@ from remote.extract.store import store
 from remote.shared.errors import RecordError
 from remote.shared.shard.layout import Layout
 from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.sessions import register
 from tests.identities import run_identity
 
 BOUNDARIES = [2, 3, 5, 6]
@@ -42,6 +43,7 @@ def dumps(tmp_path: Path) -> list[Path]:
     place = Place(tuple(BOUNDARIES), tuple(BOUNDARIES), depth=6, part=0, parts=1, writes=True, writers=1)
     folder = tmp_path / "dumps"
     folder.mkdir()
+    register(folder, "n")
     admission = Admission(Settings(folder, (2, 3, 5), "pre", 1 << 30, 1 << 20, 2), place, sglang="0", pinned=False)
     requests = [RequestId("n", index, 0, ROWS) for index in (0, 1)]
     for first, rows in ((0, 10), (10, ROWS - 10)):
