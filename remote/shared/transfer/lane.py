@@ -27,6 +27,8 @@ PACKED_BYTES = 16 << 20
 """Plain bytes of a compressed answer; shorter ones compress less."""
 PIECE_BYTES = 512 << 10
 """Read, hashed and written at once; stays in a core's cache between the three."""
+COUNTED_BYTES = 256 << 10
+"""Received between two changes of the tally: one read brings as little as an ssh packet."""
 PACKED_SPARE_BYTES = 1 << 20
 """Beside twice the plain bytes: no compressed answer is larger."""
 LONGEST_REASON = 500
@@ -196,23 +198,29 @@ class Lane:
     def _take_data(self, stream: Stream, job: Job, wanted: Range) -> None:
         landing = job.landing
         self.brought = True
-        received = 0
+        received = counted = 0
         landing.begin()
         try:
             while received < wanted.length:
                 size = stream.read_into(self._buffer[: wanted.length - received])
                 landing.write(wanted.offset + received, self._buffer[:size])
                 received += size
-                self._trade.tally.wire_bytes += size
-                self._trade.tally.plain_bytes += size
+                if received - counted >= COUNTED_BYTES:
+                    self._count(received - counted)
+                    counted = received
                 self._trade.limit.spend(size, self._trade.stop)
         finally:
+            self._count(received - counted)
             complete = landing.end(wanted.offset, wanted.offset + received)
             self._pending.popleft()
             if received < wanted.length:
                 self._trade.work.give_back(job, received)
         if complete:
             self._finish(landing)
+
+    def _count(self, size: int) -> None:
+        self._trade.tally.wire_bytes += size
+        self._trade.tally.plain_bytes += size
 
     def _take_packed(self, stream: Stream, job: Job, wanted: Range, length: int) -> None:
         from remote.shared.codec.piece import DamagedError, split_pieces
