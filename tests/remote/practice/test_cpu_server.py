@@ -121,4 +121,4 @@ def test_a_served_models_logprobs_are_those_of_transformers(
             0
         ]
     expected = logits.log_softmax(-1)[:-1].gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
-    torch.testing.assert_close(served, expected, rtol=1e-4, atol=1e-4)
+    assert torch.allclose(served, expected, rtol=1e-4, atol=1e-4)
