@@ -162,7 +162,7 @@ class Extractor:
             self._ending = True
         for endpoint in self._endpoints:
             endpoint.refresh()
-            if endpoint.is_new:
+            if endpoint.is_new and not endpoint.lacks_dump_dir:
                 self._welcome(endpoint, http)
             self._canaries.send_where_due(endpoint)
         self._hear_canaries()
@@ -205,7 +205,7 @@ class Extractor:
         self._unready_since = None
         if gone := [endpoint for endpoint in self._endpoints if endpoint.lacks_dump_dir]:
             return self._without_dump_dir(gone[0], now)
-        self._gone_since = None
+        self._register_again()
         if starved := self._starved(size):
             return False if self._flying else self._say("waiting", starved)
         self._say("running")
@@ -231,6 +231,15 @@ class Extractor:
             remedy = f"{start} starts them; then `inv extract` resumes."
             self._judgement.end(HostError(f"No server was ready for {seconds}. {why}", remedy=remedy))
         return self._say("waiting", f"{why} Start it with {start}; the run waits until {self._waits_until}.")
+
+    def _register_again(self) -> None:
+        """A dump directory that was made again does not know this session yet."""
+        if self._gone_since is None:
+            return
+        self._gone_since = None
+        for endpoint in self._endpoints:
+            if endpoint.ready:
+                endpoint.register(self._opened.nonce)
 
     def _without_dump_dir(self, endpoint: Endpoint, now: float) -> bool:
         """The server's supervisor makes the directory again within seconds; a run does not wait for longer."""

@@ -32,8 +32,7 @@ def known(workdir: Workdir, identity: RunIdentity) -> RunPaths:
 
 def names(workdir: Workdir) -> list[str]:
     """Every run that this host has a folder of."""
-    found = workdir.runs.iterdir() if workdir.runs.is_dir() else ()
-    return sorted(path.name for path in found if path.is_dir() and not path.name.startswith("."))
+    return workdir.run_names()
 
 
 def identity_of(paths: RunPaths) -> RunIdentity:
