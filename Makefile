@@ -12,7 +12,7 @@ FAST := not ssh and not engine and not wheels and not reader and not namespaces 
 .DEFAULT_GOAL := help
 # The two venvs side by side, and lint while the engine's is still being built.
 MAKEFLAGS += --jobs=2
-.PHONY: help system venv engine readers demo practice-up practice-down test test-fast faults lint clean
+.PHONY: help system venv engine readers demo practice-up practice-down test test-fast faults attacks locks sbom lint clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,9 +22,10 @@ system: ## check for sshd, rsync and venv; install them when root on a Debian-li
 
 venv: .venv/roost.stamp ## the laptop's side: .venv with Roost itself
 
-.venv/roost.stamp: pyproject.toml | system
+.venv/roost.stamp: pyproject.toml requirements/venv.txt | system
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/venv.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 engine: | system ## the practice hosts' Python: .engine with SGLang on CPU
@@ -58,6 +59,17 @@ test: lint readers ## lint, types and every test, with real sshd, rsync and SGLa
 
 faults: venv engine ## break a fleet in every way (root on Linux for all of it): FAULTS='--seed 7 --only reboot --minutes 30'
 	$(BIN)/python -m tests.faults $(FAULTS)
+
+attacks: venv engine ## what other users of a host and hostile hosts may try (root for all of it); prints the table
+	@$(BIN)/python -m tests.attacks
+
+locks: venv ## write requirements/venv.txt again: every package by version and digest
+	$(BIN)/python -m hosts.practice.locks
+
+sbom: venv engine ## what both venvs consist of, as CycloneDX: build/sbom-venv.json, build/sbom-engine.json
+	@mkdir -p build
+	$(BIN)/cyclonedx-py environment $(BIN)/python --of JSON -o build/sbom-venv.json
+	$(BIN)/cyclonedx-py environment .engine/bin/python --of JSON -o build/sbom-engine.json
 
 clean: ## remove what was built or practised here; ends the practice fleet first
 	@if test -x $(BIN)/inv; then $(BIN)/inv practice down; fi

@@ -1,0 +1,63 @@
+"""Writes the locked requirements again: every package by version and by the digests of its files. `make locks`.
+
+Laptop's side, for maintainers. What is installed from a lock is what was there when the lock was written, whoever
+serves the files; no lock names a registry. torch and NVIDIA's packages stay out: people choose a CPU or a CUDA build
+of them, so they are pinned by version where they are installed.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ENGINE = "hosts/practice/engine"
+_CHOSEN = re.compile(r"(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z0-9-]+)==")
+_HEADER = "# Written by `make locks`; do not edit. Install with: pip install --require-hashes -r FILE\n"
+
+
+@dataclass(frozen=True)
+class Lock:
+    """One locked file, from what it is made, and for which Pythons."""
+
+    target: str
+    sources: tuple[str, ...]
+    options: tuple[str, ...] = ()
+
+
+LOCKS = (Lock("requirements/venv.txt", ("pyproject.toml",), ("--extra", "dev")),)
+
+
+def main() -> int:
+    """Write every lock; returns 1 and says which one could not be resolved."""
+    for lock in LOCKS:
+        print(f"{lock.target}: resolving {', '.join(lock.sources)}", flush=True)
+        found = subprocess.run(
+            [
+                *(sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"),
+                *("--generate-hashes", "--no-emit-index-url", "--no-header", "--no-annotate"),
+                *(*lock.options, *lock.sources),
+            ],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if found.returncode:
+            print(f"{lock.target} was not written: {found.stderr.strip()}", file=sys.stderr)
+            return 1
+        (REPOSITORY / lock.target).write_text(_HEADER + without_chosen(found.stdout))
+    return 0
+
+
+def without_chosen(text: str) -> str:
+    """A lock's text without the packages whose build a person chooses."""
+    blocks = re.split(r"(?m)^(?=\S)", text)
+    return "".join(block for block in blocks if not _CHOSEN.match(block))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""docs/security.md names tests that exist, and `make attacks` runs them; what is locked is what is asked for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import tomllib
+from packaging.requirements import Requirement
+
+from hosts.practice.locks import LOCKS, without_chosen
+from tests.attacks.table import ATTACKS
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PAGE = (REPOSITORY / "docs" / "security.md").read_text()
+
+
+def test_every_attack_of_the_table_is_a_test() -> None:
+    for attack in ATTACKS:
+        for test in attack.tests:
+            file, _, name = test.partition("::")
+            assert f"\ndef {name}(" in (REPOSITORY / file).read_text(), test
+
+
+def test_every_promise_of_the_page_names_a_test() -> None:
+    rows = [line for line in PAGE.splitlines() if line.startswith("| ") and "promise" not in line]
+    assert len(rows) > 10
+    known = {
+        name
+        for file in (REPOSITORY / "tests").rglob("*.py")
+        for name in re.findall(r"def (test_\w+)", file.read_text())
+    }
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row)
+        assert named, row
+        assert set(named) <= known, row
+
+
+def test_the_lock_has_every_requirement_with_digests_and_no_address() -> None:
+    (lock,) = LOCKS
+    text = (REPOSITORY / lock.target).read_text()
+    locked = dict(re.findall(r"(?m)^([a-z0-9._-]+)==([^\s;\\]+)", text))
+    assert len(locked) > 50
+    assert len(re.findall(r"(?m)^[^#\s]", text)) == len(
+        re.findall(r"(?m)^[a-z0-9._-]+==[^\n]*\\\n    --hash=sha256:", text)
+    )
+    assert "://" not in text
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    for line in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+        wanted = Requirement(line)
+        name = re.sub(r"[-_.]+", "-", wanted.name.lower())
+        assert name in locked, f"{name} is not locked: `make locks`"
+        assert wanted.specifier.contains(locked[name]), f"{line}, but locked at {locked[name]}: `make locks`"
+
+
+def test_what_a_person_chooses_is_left_out_of_a_lock() -> None:
+    digest = " \\\n    --hash=sha256:00\n"
+    left_out = "".join(f"{name}==2{digest}" for name in ("nvidia-nccl-cu13", "torch", "triton", "cuda-toolkit"))
+    assert (
+        without_chosen(f"# head\na==1{digest}{left_out}torchy==3{digest}") == f"# head\na==1{digest}torchy==3{digest}"
+    )
