@@ -24,7 +24,7 @@ venv: .venv/roost.stamp ## the laptop's side: .venv with Roost itself
 
 .venv/roost.stamp: pyproject.toml requirements/venv.txt | system
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/venv.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/venv.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 

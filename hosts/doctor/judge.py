@@ -12,6 +12,7 @@ Rule = Callable[[Facts, Expectations], Iterator[Finding]]
 
 RULES: tuple[Rule, ...] = (
     surroundings.machine,
+    surroundings.others,
     hardware.gpus,
     hardware.occupants,
     hardware.links,

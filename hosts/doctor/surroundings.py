@@ -29,6 +29,18 @@ def machine(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
     )
 
 
+def others(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
+    """Who else is there: SGLang leaves the store of a server's ranks open to everybody who reaches the host."""
+    people = facts.other_people
+    if people:
+        yield yellow(
+            "others",
+            f"{', '.join(people[:3])}{f' and {len(people) - 3} more' if len(people) > 3 else ''} have processes here; "
+            "the store in which a server's ranks meet listens on all interfaces and asks nobody for a password",
+            "Use a host of your own, or close ports that are not the inventory's to other hosts and users.",
+        )
+
+
 def disk(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
     """Room for shards, and the right to write them."""
     space = facts.workdir

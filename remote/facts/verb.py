@@ -12,6 +12,7 @@ from remote.facts.programs import tools
 from remote.facts.software import capture_facts, model_facts, python_facts
 from remote.logind import login_facts
 from remote.servers.lifecycle.records import servers
+from remote.servers.probing.users import other_people
 from remote.shared.messages.facts import Facts, FactsRequest
 from remote.shared.messages.server import ServersRequest
 
@@ -39,5 +40,6 @@ def facts(request: FactsRequest, context: Context) -> Facts:
         tools=tools(),
         machine=machine_facts(),
         logins=login_facts(),
+        other_people=other_people(),
         servers=servers(ServersRequest(ask=True), context).servers if request.ask_servers else [],
     )

@@ -198,6 +198,8 @@ class Facts(Message):
     model: ModelFacts | None
     workdir: SpaceFacts
     ram_disk: SpaceFacts
+    other_people: list[str] = Field(default_factory=list)
+    """Users, root and this one aside, who have a process on the host."""
     ports: list[PortFact] = Field(default_factory=list)
     limits: LimitFacts
     tools: ToolFacts
