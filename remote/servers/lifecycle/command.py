@@ -147,7 +147,7 @@ def _refuse_keyless(checked: CheckedFlags) -> None:
 def _refuse_open_sockets(checked: CheckedFlags, env: Mapping[str, str]) -> None:
     """With DP attention SGLang's processes talk over TCP ports of 127.0.0.1 that ask nobody who he is.
 
-    Whoever connects to one gives the scheduler orders, and up to about 0.5.20 has it unpickle (run) what he sends.
+    Whoever connects to one has the scheduler unpickle, and so run, what he sends: 0.5.23 does, like all before it.
     """
     if not checked.values.get("enable_dp_attention") or env.get(TRUSTED) == "1":
         return

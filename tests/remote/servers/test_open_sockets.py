@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from remote.servers.lifecycle.command import TRUSTED, _refuse_open_sockets
@@ -30,3 +33,31 @@ def test_dp_attention_is_refused_while_another_user_has_a_process() -> None:
     finally:
         stranger.communicate()
     assert str(UID) not in other_people()
+
+
+RECEIVES = """
+import os, pickle, sys, zmq
+from sglang.srt.managers.io_struct import sock_recv
+from sglang.srt.utils.network import get_zmq_socket
+class Order:
+    def __reduce__(self):
+        return (os.getuid, ())
+port, socket = get_zmq_socket(zmq.Context(), zmq.PULL, None, True)
+if os.fork() == 0:
+    os.setgroups([]); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
+    sender = zmq.Context().socket(zmq.PUSH)
+    sender.connect(f"tcp://127.0.0.1:{port}")
+    sender.send(pickle.dumps(Order()))
+    sender.close(); os._exit(0)
+socket.setsockopt(zmq.RCVTIMEO, 30_000)
+print("ran as user", sock_recv(socket))
+"""
+
+
+@pytest.mark.engine
+@needs_root
+def test_sglang_s_own_sockets_run_what_another_user_sends() -> None:
+    """Why DP attention is refused. If this fails, SGLang has closed them, and the refusal has to be looked at again."""
+    command = [sys.executable, "-c", RECEIVES, str(UID)]
+    said = subprocess.run(command, cwd="/", stdout=subprocess.PIPE, text=True, timeout=120, check=True).stdout
+    assert said.splitlines()[-1] == "ran as user 0"
