@@ -65,6 +65,12 @@ class Site:
     def destination(self) -> Path:
         return self.root / "it's a DEST"
 
+    def change(self, host: str, **keys: object) -> None:
+        """Set keys of a host in the inventory."""
+        inventory = json.loads(self.inventory.read_text())
+        inventory["hosts"][host].update(keys)
+        self.inventory.write_text(json.dumps(inventory))
+
     def run_paths(self, host: str) -> RunPaths:
         return Workdir(self.workdirs[host]).run(RUN)
 

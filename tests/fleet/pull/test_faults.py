@@ -110,9 +110,7 @@ def through(site: Site, sshd: SshHost, link: Link) -> None:
     """Let host `one` be reached through the link."""
     known_hosts = site.root / "known_hosts"
     known_hosts.write_text(sshd.sshd.known_hosts_line(link.port) + sshd.sshd.known_hosts_line(sshd.port))
-    text = site.inventory.read_text()
-    text = text.replace("  one:\n", f"  one:\n    ssh_port: {link.port}\n    known_hosts: {known_hosts}\n")
-    site.inventory.write_text(text)
+    site.change("one", ssh_port=link.port, known_hosts=str(known_hosts))
 
 
 def test_several_streams_share_one_large_file(site: Site, private_sshd: SshHost) -> None:

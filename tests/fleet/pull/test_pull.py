@@ -99,9 +99,7 @@ def test_a_record_of_another_size_than_the_ledger_says_is_refused_by_name(site: 
 
 def test_a_host_whose_sshd_is_gone_costs_only_its_own_records(site: Site) -> None:
     site.give("one", {0: MIB})
-    inventory = json.loads(site.inventory.read_text())
-    inventory["hosts"]["two"].update(ssh_port=1, connect_timeout=5)
-    site.inventory.write_text(json.dumps(inventory))
+    site.change("two", ssh_port=1, connect_timeout=5)
     one, two = site.pull().outcomes
     assert one.ok
     assert two.error is not None
