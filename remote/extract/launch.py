@@ -22,7 +22,7 @@ from remote.extract.known import known
 from remote.extract.lock import is_locked, run_lock
 from remote.extract.progress import read_state, wish
 from remote.report import last_failure
-from remote.shared.errors import HostError, RoostError, UsageError
+from remote.shared.errors import HostError, OtherRunError, RoostError, UsageError
 from remote.shared.files import open_own
 from remote.shared.messages.extract import ExtractorState, ExtractRequest
 from remote.shared.paths import RunPaths
@@ -147,7 +147,8 @@ def _last_words(paths: RunPaths, code: int) -> RoostError:
         log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_TAIL_BYTES))
         said = last_failure(log.read().decode(errors="replace"))
     if said is not None:
-        return (UsageError if said.kind == UsageError.kind else HostError)(said.message, remedy=said.remedy)
+        kinds: dict[str, type[RoostError]] = {one.kind: one for one in (UsageError, OtherRunError)}
+        return kinds.get(said.kind, HostError)(said.message, remedy=said.remedy)
     return HostError(f"The extractor ended at once with code {code}.", remedy=f"See {paths.log}.")
 
 
