@@ -44,10 +44,11 @@ class Order:
 port, socket = get_zmq_socket(zmq.Context(), zmq.PULL, None, True)
 if os.fork() == 0:
     os.setgroups([]); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
-    sender = zmq.Context().socket(zmq.PUSH)
+    context = zmq.Context()
+    sender = context.socket(zmq.PUSH)
     sender.connect(f"tcp://127.0.0.1:{port}")
     sender.send(pickle.dumps(Order()))
-    sender.close(); os._exit(0)
+    sender.close(); context.term(); os._exit(0)
 socket.setsockopt(zmq.RCVTIMEO, 30_000)
 print("ran as user", sock_recv(socket))
 """
