@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
-from hosts.errors import ProtocolError, UsageError
+from hosts.errors import ProtocolError, UsageError, nearest
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
 from hosts.plan.plan import Plan, keep_other, load, save
@@ -75,7 +75,8 @@ def take(fleet: Fleet, run: str) -> Plan:
     if not found:
         raise UsageError(
             f"There is no plan of the run {run!r}: neither at {path} nor on the hosts that were asked.",
-            remedy="Make one with inv plan; inv runs --hosts all lists the runs that the hosts hold.",
+            remedy=nearest(run, [folder.name for folder in path.parent.parent.glob("*")])
+            or "Make one with inv plan; inv runs --hosts all lists the runs that the hosts hold.",
         )
     newest = max(found, key=lambda one: one.assignment.epoch)
     for one in found:

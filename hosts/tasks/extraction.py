@@ -30,7 +30,7 @@ from hosts.console.live import live_lines
 from hosts.console.output import Output
 from hosts.console.runs import show_runs
 from hosts.console.text import moment
-from hosts.errors import UsageError
+from hosts.errors import UsageError, nearest
 from hosts.fleet import Fleet, Outcome
 from hosts.tasks.notifying import NOTIFY, Teller
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, chosen_run, finish, indices, roost_task, session
@@ -178,8 +178,18 @@ def status(
             _watch(fleet, output, run)
         with live_lines(output, fleet):
             outcomes = standing.status(fleet, run)
+        _refuse_unheard(run, outcomes)
         show_status(output, outcomes)
         finish(output.outcomes(outcomes, failed=any_failed))
+
+
+def _refuse_unheard(run: str, outcomes: list[Outcome[standing.HostStatus]]) -> None:
+    """Raise UsageError if every host answered and none has heard of the run that was named."""
+    told = [outcome.value.standing for outcome in outcomes if outcome.value is not None]
+    if run and len(told) == len(outcomes) and not any(one.runs for one in told):
+        others = sorted({name for one in told for name in one.others})
+        remedy = nearest(run, others) or f"Their runs: {', '.join(others) or 'none'}."
+        raise UsageError(f"None of these hosts has heard of the run {run!r}.", remedy=remedy)
 
 
 def _watch(fleet: Fleet, output: Output, run: str) -> NoReturn:

@@ -36,7 +36,8 @@ def standing(request: StandingRequest, context: Context) -> Standing:
         runs = [paths for paths in runs if is_locked(paths)] or at_rest
     uses = [GpuUse(index=gpu.index, used_bytes=gpu.used_bytes, total_bytes=gpu.total_bytes) for gpu in gpus()]
     if request.run:
-        return Standing(runs=[status_of(paths, context) for paths in runs], gpus=uses)
+        others = [] if runs else names(context.workdir)
+        return Standing(runs=[status_of(paths, context) for paths in runs], others=others, gpus=uses)
     return Standing(runs=[_whatever(paths, context) for paths in runs], gpus=uses)
 
 

@@ -258,6 +258,8 @@ class Standing(Message):
     """What a host says of its runs; empty if it has not heard of the run that was named."""
 
     runs: list[RunStatus]
+    others: list[str] = Field(default_factory=list)
+    """If the run that was named is not here: the runs that are."""
     gpus: list[GpuUse] = Field(default_factory=list)
     """Empty if no driver answers."""
 

@@ -11,11 +11,14 @@ from rich.cells import cell_len
 from hosts.commands.status import HostStatus
 from hosts.console.extraction import any_failed, failure, left_seconds, live_line, show_status
 from hosts.console.output import Output
+from hosts.errors import HostError, UsageError
 from hosts.fleet import Outcome
 from hosts.inventory.model import Host
+from hosts.tasks.extraction import _refuse_unheard
 from remote.shared.messages.extract import Counts, ExtractorState, GpuUse, RunStatus, Standing
 from remote.shared.messages.server import ServerReport, ServersResult, ServerState
 
+NO_SERVERS = ServersResult(servers=[])
 GPUS = [GpuUse(index=index, used_bytes=71 << 30, total_bytes=141 << 30) for index in range(8)]
 
 
@@ -92,6 +95,15 @@ def test_what_stands_still_has_no_time_to_its_end(word: str) -> None:
 
 def test_what_moves_has_one() -> None:
     assert left_seconds(run("r")) == pytest.approx(17_500_000 / 11_034)
+
+
+def test_a_run_that_no_host_has_heard_of_is_wrong_usage_with_the_nearest_name() -> None:
+    told = Outcome(Host(name="a"), value=HostStatus(standing=Standing(runs=[], others=["kimi-1"]), servers=NO_SERVERS))
+    with pytest.raises(UsageError, match="None of these hosts has heard of the run 'kimi1'") as raised:
+        _refuse_unheard("kimi1", [told])
+    assert raised.value.remedy == "Did you mean 'kimi-1'?"
+    _refuse_unheard("kimi1", [told, Outcome(Host(name="b"), error=HostError("It is gone."))])
+    _refuse_unheard("", [told])
 
 
 def test_a_failed_part_is_told_and_counts() -> None:

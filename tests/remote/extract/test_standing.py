@@ -72,7 +72,8 @@ def test_without_a_name_the_runs_at_work_are_told_or_else_the_newest(context: Co
     with run_lock(old):
         assert [one.run for one in standing(StandingRequest(), context).runs] == ["old"]
     assert [one.run for one in standing(StandingRequest(run="old"), context).runs] == ["old"]
-    assert standing(StandingRequest(run="other"), context).runs == []
+    unheard = standing(StandingRequest(run="other"), context)
+    assert (unheard.runs, unheard.others) == ([], ["new", "old"])
 
 
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(context: Context) -> None:
