@@ -63,6 +63,12 @@ def show_exported(output: Output, result: ExportResult) -> None:
     """Say where the export is, in which format, and how much was written."""
     card = result.card
     output.line(f"{result.out}: {card.records:,} records for {card.format}, final state {card.final_state}-norm")
+    if card.errors:
+        most = max(card.errors, key=lambda slot: slot.mean)
+        output.line(
+            f"float8 states are off by at most {most.mean:.2%} on average (boundary {most.boundary}), "
+            f"{max(slot.worst for slot in card.errors):.2%} in the worst token"
+        )
     output.line(
         f"{result.linked:,} linked, {size(result.written_bytes)} written in {duration(result.wall_seconds)}; "
         f"load {result.load}"

@@ -21,7 +21,7 @@ from hosts.inventory.select import select
 from hosts.pull.places import Place, place_of
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.session import JSON, TARGET, chosen_run, finish, printing, roost_task, session, the_inventory
-from remote.shared.messages.export import ExportRequest, ExportResult, Format
+from remote.shared.messages.export import ExportDtype, ExportRequest, ExportResult, Format
 from remote.shared.messages.run import refuse_other_run
 from remote.shared.messages.verify import Fault, VerifyRequest
 
@@ -138,7 +138,8 @@ def _verify_folder(
     folder="the destination (what inv pull --to was given)",
     out="the export's folder, made new",
     format=f"one of: {', '.join(FORMATS)} (default: the inventory's)",
-    model="the model's folder, where the format wants the state after the last norm",
+    dtype="fp8: float8 states with scales, half the size, for speculators 0.9 (default: as they were extracted)",
+    model="the model's folder, if the format wants the state after the last norm",
     partial="export what is there although records are missing",
     processes="worker processes (default: one a core)",
     example="inv export --folder /data/kimi-1 --out /data/kimi-1-specforge --format specforge",
@@ -148,6 +149,7 @@ def export(
     folder: str = "",
     out: str = "",
     format: str = "",
+    dtype: str = "",
     model: str = "",
     partial: bool = False,
     processes: int = 0,
@@ -161,6 +163,11 @@ def export(
         demand("inv export --folder /data/kimi-1 --out /data/kimi-1-export", folder=folder, out=out)
         if format and format not in FORMATS:
             raise UsageError(f"There is no format {format!r}.", remedy=f"Formats: {', '.join(FORMATS)}.")
+        if dtype not in ("", "fp8"):
+            raise UsageError(
+                f"There is no dtype {dtype!r} to export.",
+                remedy="Say --dtype fp8, or leave --dtype away to keep the states as they were extracted.",
+            )
         if processes < 0:
             raise UsageError(f"--processes is {processes}; it cannot be below 0.")
 
@@ -169,6 +176,7 @@ def export(
                 folder=preparing.local_path(there, folder),
                 out=preparing.local_path(there, out),
                 format=cast(Format, format or there.format),
+                dtype=cast(ExportDtype, dtype or "extracted"),
                 model=preparing.local_path(there, model) if model else "",
                 partial=partial,
                 processes=processes or None,

@@ -23,6 +23,8 @@ _LOADING: dict[Format, str] = {
     "specforge": 'OfflineManifestReader("{load}")   # SpecForge 0.2, strategy eagle3, target_repr hidden_state',
     "model-optimizer": 'OfflineSupervisedDataset(sorted(glob("{load}/*.pt")), answer_only_loss=True)',
 }
+_FP8_LOADING = """ArrowDataset(max_len=…, datapath="{load}", on_missing="raise",
+                 transfer=FP8Transfer(Path("{load}/hidden_states")))   # speculators and hs-connectors 0.9"""
 
 
 def write_card(root: Path, load: Path, card: ExportCard, dataset: DatasetFolder) -> None:
@@ -43,7 +45,7 @@ def _text(load: Path, card: ExportCard, dataset: DatasetFolder) -> str:
 
 {card.records:,} records, {card.tokens:,} tokens, in the layout of **{card.format}**.
 {missing}
-    {_LOADING[card.format].format(load=load)}
+    {(_LOADING[card.format] if card.dtype == "extracted" else _FP8_LOADING).format(load=load)}
 
 | | |
 |---|---|
@@ -52,16 +54,41 @@ def _text(load: Path, card: ExportCard, dataset: DatasetFolder) -> str:
 | slots | boundaries {list(identity.boundaries)}; {card.convention} |
 | as 0-based blocks | {card.blocks}: each slot is the output of this block (SGLang, EAGLE count so) |
 | final state | {card.final_state}-norm{norm} |
-| states | {identity.dtype}, hidden size {identity.hidden_size} |
+| states | {_states(card)}, hidden size {identity.hidden_size} |
 | dataset | xxh3-128 {card.dataset}; shuffled with seed {manifest.seed} |
 | tokenizer, template | {manifest.tokenizer}, {manifest.template} |
 | loss mask | {manifest.mask} records by method |
 | versions | {versions} |
 | content | xxh3-128 {card.content} over indices and shard digests |
-
+{_losses(card)}
 ## Sources
 {sources}
 Index i in a file's name is row i of the dataset. Written {time.strftime("%Y-%m-%d", time.gmtime())} by Roost.
+"""
+
+
+def _states(card: ExportCard) -> str:
+    dtype = card.identity.dtype
+    return dtype if card.dtype == "extracted" else f"{dtype} made float8_e4m3fn, scales float32 [tokens, slots, 1]"
+
+
+def _losses(card: ExportCard) -> str:
+    """The section on float8; nothing if the states are as extracted."""
+    if card.dtype == "extracted":
+        return ""
+    slots = "".join(f"| {one.boundary} | {one.mean:.3%} | {one.worst:.3%} |\n" for one in card.errors)
+    return f"""
+## What float8 lost
+Relative error of a token's state, |loaded - extracted| / |extracted|, as `FP8Transfer` loads it in bfloat16:
+
+| boundary | mean over tokens | worst token |
+|---|---|---|
+{slots}
+Train with `--hidden-states-backend fp8`. The default backend, `file`, takes the float8 values without their scales and
+gives no warning.
+
+These files are not the extracted shards: they carry no row sums and no marks of the run, and `inv verify` does not
+take this folder. It checks the destination that the export was made from.
 """
 
 

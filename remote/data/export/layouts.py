@@ -1,7 +1,7 @@
 """What each trainer's loader wants of a record: its file's name, its keys, its norm state. Imports torch.
 
-Index i of the dataset is in every layout's file names, so that a record is found again. Side files lie where no
-greedy loader takes them for a sample. Called in the worker processes of `export`.
+Index i of the dataset is in every layout's file names, so that a record is found again. Side files lie outside the
+folders in which a loader takes every file for a sample. Called in the worker processes of `export`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from remote.data.export.fp8 import SlotErrors, save_quantized, saved_errors
 from remote.data.export.norm import FinalNormWeight
 from remote.data.export.sample import Sample, read_sample, save_pickled
 from remote.shared.codec.container import SUFFIX, unpack_file
 from remote.shared.errors import UsageError
 from remote.shared.files import written_aside
-from remote.shared.messages.export import Format
+from remote.shared.messages.export import ExportDtype, Format
 from remote.shared.messages.server import FinalNorm
 from remote.shared.paths import shard_name
+from remote.shared.shard.tensorfile import read_metadata
 
 GROUP = 2000
 """Records a folder in SpecForge's layout."""
@@ -34,6 +36,8 @@ class Written:
 
     size_bytes: int
     linked: bool = False
+    errors: SlotErrors = ()
+    """Of a record in float8: one pair a slot."""
 
 
 class TrainerLayout(ABC):
@@ -43,6 +47,8 @@ class TrainerLayout(ABC):
     """Norm states of the final slot that the loader can be given, the best one first."""
     folder = "data"
     """Of the samples, under the export's root: what the trainer is given."""
+    links = False
+    """Whether records are hard links to the shards, if the file system allows it."""
 
     def __init__(self, root: Path, final: FinalNorm, norm: FinalNormWeight | None) -> None:
         self.root = root
@@ -57,6 +63,10 @@ class TrainerLayout(ABC):
     def write(self, shard: Path, index: int, loss_mask: np.ndarray) -> Written:
         """Put one record in its place, whole."""
 
+    def found(self, path: Path) -> Written:
+        """Return what is known of a record that an interrupted export left whole in `path`."""
+        return Written(path.stat().st_size, linked=self.links)
+
     def final_state(self, sample: Sample) -> torch.Tensor:
         """The final state [L, H] as this export holds it."""
         return sample.final if self.norm is None else self.norm(sample.final)
@@ -67,12 +77,33 @@ class Speculators(TrainerLayout):
 
     accepts = ("pre",)
     folder = ""
+    links = True
 
     def path(self, index: int) -> Path:
         return self.root / "hidden_states" / shard_name(index)
 
     def write(self, shard: Path, index: int, loss_mask: np.ndarray) -> Written:
         return link_or_copy(shard, self.path(index))
+
+
+class SpeculatorsFp8(Speculators):
+    """speculators 0.9 with its `fp8` backend: float8 states and their scales, half the size.
+
+    The bytes differ from the shard's, so the file carries neither the marks of the run, whose identity names the
+    shards' dtype, nor the row sums. It says under other keys which run it was made from.
+    """
+
+    links = False
+
+    def write(self, shard: Path, index: int, loss_mask: np.ndarray) -> Written:
+        held, path = read_metadata(shard), self.path(index)
+        metadata = {"made_from_run": held["run"], "made_from_run_digest": held["run_digest"]}
+        metadata.update((name, held[name]) for name in ("sglang", "capture") if name in held)
+        errors = save_quantized(read_sample(shard, index, loss_mask), path, metadata)
+        return Written(path.stat().st_size, errors=errors)
+
+    def found(self, path: Path) -> Written:
+        return Written(path.stat().st_size, errors=saved_errors(path))
 
 
 class SpeculatorsV1(TrainerLayout):
@@ -142,6 +173,18 @@ LAYOUTS: dict[Format, type[TrainerLayout]] = {
     "specforge": SpecForge,
     "model-optimizer": ModelOptimizer,
 }
+
+
+def layout_for(format: Format, dtype: ExportDtype) -> type[TrainerLayout]:
+    """Return the layout's class; raise UsageError if the trainer of `format` reads no float8."""
+    if dtype == "extracted":
+        return LAYOUTS[format]
+    if format != "speculators":
+        raise UsageError(
+            f"There is no loader of {format} that reads float8 states with scales.",
+            remedy="Export with --format speculators (0.9 and later), or without --dtype.",
+        )
+    return SpeculatorsFp8
 
 
 def final_wanted(layout: type[TrainerLayout], held: FinalNorm, model: str) -> FinalNorm:

@@ -6,6 +6,7 @@ is there already is not written again, so an interrupted export goes on where it
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,19 +14,21 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
+import numpy as np
+import torch
 import xxhash
 
 from remote.context import Context
 from remote.data import holdings
 from remote.data.dataset import DatasetFolder
 from remote.data.export import card as cards
-from remote.data.export.layouts import LAYOUTS, TrainerLayout, Written, final_wanted
+from remote.data.export.layouts import TrainerLayout, Written, final_wanted, layout_for
 from remote.data.export.norm import final_norm
 from remote.data.holdings import Holdings
 from remote.data.workers import cores, in_order
 from remote.shared.errors import HostError, RecordError, UsageError
 from remote.shared.files import make_directory, write_whole
-from remote.shared.messages.export import ExportCard, ExportRequest, ExportResult, Format
+from remote.shared.messages.export import ExportCard, ExportDtype, ExportRequest, ExportResult, Format, SlotError
 from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.server import FinalNorm
 from remote.shared.shard.tensorfile import read_metadata
@@ -44,9 +47,10 @@ class Job:
     source: Path
     out: Path
     format: Format
+    dtype: ExportDtype
     final: FinalNorm
     model: str
-    """Set where the norm is to be applied."""
+    """Set if the norm is to be applied."""
     identity: RunIdentity
     """Every shard must name this run in its own metadata."""
 
@@ -61,10 +65,11 @@ def export(request: ExportRequest, context: Context) -> ExportResult:
     card = _card(job, place, dataset, missing)
     _begin(out, card)
     written = _write_all(job, place, request.processes or cores(), context)
+    card = card.model_copy(update={"errors": _slot_errors(place, written)})
     _finish(job, card, dataset, [row.index for row in place.rows])
     return ExportResult(
         out=str(out),
-        load=str(out / LAYOUTS[job.format].folder),
+        load=str(out / layout_for(job.format, job.dtype).folder),
         card=card,
         linked=sum(one.linked for one in written),
         written_bytes=sum(one.size_bytes for one in written if not one.linked),
@@ -80,9 +85,9 @@ def _job(request: ExportRequest, place: Holdings, source: Path, out: Path) -> Jo
             f"SpecForge wants three auxiliary layers; these shards have {len(place.identity.boundaries) - 1}."
         )
     held = place.identity.final
-    final = final_wanted(LAYOUTS[request.format], held, request.model)
+    final = final_wanted(layout_for(request.format, request.dtype), held, request.model)
     model = str(Path(request.model).expanduser()) if final != held else ""
-    return Job(source, out, request.format, final, model, place.identity)
+    return Job(source, out, request.format, request.dtype, final, model, place.identity)
 
 
 def _refuse_incomplete(place: Holdings, request: ExportRequest) -> int:
@@ -104,6 +109,7 @@ def _card(job: Job, place: Holdings, dataset: DatasetFolder, missing: int) -> Ex
     metadata = read_metadata(place.path(place.rows[0]))
     return ExportCard(
         format=job.format,
+        dtype=job.dtype,
         records=len(place.rows),
         tokens=sum(row.rows for row in place.rows),
         dataset=dataset.manifest.digest,
@@ -118,15 +124,35 @@ def _card(job: Job, place: Holdings, dataset: DatasetFolder, missing: int) -> Ex
 
 
 def _begin(out: Path, card: ExportCard) -> None:
-    """Make `out`, or go on with it; raise UsageError where something else is there."""
+    """Make `out`, or go on with it; raise UsageError if something else is there.
+
+    `card` is without `errors`, which are known when all records are written.
+    """
     marker, mine = out / _MARKER, card.model_dump_json().encode()
     if out.exists() and any(out.iterdir()):
         finished = out / cards.CARD
         before = marker if marker.is_file() else finished
-        if not before.is_file() or ExportCard.model_validate_json(before.read_bytes()) != card:
+        if not before.is_file() or _without_errors(before) != card:
             raise UsageError(f"{out} exists and is not this export.", remedy="Choose another --out, or remove it.")
     make_directory(out)
     write_whole(marker, mine)
+
+
+def _without_errors(path: Path) -> ExportCard:
+    return ExportCard.model_validate_json(path.read_bytes()).model_copy(update={"errors": []})
+
+
+def _slot_errors(place: Holdings, written: list[Written]) -> list[SlotError]:
+    """Return the error of each slot over all tokens of all records; none if the states are as extracted."""
+    if not written[0].errors:
+        return []
+    weights = np.array([row.rows for row in place.rows], np.float64)
+    errors = np.array([one.errors for one in written])  # [records, slots, (mean, worst)]
+    means, worst = np.average(errors[..., 0], axis=0, weights=weights), errors[..., 1].max(axis=0)
+    return [
+        SlotError(boundary=boundary, mean=float(mean), worst=float(most))
+        for boundary, mean, most in zip(place.identity.boundaries, means, worst, strict=True)
+    ]
 
 
 def _write_all(job: Job, place: Holdings, processes: int, context: Context) -> list[Written]:
@@ -136,7 +162,7 @@ def _write_all(job: Job, place: Holdings, processes: int, context: Context) -> l
     shards = [(row.index, place.path(row)) for row in rows]
     tasks = [shards[start : start + _BATCH] for start in range(0, len(shards), _BATCH)]
     written: list[Written] = []
-    workers = 1 if job.format == "speculators" else min(processes, len(tasks))
+    workers = 1 if layout.links else min(processes, len(tasks))
     for part in in_order(partial(write_records, job), tasks, processes=workers, preload=_PRELOAD):
         written += part
         context.report.progress("exporting", len(written), len(rows), "records")
@@ -145,6 +171,8 @@ def _write_all(job: Job, place: Holdings, processes: int, context: Context) -> l
 
 def write_records(job: Job, shards: list[tuple[int, Path]]) -> list[Written]:
     """Export some records, (index, shard) each: the task that worker processes are given."""
+    if multiprocessing.parent_process() is not None:
+        torch.set_num_threads(1)  # every other core has a process of its own
     return list(_written(job, shards))
 
 
@@ -154,7 +182,7 @@ def _written(job: Job, shards: list[tuple[int, Path]]) -> Iterator[Written]:
         path = layout.path(index)
         _refuse_foreign(shard, index, job.identity)
         if path.exists():
-            yield Written(path.stat().st_size, linked=job.format == "speculators")
+            yield layout.found(path)
             continue
         try:
             yield layout.write(shard, index, dataset.record(index).loss_mask)
@@ -177,7 +205,7 @@ def _refuse_foreign(shard: Path, index: int, identity: RunIdentity) -> None:
 @lru_cache(maxsize=1)
 def _layout(job: Job) -> TrainerLayout:
     norm = final_norm(Path(job.model), job.identity.hidden_size) if job.model else None
-    return LAYOUTS[job.format](job.out, job.final, norm)
+    return layout_for(job.format, job.dtype)(job.out, job.final, norm)
 
 
 @lru_cache(maxsize=1)
@@ -186,7 +214,7 @@ def _dataset(source: Path) -> DatasetFolder:
 
 
 def _finish(job: Job, card: ExportCard, dataset: DatasetFolder, indices: list[int]) -> None:
-    load = job.out / LAYOUTS[job.format].folder
+    load = job.out / layout_for(job.format, job.dtype).folder
     if job.format == "speculators":
         for pattern in _DATASET_FILES:
             for file in job.source.glob(pattern):

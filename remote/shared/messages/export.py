@@ -11,6 +11,8 @@ from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.server import FinalNorm
 
 Format = Literal["speculators", "speculators-v1", "specforge", "model-optimizer"]
+ExportDtype = Literal["extracted", "fp8"]
+"""Of the exported states: as they were extracted, or float8_e4m3fn with scales (format `speculators` only)."""
 
 
 class ExportRequest(Message):
@@ -21,18 +23,30 @@ class ExportRequest(Message):
     out: str
     """Made new, or an unfinished export of the same that is gone on with."""
     format: Format = "speculators"
+    dtype: ExportDtype = "extracted"
     model: str = ""
-    """The model's folder, for its last norm; only needed where the format wants the state after it."""
+    """The model's folder, for its last norm; only needed if the format wants the state after it."""
     partial: bool = False
     """Export what is there although records are missing; their indices stay free."""
     processes: int | None = None
     """Default: one a core."""
 
 
+class SlotError(Message):
+    """What one slot lost in float8: |loaded - extracted| / |extracted| of a token's state, over all tokens."""
+
+    boundary: int
+    mean: float
+    worst: float
+
+
 class ExportCard(Message):
     """`roost/export.json` of an export: what a person needs to know a year later."""
 
     format: Format
+    dtype: ExportDtype = "extracted"
+    errors: list[SlotError] = Field(default_factory=list)
+    """One a slot if `dtype` is `fp8`, else none."""
     records: int
     tokens: int
     dataset: str

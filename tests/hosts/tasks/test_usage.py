@@ -56,6 +56,7 @@ WRONG: list[tuple[Task[Any], dict[str, Any], str]] = [
     (storage.unpack, {}, "--paths is missing."),
     (results.export, {"folder": "x"}, "--out is missing."),
     (results.export, {"folder": "x", "out": "y", "format": "zip"}, "There is no format 'zip'."),
+    (results.export, {"folder": "x", "out": "y", "dtype": "int8"}, "There is no dtype 'int8' to export."),
     (results.verify, {"folder": "x", "hosts": "all"}, "says where --repair queues"),
     (tuning.diff_modes, {"host": "a", "first": "srve"}, "Did you mean 'serve'?"),
     (tuning.bench, {"hosts": "all", "mode": "srve"}, "Did you mean 'serve'?"),

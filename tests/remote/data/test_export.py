@@ -11,10 +11,15 @@ from safetensors.torch import load_file, save_file
 
 from remote.context import Context
 from remote.data.dataset import DatasetFolder
+from remote.data.export.fp8 import dequantize, quantize, relative_errors
 from remote.data.export.norm import final_norm
+from remote.data.export.sample import read_tensors
 from remote.data.export.verb import export
+from remote.data.verify import verify
 from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.export import ExportCard, ExportRequest, ExportResult
+from remote.shared.messages.verify import VerifyRequest
+from remote.shared.shard.tensorfile import read_metadata
 from remote.shared.transfer.ledger import DestinationLedger
 from tests.remote.data.places import HIDDEN, Destination, compress, make_destination
 from tests.remote.data.samples import MakeTokenizer
@@ -168,3 +173,76 @@ def test_compressed_records_are_unpacked(place: Destination, tmp_path: Path, con
     else:
         found = torch.stack(torch.load(Path(result.load) / "data_2.pt", weights_only=True)["hidden_states"], 1)
     assert torch.equal(found, states)
+
+
+def test_float8_export_names_its_error_and_is_no_shard_of_the_run(
+    place: Destination, tmp_path: Path, context: Context
+) -> None:
+    compress(place, 2)
+    result = exported(place, tmp_path / "out", context, dtype="fp8")
+    assert result.linked == 0
+    sums = torch.zeros(4, dtype=torch.float64)
+    for index in range(6):
+        path = tmp_path / "out" / "hidden_states" / f"hs_{index}.safetensors"
+        held, tensors = read_metadata(path), load_file(path)
+        assert held["made_from_run_digest"] == place.identity.digest
+        assert not {"run", "run_digest", "row_sums"} & held.keys()
+        assert place.identity.mismatch(held)
+        assert tensors["hidden_states"].dtype == torch.float8_e4m3fn
+        scales = tensors["hidden_states_scales"]
+        assert torch.equal(scales, scales.to(torch.bfloat16).float())
+        plain, loaded = read_tensors(place_path(place, index))[1], dequantize(tensors["hidden_states"], scales)
+        assert loaded.shape == plain.shape
+        sums += ((loaded.double() - plain.double()).norm(dim=-1) / plain.double().norm(dim=-1)).sum(0)
+    assert [slot.boundary for slot in result.card.errors] == [1, 2, 3, 4]
+    assert [slot.mean for slot in result.card.errors] == pytest.approx((sums / result.card.tokens).tolist())
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert all(f"| {slot.boundary} | {slot.mean:.3%} | {slot.worst:.3%} |" in text for slot in result.card.errors)
+    with pytest.raises(UsageError, match=r"no roost/manifest\.json"):
+        verify(VerifyRequest(folder=str(tmp_path / "out")), context)
+
+
+def place_path(place: Destination, index: int) -> Path:
+    """Where record `index` is kept, compressed or not."""
+    return next(path for path in place.shard(index).parent.iterdir() if path.name.startswith(f"hs_{index}."))
+
+
+def test_interrupted_float8_export_knows_the_errors_of_what_it_has(
+    place: Destination, tmp_path: Path, context: Context
+) -> None:
+    whole = exported(place, tmp_path / "out", context, dtype="fp8", processes=1)
+    kept, lost = (tmp_path / "out" / "hidden_states" / f"hs_{index}.safetensors" for index in (0, 5))
+    before = kept.stat().st_mtime_ns
+    lost.unlink()
+    again = exported(place, tmp_path / "out", context, dtype="fp8", processes=2)
+    assert again.card == whole.card
+    assert kept.stat().st_mtime_ns == before
+    with pytest.raises(UsageError, match="is not this export"):
+        exported(place, tmp_path / "out", context)
+    save_file(load_file(kept), kept)
+    with pytest.raises(HostError, match=r"hs_0\.safetensors is there already"):
+        exported(place, tmp_path / "out", context, dtype="fp8")
+
+
+def test_float8_is_refused_where_no_loader_reads_it_and_for_values_it_cannot_hold(
+    place: Destination, tmp_path: Path, context: Context
+) -> None:
+    with pytest.raises(UsageError, match="no loader of specforge"):
+        exported(place, tmp_path / "a", context, format="specforge", dtype="fp8")
+    tensors = load_file(place.shard(1))
+    tensors["hidden_states"][0, 2, 3] = float("inf")
+    place.rewrite(1, tensors)
+    with pytest.raises(HostError, match="Record 1 holds values that are not finite"):
+        exported(place, tmp_path / "b", context, dtype="fp8")
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-30, 1.0, 448.0, 449.0, 1e30])
+def test_float8_keeps_rows_of_any_size_apart(size: float) -> None:
+    states = torch.randn(3, 2, 64, generator=torch.Generator().manual_seed(1))
+    states[1] *= size
+    packed, scales = quantize(states)
+    errors = relative_errors(states, dequantize(packed, scales))
+    assert scales.shape == (3, 2, 1)
+    assert errors.max() < 0.04
+    assert errors[0].min() > 0
+    assert (errors[1] == 0).all() == (size == 0)

@@ -83,6 +83,25 @@ def test_speculators_loads_a_destination_and_trains_a_step_on_it(
         assert 0 < after < before
 
 
+def test_speculators_loads_float8_with_the_error_that_the_card_names(place: Destination, context: Context) -> None:
+    for index in range(RECORDS):
+        tensors = load_file(place.shard(index))
+        growing = tensors["hidden_states"] * torch.tensor([1.0, 60, 3600, 216000])[:, None]
+        place.rewrite(index, {**tensors, "hidden_states": growing.to(torch.bfloat16)}, summed=True)
+    result = exported(place, context, "fp8", dtype="fp8")
+    answer = read("speculators-0.9.0", "speculators_fp8.py", str(place.folder), result.load)
+    dataset = DatasetFolder.open(place.folder)
+    for index, sample in enumerate(answer["records"]):
+        assert sample["input_ids"] == dataset.record(index).input_ids.tolist()
+        states = load_file(place.shard(index))["hidden_states"].float()
+        off = (torch.tensor(sample["states"]) - states).abs()
+        assert (off <= states.abs() / 15 + states.abs().amax(-1, keepdim=True) / 2**18).all()  # half of the last bit
+    assert (answer["collated"], answer["unscaled"]) == ("torch.bfloat16", "torch.float8_e4m3fn")
+    assert [slot.mean for slot in result.card.errors] == pytest.approx(answer["errors"], rel=1e-9)
+    assert 0 < max(answer["errors"]) < 0.04
+    assert answer["own_errors"][0] > 2 * answer["errors"][0]  # one scale a token leaves the first slot few bits
+
+
 def test_speculators_legacy_loader_reads_v1(place: Destination, context: Context) -> None:
     result = exported(place, context, "out", format="speculators-v1")
     found = read("speculators-0.7.0.1", "speculators_v1.py", result.load)["records"]
