@@ -1,25 +1,36 @@
 """The verb `unpack`: containers to plain shards, on all cores, each verified by the digest of its plain bytes.
 
-Runs on the laptop or a host. Writes the plain shards, whole; deletes containers only where asked to.
+Runs on the laptop or a host. Writes the plain shards, whole; deletes containers only if asked to. Before the first
+byte is written, every container's own metadata is compared with the run of the folder that it lies in and of the
+folder that it goes to.
 """
 
 from __future__ import annotations
 
 import os
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
 from remote.context import Context
+from remote.extract.known import identity_of
 from remote.shared.codec.container import SUFFIX, read_index, unpack_file
 from remote.shared.codec.piece import DamagedError
-from remote.shared.errors import RecordError, UsageError
+from remote.shared.errors import OtherRunError, RecordError, UsageError
 from remote.shared.files import make_directory
 from remote.shared.messages.codec import UnpackRequest, UnpackResult
+from remote.shared.messages.run import RunIdentity
+from remote.shared.paths import RunPaths
+from remote.shared.shard.tensorfile import read_metadata
 from remote.shared.supervised.processes import process_pool
 from remote.shared.supervised.threads import as_finished
+from remote.shared.transfer.destination import Destination
+from remote.shared.transfer.manifest import manifest_of
 
+_APART = "Unpack each run into a folder of its own (--out), and look with inv verify."
 _FEWER = "Run again with fewer --processes; shards that are unpacked are kept."
 
 
@@ -31,13 +42,20 @@ class _Done:
 
 
 def unpack(request: UnpackRequest, context: Context) -> UnpackResult:
-    """Unpack every container of the request; a damaged one is reported and costs only itself."""
+    """Unpack every container of the request; a damaged one is reported and costs only itself.
+
+    Raises OtherRunError, with nothing touched, if containers of one run would come among shards of another.
+    """
     containers = _containers(request.paths)
-    out = make_directory(Path(request.out).expanduser()) if request.out else None
+    out = Path(request.out).expanduser() if request.out else None
+    targets = {path: _target(path, out) for path in containers}
     result = UnpackResult(unpacked=0, packed_bytes=0, plain_bytes=0)
     workers = min(request.processes or os.cpu_count() or 1, len(containers))
     with process_pool(workers, remedy=_FEWER) as pool:
-        jobs = {pool.submit(_unpack_one, path, _target(path, out), request.remove): path for path in containers}
+        _refuse_other_runs(pool, targets)
+        if out is not None:
+            make_directory(out)
+        jobs = {pool.submit(_unpack_one, path, target, request.remove): path for path, target in targets.items()}
         for number, job in enumerate(as_finished(jobs), 1):
             try:
                 done = job.result()
@@ -69,6 +87,49 @@ def _containers(paths: list[str]) -> list[Path]:
 
 def _target(container: Path, out: Path | None) -> Path:
     return (out or container.parent) / container.name.removesuffix(SUFFIX)
+
+
+def _refuse_other_runs(pool: ProcessPoolExecutor, targets: dict[Path, Path]) -> None:
+    """Raise OtherRunError if a container is of another run than a folder that it lies in or goes to, or than another
+    shard that goes to, or lies in, the same folder.
+
+    A shard whose metadata cannot be read is passed over: unpacking it names it, or replaces it.
+    """
+    folders = {path.parent for pair in targets.items() for path in pair}
+    identities = {folder: found for folder in folders if (found := _identity_of(folder)) is not None}
+    first: dict[Path, tuple[Path, str]] = {}
+    files = [*targets, *(target for target in targets.values() if target.exists())]
+    for path, metadata in zip(files, pool.map(_metadata, files), strict=True):
+        if metadata is None:
+            continue
+        target = targets.get(path, path)
+        for folder in (path.parent, target.parent):
+            if folder in identities and (mismatch := identities[folder].mismatch(metadata)):
+                raise OtherRunError(f"{path} does not belong in {folder}. {mismatch}", remedy=_APART)
+        run = f"{metadata.get('run')!r} with the digest {metadata.get('run_digest')}"
+        other, others = first.setdefault(target.parent, (path, run))
+        if run != others:
+            raise OtherRunError(f"{path} is of the run {run}, and {other} is of {others}.", remedy=_APART)
+
+
+def _metadata(shard: Path) -> dict[str, str] | None:
+    """What a shard, compressed or plain, says of itself; None if it is damaged."""
+    with suppress(RecordError):
+        return read_metadata(shard)
+    return None
+
+
+def _identity_of(folder: Path) -> RunIdentity | None:
+    """The run whose shards a folder is kept for: a destination's, or a run's own on its host; None for any other.
+
+    Raises UsageError if it is such a folder and does not say of which run.
+    """
+    folder = folder.absolute()
+    if folder.name == "hidden_states":
+        manifest = manifest_of(Destination(folder.parent))
+        return manifest.identity if manifest is not None else None
+    run = RunPaths(folder.parent)
+    return identity_of(run) if folder == run.shards and run.ledger.exists() else None
 
 
 def _unpack_one(container: Path, target: Path, remove: bool) -> _Done:

@@ -13,7 +13,7 @@ class UnpackRequest(Message):
 
     paths: list[str]
     out: str = ""
-    """Folder that gets the plain shards; beside their containers where it is empty."""
+    """Folder that gets the plain shards; "": each lands beside its container."""
     remove: bool = False
     """Delete each container once its plain shard is durable and verified."""
     processes: int = 0
