@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hosts.commands.runs import plan_for
-from hosts.errors import HostError, ProtocolError, RoostError, UsageError
+from hosts.errors import ProtocolError, RoostError, UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
 from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, dataset_of
@@ -21,6 +21,7 @@ from hosts.pull.places import Place, place_of
 from hosts.pull.push import push
 from hosts.pull.sources import LaptopOrigin, source_for_host, source_for_laptop
 from hosts.transport.backend import Backend
+from remote.shared.errors import told
 from remote.shared.messages.hello import HelloRequest, HelloResult
 from remote.shared.messages.transfer import (
     DestinationManifest,
@@ -167,7 +168,7 @@ def _fetch(job: _Job, place: Place, watch: Watch, store: Store, *, dry: bool) ->
             raise ProtocolError(f"The host tells of {news.name!r}, which it was not asked to pull from."[:500])
         tallies[news.name] = news.tally
         if news.kind:
-            errors[news.name] = _error(news)
+            errors[news.name] = told(news.kind, news.error, news.remedy)
 
     end = watch(tallies)
     try:
@@ -187,12 +188,6 @@ def _fetch(job: _Job, place: Place, watch: Watch, store: Store, *, dry: bool) ->
         for outcome in reached
     ]
     return Pulled(job.wish.run, str(place), job.judged(outcomes), result.manifest, result.missing)
-
-
-def _error(news: FetchNews) -> RoostError:
-    error = HostError(news.error, remedy=news.remedy)
-    error.kind = news.kind
-    return error
 
 
 def _job(fleet: Fleet, wish: Wish) -> _Job:

@@ -18,7 +18,7 @@ from rich.progress import (
 )
 
 from hosts.commands.pull import Pulled
-from hosts.console.output import Output, error_document
+from hosts.console.output import EXIT_FAILED, Output, error_document, exit_code
 from hosts.fleet import Outcome
 from hosts.units import size
 from remote.shared.messages.transfer import HostTally
@@ -105,20 +105,22 @@ def _records(tally: HostTally) -> str:
 
 
 def show_pulled(output: Output, pulled: Pulled) -> int:
-    """A line a host, then what is where and what is missing; returns the exit code."""
+    """Print a line for each host, then what is where and what is missing; return the exit code.
+
+    The exit code is 2 if every host that has a share refused the pull as wrong usage: another run lies there.
+    """
     for outcome in pulled.outcomes:
         if outcome.value is not None:
             _note_records(output, outcome.host.name, outcome.value)
     output.document(pulled_document(pulled))
-    code = 0
     for outcome in pulled.outcomes:
         if outcome.error is not None:
             output.error(outcome.error, outcome.host.name)
-            code = 1
         elif outcome.value is not None:
             output.line(f"{outcome.host.name}: {_host_line(outcome.value)}")
     output.line(_last_line(pulled))
-    return 1 if code or pulled.failed_records else 0
+    asked = [outcome for outcome in pulled.outcomes if outcome.value is None or outcome.value.has_share]
+    return EXIT_FAILED if pulled.failed_records else exit_code(asked)
 
 
 def _note_records(output: Output, host: str, tally: HostTally) -> None:

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from hosts.errors import ConnectionLostError, HostError, ProtocolError, PythonError, RoostError, UsageError
+from hosts.errors import ConnectionLostError, ProtocolError, PythonError, RoostError
 from hosts.transport.payload import Payload
 from hosts.transport.process import Process
-from remote.shared.errors import OtherRunError
+from remote.shared.errors import told
 from remote.shared.messages.envelope import BEAT_SECONDS, LINE, Call, Failure, Hello, Item, Line, Progress, Result
 
 M = TypeVar("M", bound=BaseModel)
@@ -227,11 +227,9 @@ def _refuse_odd_numbers(value: Any) -> None:
 
 
 def _as_error(failure: Failure) -> RoostError:
-    """The verb's own error again; `kind` keeps the remote class's name for `--json`."""
-    kind = UsageError if failure.kind in (UsageError.kind, OtherRunError.kind) else HostError
-    error = kind(failure.message[:LONGEST_MESSAGE], remedy=failure.remedy[:LONGEST_MESSAGE], details=failure.details)
-    error.kind = failure.kind
-    return error
+    """The verb's own error again."""
+    message, remedy = failure.message[:LONGEST_MESSAGE], failure.remedy[:LONGEST_MESSAGE]
+    return told(failure.kind, message, remedy, failure.details)
 
 
 def _printable(raw: bytes) -> str:

@@ -69,6 +69,17 @@ class ForeignFileError(HostError, OSError):
         self.strerror = self.message
 
 
+def told(kind: str, message: str, remedy: str = "", details: dict[str, object] | None = None) -> UsageError | HostError:
+    """Return the error that another process has told of: a UsageError if it was one there, otherwise a HostError.
+
+    `kind` stays the other process's word, for `--json`.
+    """
+    made = UsageError if kind in (UsageError.kind, OtherRunError.kind) else HostError
+    error = made(message, remedy=remedy, details=details)
+    error.kind = kind
+    return error
+
+
 def of_the_disk(error: OSError) -> HostError | None:
     """Return a sentence about a full, read-only or failing disk; None for any other error."""
     remedies = {

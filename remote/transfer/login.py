@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from remote.shared.errors import HostError
+from remote.shared.errors import HostError, RoostError, told
 from remote.shared.messages.envelope import LINE, Call, Failure, Item, Line, Result
 from remote.shared.messages.extract import (
     Delivered,
@@ -89,7 +89,5 @@ def _parsed(raw: bytes) -> Line | None:
         return None
 
 
-def _error(failure: Failure) -> HostError:
-    error = HostError(failure.message[:LONGEST_MESSAGE], remedy=failure.remedy[:LONGEST_MESSAGE])
-    error.kind = failure.kind
-    return error
+def _error(failure: Failure) -> RoostError:
+    return told(failure.kind, failure.message[:LONGEST_MESSAGE], failure.remedy[:LONGEST_MESSAGE])

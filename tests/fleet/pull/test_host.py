@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from hosts.commands.pull import Pulled, dry_run
+from hosts.console.output import Output
+from hosts.console.pull import show_pulled
 from hosts.errors import UsageError
 from hosts.inventory.model import Host
 from hosts.pull import sources
@@ -110,4 +112,17 @@ def test_a_second_run_does_not_come_into_the_first_one_s_folder_on_a_host(
     with pytest.raises(UsageError, match=OTHER_RUN):
         site.pull_second(free=free)
     assert contents(target) == before
+    assert second.shard(0).exists()
+
+
+def test_a_source_that_holds_another_run_of_that_name_ends_the_pull_as_wrong_usage(
+    site: Site, target: Path, keys: None
+) -> None:
+    second = site.begin_second()
+    other = site.replanned_second()
+    pulled = site.pull_second(free=True)
+    error = pulled.outcomes[0].error
+    assert isinstance(error, UsageError)
+    assert f"not the run 'second' (planned as {other.identity.nonce})" in error.message
+    assert show_pulled(Output(as_json=False), pulled) == 2
     assert second.shard(0).exists()

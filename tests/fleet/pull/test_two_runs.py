@@ -41,13 +41,14 @@ def test_an_interrupted_first_pull_keeps_its_folder_from_a_second_run(site: Site
     assert site.delivered() == site.records
 
 
-def test_a_run_planned_anew_under_the_same_name_is_another_run_for_its_hosts(site: Site) -> None:
+def test_a_run_planned_anew_under_the_same_name_is_another_run_for_its_hosts(site: Site, clone: Path) -> None:
     paths = site.begin_second()
     other = site.replanned_second()
     error = site.pull_second(free=True).outcomes[0].error
     assert isinstance(error, UsageError)
     words = "This host holds the run 'second' (planned as {0}), not the run 'second' (planned as {1})."
     assert error.message == words.format("f" * 16, other.identity.nonce)
+    assert site.inv_pull(clone, "--run", "second", "--free").returncode == 2
     assert paths.shard(0).exists()
 
 
