@@ -139,14 +139,14 @@ def start(
     """Give every host its share and start its extractor; an extractor that runs already takes up the newest share.
 
     `dataset` is the folder of the run's dataset, if that is another one than the plan names; `delivered` are the
-    records that the destination has; `reopen` says which quarantined ones are tried again.
+    records that the destination has, None if none was named; `reopen` says which quarantined ones are tried again.
     Raises UsageError, with nothing changed, if a host holds another run of this name or a newer plan, or if hosts have
     to be given something and this laptop does not have the dataset. What goes wrong on one host is its outcome.
     """
     path, plan = local_plan(fleet, run), plan_of(fleet, run, dataset)
     found = [one for one in holders(held(fleet, plan.run), plan.run) if not _is_replaceable(one, plan)]
     refuse_conflicts(plan, found)
-    before, plan = plan, _for_these(fleet, plan, delivered or [])
+    before, plan = plan, _for_these(fleet, plan, delivered)
     if plan is before and dataset_of(plan) is None:
         folders = _nothing_to_give(fleet, plan, found)
     else:
@@ -182,7 +182,7 @@ def preview(
     plan = plan_of(fleet, run, dataset)
     found = [one for one in holders(held(fleet, plan.run), plan.run) if not _is_replaceable(one, plan)]
     refuse_conflicts(plan, found)
-    before, plan = plan, _for_these(fleet, plan, delivered or [])
+    before, plan = plan, _for_these(fleet, plan, delivered)
     reopened: dict[str, ReopenResult] = {}
 
     def stand(backend: Backend) -> RunStatus:
@@ -260,11 +260,18 @@ def steer(fleet: Fleet, run: str, action: str) -> list[Outcome[RunStatus]]:
     return fleet.call("control", ControlRequest.model_validate({"run": run, "action": action}), RunStatus)
 
 
-def _for_these(fleet: Fleet, plan: Plan, delivered: Ranges) -> Plan:
+def _for_these(fleet: Fleet, plan: Plan, delivered: Ranges | None) -> Plan:
     """Return the plan, or its next epoch if it counts on hosts that were not chosen or lacks a chosen host.
 
-    A host that is added gets nothing if nothing is open, or if this laptop lacks the dataset.
+    A host that is added gets nothing if nothing is open, or if this laptop lacks the dataset. Raises UsageError if the
+    plan counts records as delivered that the destination which was named does not hold.
     """
+    if delivered is not None and (elsewhere := ranges.difference(plan.delivered, delivered)):
+        raise UsageError(
+            f"{ranges.count(elsewhere):,} records of the run {plan.run!r} (the first is {elsewhere[0][0]}) were "
+            "delivered to another folder than --to names, and no host would make them for this one.",
+            remedy="Name the folder that the run is pulled to.",
+        )
     chosen = {host.name for host in fleet.hosts if leads(host)}
     planned = {share.host for share in plan.shares}
     lost, dataset = sorted(planned - chosen), dataset_of(plan)
@@ -275,10 +282,6 @@ def _for_these(fleet: Fleet, plan: Plan, delivered: Ranges) -> Plan:
     done = _done(fleet, plan)
     if not lost and _is_finished(plan, done):
         return plan
-        return plan
-    dataset = dataset_of(plan)
-    if dataset is None:
-        raise needs_dataset(plan, f"The share of {', '.join(lost)} would be given to others")
     lengths = read_lengths(dataset, read_manifest(dataset))
     weights = {host: _weight(plan, host) for host in sorted(chosen)}
     return replan(plan, lengths, weights, done, delivered, relieve=bool(chosen - planned)).signed()

@@ -14,6 +14,7 @@ from pathlib import Path
 from hosts.commands.runs import plan_for
 from hosts.errors import ProtocolError, RoostError, UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
+from hosts.plan import ranges
 from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, dataset_of
 from hosts.pull.bucket import destination_of, is_bucket
@@ -22,6 +23,8 @@ from hosts.pull.push import push
 from hosts.pull.sources import LaptopOrigin, source_for_host, source_for_laptop
 from hosts.transport.backend import Backend
 from remote.shared.errors import told
+from remote.shared.messages.dataset import Ranges
+from remote.shared.messages.extract import ShardBatch, ShardsRequest, ShardsResult
 from remote.shared.messages.hello import HelloRequest, HelloResult
 from remote.shared.messages.transfer import (
     DestinationManifest,
@@ -32,11 +35,11 @@ from remote.shared.messages.transfer import (
     Store,
     Wish,
 )
-from remote.shared.transfer.bounds import Bounds
+from remote.shared.transfer.bounds import Bounds, Listing
 from remote.shared.transfer.dataset import gaps, place_dataset
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.engine import Engine, Tallies, look
-from remote.shared.transfer.manifest import opened_for, refuse_other, write_manifest
+from remote.shared.transfer.manifest import opened_for, refuse_other, refuse_split, write_manifest
 
 Watch = Callable[[Tallies], Callable[[], None]]
 """Given the tallies, starts to show them and returns how to end that."""
@@ -100,7 +103,11 @@ def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain"
     if place is not None:
         return _fetch(job, place, watch, store, dry=False)
     identity, records = job.plan.identity, job.plan.records
-    with opened_for(destination_of(to, store, fleet.inventory.kept.spools, identity), identity, records) as destination:
+    there = destination_of(to, store, fleet.inventory.kept.spools, identity)
+    if wish.free:
+        refuse_other(there, identity)
+        refuse_split(there, identity.name, _elsewhere(job))
+    with opened_for(there, identity, records) as destination:
         if wish.free:
             destination.refuse_freeing()
         if job.dataset is not None:
@@ -122,6 +129,38 @@ def dry_run(fleet: Fleet, wish: Wish, to: str) -> Pulled:
     with destination:
         missing = gaps(destination.ledger.indices(), job.plan.records)
         return Pulled(wish.run, to, _look(job, destination), None, missing)
+
+
+def _elsewhere(job: _Job) -> Ranges:
+    """Records that no chosen host has any more because they were delivered: freed there, or so noted in the plan.
+
+    A freed record counts only if it is in the host's share: repairing a folder takes a record out of the share of a
+    lost host, or out of its host's ledger. A host that cannot be asked counts as having freed nothing; the pull names
+    it.
+    """
+
+    def asked(backend: Backend) -> tuple[Ranges, Ranges]:
+        identity = job.plan.identity
+        counts = backend.call("shards", ShardsRequest(identity=identity, limit=0), ShardsResult).counts
+        if not counts.freed and not job.plan.delivered:
+            return [], []
+        every = _listed(job, backend, ShardsRequest(identity=identity, freed=True))
+        held = _listed(job, backend, ShardsRequest(identity=identity))  # second: what is finished meanwhile is in it
+        share = job.plan.share(backend.host.name)
+        return ranges.intersection(ranges.difference(every, held), share.ranges if share else []), held
+
+    answers = [outcome.result for outcome in job.fleet.each(asked) if outcome.ok]
+    held = ranges.union(*(held for _, held in answers))
+    return ranges.difference(ranges.union(job.plan.delivered, *(freed for freed, _ in answers)), held)
+
+
+def _listed(job: _Job, backend: Backend, request: ShardsRequest) -> Ranges:
+    """The records that a host lists; rows that cannot be of this run raise OfferError."""
+    listing = Listing(job.bounds)
+    backend.call(
+        "shards", request, ShardsResult, on_item=lambda value: listing.take(ShardBatch.model_validate(value).rows)
+    )
+    return ranges.from_indices(row.index for row in listing.rows)
 
 
 def _bring(job: _Job, destination: Destination, watch: Watch) -> list[Outcome[HostTally]]:
@@ -157,6 +196,7 @@ def _fetch(job: _Job, place: Place, watch: Watch, store: Store, *, dry: bool) ->
         store=store,
         wish=job.wish,
         dry_run=dry,
+        elsewhere=_elsewhere(job) if job.wish.free and not dry else [],
         sources=[source_for_host(host, job.plan, job.bounds, place.host) for host in hosts],
     )
     tallies: Tallies = {host.name: HostTally() for host in hosts}

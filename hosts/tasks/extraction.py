@@ -123,9 +123,9 @@ def extract(
             finish(_follow(fleet, output, run, started, teller))
 
 
-def _delivered(fleet: Fleet, run: str, to: str) -> Ranges:
-    """What the folder `to` has of the run; nothing if none was named."""
-    return extraction.delivered_to(Path(to), plan_for(fleet, run).identity) if to else []
+def _delivered(fleet: Fleet, run: str, to: str) -> Ranges | None:
+    """What the folder `to` has of the run; None if none was named."""
+    return extraction.delivered_to(Path(to), plan_for(fleet, run).identity) if to else None
 
 
 @roost_task(

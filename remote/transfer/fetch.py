@@ -18,7 +18,7 @@ from remote.shared.transfer.bounds import Bounds
 from remote.shared.transfer.dataset import gaps, place_dataset
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.engine import Engine, look
-from remote.shared.transfer.manifest import opened_for, refuse_other, write_manifest
+from remote.shared.transfer.manifest import opened_for, refuse_other, refuse_split, write_manifest
 from remote.transfer.login import LoginOrigin
 
 NEWS_SECONDS = 1.0
@@ -34,6 +34,8 @@ def fetch(request: FetchRequest, context: Context) -> FetchResult:
         return _look(place, request, bounds, context)
     os.umask(int(os.environ.get(LOGIN_UMASK, "077"), 8))
     wish = request.wish
+    refuse_other(place, request.identity)
+    refuse_split(place, request.identity.name, request.elsewhere)
     with opened_for(place, request.identity, request.records) as destination:
         if wish.free:
             destination.refuse_freeing()

@@ -170,6 +170,8 @@ class FetchRequest(Message):
     wish: Wish
     dry_run: bool = False
     """Only tell what is there; nothing is written."""
+    elsewhere: list[tuple[int, int]] = Field(default_factory=list)
+    """With `wish.free`: ranges of records that no host has any more, because a folder has them already."""
     sources: list[Source]
 
 

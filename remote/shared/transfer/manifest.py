@@ -86,6 +86,25 @@ def refuse_other(place: Place, identity: RunIdentity) -> bool:
     return manifest is not None
 
 
+def refuse_split(destination: Destination, run: str, elsewhere: list[tuple[int, int]]) -> None:
+    """Raise UsageError if hosts have freed records that this destination lacks, so that another folder has them.
+
+    Freeing the rest after delivering it here would leave the run in two folders, neither of them complete. Called
+    before the destination is opened to deliver; an existing one is opened to look, and nothing is written elsewhere.
+    """
+    lacking = {index for start, stop in elsewhere for index in range(start, stop)}
+    if lacking and manifest_of(destination) is not None:
+        with destination:
+            lacking.difference_update(destination.ledger.indices())
+    if lacking:
+        raise UsageError(
+            f"--free is refused: {len(lacking):,} records of the run {run!r} (the first is {min(lacking)}) were freed "
+            f"on their hosts after a pull to another folder and are not in {destination.name}, so that neither folder "
+            "would have the whole run.",
+            remedy="Pull to that other folder, or pull here without --free.",
+        )
+
+
 def _digest_in(manifest: bytes) -> str:
     """The digest that a dataset's own manifest names."""
     try:

@@ -19,7 +19,7 @@ from hosts.commands.pull import Pulled, pull
 from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.kept import Kept
 from hosts.inventory.load import load_inventory
-from hosts.plan.plan import Plan, load, save
+from hosts.plan.plan import Plan, PlannedShare, load, save
 from remote.extract.ledger import Ledger, Row
 from remote.shared.codec.container import pack_file
 from remote.shared.messages.extract import ExtractorState
@@ -77,6 +77,14 @@ class Site:
     def give(self, host: str, sizes: dict[int, int], epoch: int = 1) -> None:
         """Let `host` have finished records of these sizes in bytes."""
         self.put(host, {index: shard(size) for index, size in sizes.items()}, epoch)
+
+    def give_share(self, host: str, records: int) -> None:
+        """Let the plan give `host` the first records of the dataset."""
+        path = Kept(self.root).plan(RUN)
+        share = PlannedShare(
+            host=host, weight=1.0, ranges=[(0, records)], records=records, tokens=records, longest=1, epoch=1
+        )
+        save(load(path).model_copy(update={"shares": [share]}), path)
 
     def plan_sizes(self, sizes: dict[int, int]) -> None:
         """Let the dataset have records whose shards take these sizes in bytes."""

@@ -126,3 +126,18 @@ def test_a_source_that_holds_another_run_of_that_name_ends_the_pull_as_wrong_usa
     assert f"not the run 'second' (planned as {other.identity.nonce})" in error.message
     assert show_pulled(Output(as_json=False), pulled) == 2
     assert second.shard(0).exists()
+
+
+def test_a_run_that_was_freed_into_a_folder_here_is_not_freed_into_one_on_a_host(
+    site: Site, target: Path, keys: None
+) -> None:
+    site.give_share("one", 2)
+    site.give("one", {0: SMALL})
+    on_host, site.to = site.to, ""
+    site.pull(free=True)
+    site.give("one", {1: SMALL})
+    site.to = on_host
+    with pytest.raises(UsageError, match="--free is refused: 1 records of the run 'trial'"):
+        site.pull(free=True)
+    assert not (target / "hidden_states").exists()
+    assert site.run_paths("one").shard(1).exists()

@@ -95,3 +95,23 @@ def test_a_destination_that_does_not_say_whose_it_is_is_refused_and_left(
     refused = site.inv_pull(clone, "--run", "trial")
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 2)
     assert contents(site.destination) == before
+
+
+def test_a_run_that_was_freed_into_one_folder_is_not_freed_into_a_second_one(site: Site, clone: Path) -> None:
+    site.give_share("one", 3)
+    site.give("one", {0: SMALL, 1: SMALL})
+    site.pull(free=True)
+    site.give("one", {2: SMALL})
+    site.to = str(site.root / "second")
+    refusal = r"--free is refused: 2 records of the run 'trial' \(the first is 0\) were freed on their hosts"
+    with pytest.raises(UsageError, match=refusal):
+        site.pull(free=True)
+    assert not Path(site.to).exists()
+    assert site.pull().missing[0] == (0, 2)
+    before = contents(Path(site.to))
+    with pytest.raises(UsageError, match=refusal):
+        site.pull(free=True)
+    assert contents(Path(site.to)) == before
+    assert site.run_paths("one").shard(2).exists()
+    assert site.inv_pull(clone, "--run", "trial", "--free").returncode == 0
+    assert not site.run_paths("one").shard(2).exists()
