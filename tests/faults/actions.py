@@ -5,6 +5,7 @@ Named by `tests.faults.faults`. An action that takes a parameter returns the fun
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -15,8 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import xxhash
+
+from hosts.plan.plan import save
 from remote.extract.ledger import Ledger, Row
 from remote.shared.messages.extract import ShardRow
+from remote.shared.messages.run import RunIdentity, new_nonce
 from remote.shared.paths import shard_name
 from tests.faults.box import is_server, is_sshd
 
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
 
 Action = Callable[["Trial"], None]
 
+SECOND_RUN = "another-run"
+"""As long as the first run's name, so that its records are the first run's with other marks in their headers."""
 FULL_SECONDS = 2.0
 CUT_SECONDS = 5.0
 START_SECONDS = 8.0
@@ -249,6 +256,59 @@ def copy_records(source: Path, target: Path, rows: list[ShardRow]) -> None:
 
 def offer_once(trial: Trial) -> None:
     trial.fleet.restore_pattern()
+
+
+def make_second_run(trial: Trial) -> None:
+    """Each box has all records of a second run of the same dataset too, and the laptop has that run's plan."""
+    first = trial.fleet.plan(trial.run)
+    second = first.identity.model_copy(update={"name": SECOND_RUN, "nonce": new_nonce()})
+    save(first.model_copy(update={"identity": second}), trial.fleet.plan_file(SECOND_RUN))
+    for name in trial.fleet.boxes:
+        source, target = trial.run_folder(name), trial.fleet.run_folder(name, SECOND_RUN)
+        shutil.rmtree(target, ignore_errors=True)
+        (target / "shards").mkdir(parents=True)
+        with Ledger(source / "ledger.sqlite") as ledger:
+            rows = [row for _, row in ledger.shards()]
+        with Ledger(target / "ledger.sqlite") as ledger:
+            ledger.note({"identity": second.model_dump_json()})
+            ledger.record(_as_second(source, target, row, first.identity, second) for row in rows)
+
+
+def _as_second(source: Path, target: Path, row: ShardRow, first: RunIdentity, second: RunIdentity) -> Row:
+    """Write a record of the first run as one of the second: the marks in its header change, no length does."""
+    content = (source / "shards" / shard_name(row.index)).read_bytes()
+    for key, mark in first.marks.items():
+        assert len(mark) == len(second.marks[key])
+        content = content.replace(json.dumps(mark).encode(), json.dumps(second.marks[key]).encode(), 1)
+    (target / "shards" / shard_name(row.index)).write_bytes(content)
+    return Row(row.index, "done", row.rows, row.epoch, row.size_bytes, xxhash.xxh3_128_hexdigest(content))
+
+
+def pull_second_run(trial: Trial) -> None:
+    """A second run is pulled into the first one's folder, which is being pulled to or whose pull was just killed.
+
+    It must be refused, and every record of the second run must stay on its host.
+    """
+    trial.await_manifest()
+    if trial.draw.random() < 0.5:
+        trial.kill_command()
+        trial.note("after a killed pull")
+    free = ["--free"] if trial.draw.random() < 0.5 else []
+    before = _second_runs_files(trial)
+    words = ("pull", "--hosts", "all", "--to", str(trial.destination), "--run", SECOND_RUN, *free)
+    trial.type_refused(f"holds the run '{trial.run}'", *words)
+    assert _second_runs_files(trial) == before, "the second run's shards changed on its hosts"
+
+
+def _second_runs_files(trial: Trial) -> dict[Path, bytes]:
+    folders = [trial.fleet.run_folder(name, SECOND_RUN) / "shards" for name in trial.fleet.boxes]
+    return {path: path.read_bytes() for folder in folders for path in folder.iterdir()}
+
+
+def remove_second_run(trial: Trial) -> None:
+    for name in trial.fleet.boxes:
+        shutil.rmtree(trial.fleet.run_folder(name, SECOND_RUN))
+    trial.fleet.plan_file(SECOND_RUN).unlink()
 
 
 def kill_near_end(trial: Trial) -> None:

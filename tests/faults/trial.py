@@ -21,6 +21,7 @@ import psutil
 
 from hosts.commands.extract import delivered_to
 from hosts.commands.status import status
+from hosts.console.output import EXIT_USAGE
 from tests.faults import checker
 from tests.faults.box import Box, is_extractor
 from tests.faults.checker import Account
@@ -128,6 +129,19 @@ class Trial:
         under_way = self._command
         self.type(*words, may_fail=True)
         self._command = under_way
+
+    def type_refused(self, says: str, *words: str) -> None:
+        """Type `inv …` beside another one, or after it was killed; raise TrialError unless it is refused so."""
+        under_way = self._command
+        said = self.type(*words, may_fail=True)
+        code = self._command.returncode if self._command is not None else None
+        self._command = under_way
+        if code != EXIT_USAGE or says not in said:
+            raise TrialError(f"inv {' '.join(words)} ended with {code} and did not say {says!r}: {said[-300:]}")
+
+    def await_manifest(self) -> None:
+        """Wait until the pull that is under way has said whose the destination is."""
+        _await((self.destination / "roost" / "manifest.json").exists, "the destination's manifest")
 
     def type_twice(self, *words: str) -> None:
         """Two people type the same at once; one may be refused."""
