@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +62,41 @@ def test_it_lists_pulls_and_goes_on_with_a_run_that_another_one_planned(
     assert taking.listed(fleet, taking.held(fleet))[0].planned_here
     started = extraction.start(fleet, RUN)
     assert (started.plan.epoch, [outcome.ok for outcome in started.outcomes]) == (1, [True, True])
+
+
+@pytest.fixture
+def no_dataset(prepared: Path) -> Iterator[None]:
+    """Where the plan says that the dataset lies there is nothing, until the test is over."""
+    dataset, away = prepared / "dataset", prepared / "dataset away"
+    dataset.rename(away)
+    yield
+    away.rename(dataset)
+
+
+def test_with_the_inventory_alone_a_person_lists_pulls_and_verifies_a_run(
+    site: Site, extracted: Fleet, no_dataset: None, tmp_path: Path, clone: Path
+) -> None:
+    laptop(site, tmp_path / "second")
+    to = tmp_path / "second" / "pulled"
+
+    def inv(*words: str) -> str:
+        typed = [str(clone / ".venv/bin/inv"), *words, "--inventory", str(tmp_path / "second" / "inventory.yaml")]
+        ended = subprocess.run(typed, cwd=clone, capture_output=True, text=True, timeout=120, check=False)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    (listed,) = json.loads(inv("runs", "--hosts", "all", "--json"))["runs"]
+    assert (listed["name"], listed["records_done"], listed["planned_here"]) == (RUN, len(LENGTHS), False)
+    inv("verify", "--hosts", "all", "--run", RUN)
+    assert "nothing is missing" in inv("pull", "--hosts", "all", "--run", RUN, "--to", str(to))
+    assert sorted(path.name for path in to.iterdir()) == ["hidden_states", "roost"]
+    checked = json.loads(inv("verify", "--folder", str(to), "--json"))
+    assert (checked["records"], checked["faults"], checked["complete"]) == (len(LENGTHS), 0, True)
+    assert checked["has_dataset"] is False
+    shard = next((to / "hidden_states").iterdir())
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    with pytest.raises(AssertionError, match=shard.name):
+        inv("verify", "--folder", str(to))
 
 
 def test_without_the_dataset_it_goes_on_and_gives_nothing_away(
