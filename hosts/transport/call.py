@@ -89,7 +89,22 @@ class Conversation:
         try:
             self._process.write(data)
         except OSError as error:
-            raise self._ended() from error
+            raise self._last_words() from error
+
+    def _last_words(self) -> RoostError:
+        """Return what the host said before it stopped reading: its own error, or why it ended."""
+        read = 0
+        try:
+            while read < NOISE_LIMIT_BYTES:
+                raw = self._read_line()
+                read += len(raw) + 1
+                if not self._greeted:
+                    self._noise = (self._noise + b"\n" + raw)[-NOISE_SHOWN_BYTES:]
+                elif isinstance(line := self._parse(raw), Failure):
+                    return _as_error(line)
+        except RoostError as error:
+            return error
+        return ProtocolError("The host stopped reading and went on sending.")
 
     def _await_hello(self, nonce: str) -> Hello:
         noise = 0

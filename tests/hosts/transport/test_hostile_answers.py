@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosts.errors import ConnectionLostError, ProtocolError, RoostError
+from hosts.errors import ConnectionLostError, HostError, ProtocolError, RoostError
 from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
-from hosts.transport.call import LONGEST_MESSAGE
+from hosts.transport.call import LONGEST_MESSAGE, Conversation
+from hosts.transport.payload import current_payload
 from hosts.transport.process import Process
-from remote.shared.messages.envelope import Message
+from remote.shared.messages.envelope import Call, Message
 from remote.shared.messages.extract import RunRequest, RunStatus, ShardBatch
 from remote.shared.messages.facts import Facts
 from remote.shared.messages.server import ServersResult
@@ -157,3 +158,38 @@ def test_an_endless_sentence_is_cut() -> None:
     with pytest.raises(RoostError) as caught:
         ask(line({"type": "error", "kind": "host", "message": "x" * 1_000_000, "remedy": "y" * 1_000_000}))
     assert len(caught.value.message) == len(caught.value.remedy) == LONGEST_MESSAGE
+
+
+class Leaving(Script):
+    """A host that says something and is gone before it has read everything."""
+
+    def __init__(self, said: list[bytes], reads: int) -> None:
+        super().__init__(said)
+        self._reads = reads
+
+    def write(self, data: bytes) -> None:
+        if self._reads == 0:
+            raise BrokenPipeError
+        self._reads -= 1
+        super().write(data)
+
+
+def test_a_host_that_leaves_while_it_is_written_to_is_still_heard() -> None:
+    refusal = {"type": "error", "kind": "workdir", "message": "That folder is others' too.", "remedy": "Take another."}
+    conversation = Conversation(Leaving([json.dumps(refusal).encode() + b"\n"], reads=1), 5.0)
+    assert conversation.ask(current_payload(), workdir="/w", verb="hello")
+    with pytest.raises(HostError, match=r"That folder is others' too\.") as raised:
+        conversation.send(Call(verb="hello", workdir="/w"))
+    assert raised.value.remedy == "Take another."
+
+
+def test_what_a_session_printed_before_it_ended_is_shown() -> None:
+    conversation = Conversation(Leaving([b"only backups here\n"], reads=0), 5.0)
+    with pytest.raises(ProtocolError, match=r"it printed: .*only backups here"):
+        conversation.ask(current_payload(), workdir="/w", verb="hello")
+
+
+def test_a_host_that_stops_reading_and_floods_is_left() -> None:
+    conversation = Conversation(Leaving([b"x" * 99 + b"\n"] * 20_000, reads=0), None)
+    with pytest.raises(ProtocolError, match="stopped reading and went on sending"):
+        conversation.ask(current_payload(), workdir="/w", verb="hello")

@@ -51,7 +51,7 @@ def place(tmp_path: Path, make_tokenizer: MakeTokenizer, context: Context, model
         with torch.no_grad():
             out = language_model(tensors["token_ids"][None], output_hidden_states=True)
         slots = [*(out.hidden_states[k][0] for k in made.identity.boundaries[:-1]), before_norm.pop()]
-        made.rewrite(index, {**tensors, "hidden_states": torch.stack(slots, 1)})
+        made.rewrite(index, {**tensors, "hidden_states": torch.stack(slots, 1)}, summed=True)
     return made
 
 
@@ -86,7 +86,8 @@ def test_wrong_states_with_right_digests_are_seen(
     place: Destination, model: Path, wrong: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     tensors = load_file(place.shard(1))
-    place.rewrite(1, {**tensors, "hidden_states": wrong(tensors["hidden_states"]).contiguous()})
+    states = wrong(tensors["hidden_states"]).contiguous()
+    place.rewrite(1, {**tensors, "hidden_states": states}, summed=True)
     result, lines = checked(place, model)
     assert result.by_kind == {"parity": 1}
     assert result.requeue == [(1, 2)]
