@@ -27,6 +27,7 @@ def await_ready(names: list[str], context: Context) -> list[ServerState]:
         for name in names:
             state = _look(name, context)
             if state.status == "ready" and name not in ready:
+                _say(name, watched[name], state, context)
                 ready[name] = state
                 context.report.progress(f"{name}: ready")
             elif state.status == "starting":
@@ -67,6 +68,5 @@ def failure(state: ServerState) -> HostError:
 
 
 def _say(name: str, progress: LogProgress, state: ServerState, context: Context) -> None:
-    step = progress.poll(Path(state.log))
-    if step is not None:
+    for step in progress.poll(Path(state.log)):
         context.report.progress(f"{name}: {step.text}", step.done, step.total, step.unit)

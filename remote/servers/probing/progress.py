@@ -43,17 +43,17 @@ class LogProgress:
         self._offset = 0
         self._last: Step | None = None
 
-    def poll(self, path: Path) -> Step | None:
-        """The newest step, if it is another one than at the last call."""
+    def poll(self, path: Path) -> list[Step]:
+        """Return the steps since the last call, in order; a step that repeats the one before it is left out."""
         if path != self._path:
             self._path, self._offset = path, 0
-        step = self._last
+        steps: list[Step] = []
         for line in self._new_lines(path):
-            step = parse(line) or step
-        if step == self._last:
-            return None
-        self._last = step
-        return step
+            step = parse(line)
+            if step is not None and step != self._last:
+                steps.append(step)
+                self._last = step
+        return steps
 
     def _new_lines(self, path: Path) -> list[str]:
         """Whole lines only; tqdm's bar redraws itself with carriage returns, so those end lines too."""

@@ -15,7 +15,7 @@ from hosts.practice.serving import CONTEXT_LENGTH, CpuServer
 from remote.bench import verb
 from remote.context import Context
 from remote.report import Report
-from remote.servers.lifecycle import records
+from remote.servers.lifecycle import key, records
 from remote.shared.errors import HostError
 from remote.shared.messages.bench import BenchRequest, GpuCondition
 from remote.shared.messages.server import ServerState
@@ -64,6 +64,7 @@ def test_a_ready_server_is_measured_by_sglangs_own_load_generator(
     said = io.StringIO()
     context = Context(Workdir(tmp_path), Report(said))
     records.save(context.workdir.server("main"), ready(cpu_server(), tiny_model_path))
+    key.issue(context.workdir.server("main"), {}, closes_admin=False)  # this server asks nobody for one
     request = BenchRequest(
         profiles=["single", "prefill"], repetitions=2, prompt_tokens=16, output_tokens=4, prefill_lengths=[16, 8192]
     )
@@ -95,6 +96,7 @@ def test_requests_that_the_server_refuses_are_no_measurement(
     """SGLang answers them with HTTP 200, and its load generator counts them as completed."""
     context = Context(Workdir(tmp_path), Report(io.StringIO()))
     records.save(context.workdir.server("main"), ready(cpu_server(), tiny_model_path))
+    key.issue(context.workdir.server("main"), {}, closes_admin=False)
     request = BenchRequest(profiles=["single"], repetitions=1, prompt_tokens=CONTEXT_LENGTH + 100, output_tokens=4)
     said = rf"single stream.*0 of 4 requests were answered whole; the server said: .*{CONTEXT_LENGTH + 100} tokens"
     with pytest.raises(HostError, match=said):

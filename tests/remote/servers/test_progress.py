@@ -37,18 +37,21 @@ def test_lines_become_steps(line: str, step: Step | None) -> None:
 
 def test_each_step_is_told_once_and_a_redrawn_bar_as_it_grows(tmp_path: Path) -> None:
     log, progress = tmp_path / "log", LogProgress()
-    assert progress.poll(log) is None
+    assert progress.poll(log) == []
     with log.open("a") as stream:
         stream.write("loading shards:   0% Completed | 0/2 [00:00<?]\rloading shards:  50% Completed | 1/2 [00:01]\r")
         stream.flush()
-        assert progress.poll(log) == Step("loading weights, 50 %", 1, 2, "files")
-        assert progress.poll(log) is None
+        assert progress.poll(log) == [
+            Step("loading weights, 0 %", 0, 2, "files"),
+            Step("loading weights, 50 %", 1, 2, "files"),
+        ]
+        assert progress.poll(log) == []
         stream.write("loading shards: 100% Compl")
         stream.flush()
-        assert progress.poll(log) is None
+        assert progress.poll(log) == []
         stream.write("eted | 2/2 [00:02]\n")
         stream.flush()
-        assert progress.poll(log) == Step("loading weights, 100 %", 2, 2, "files")
+        assert progress.poll(log) == [Step("loading weights, 100 %", 2, 2, "files")]
 
 
 def test_a_restart_is_followed_into_its_own_log(tmp_path: Path) -> None:
@@ -56,4 +59,4 @@ def test_a_restart_is_followed_into_its_own_log(tmp_path: Path) -> None:
     for number in (1, 2):
         log = tmp_path / f"main_v{number}.log"
         log.write_text(f"Load weight begin. avail mem={number}.00 GB\n")
-        assert progress.poll(log) == Step(f"loading weights ({number}.00 GB free)")
+        assert progress.poll(log) == [Step(f"loading weights ({number}.00 GB free)")]

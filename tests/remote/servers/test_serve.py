@@ -224,4 +224,4 @@ def test_a_killed_rank_ends_the_server_and_the_cause_says_so(here: Context) -> N
     print(f"\nsaid {state().ended_at - died:.1f} s after the rank's death: {state().cause}")  # type: ignore[operator]
     assert "was killed by SIGKILL" in state().cause
     assert ending.wait_until(lambda: not members(server_of(running), running.mark), DEAD_SECONDS)
-    assert not [p for p in psutil.process_iter() if p.pid in {rank.pid for rank in ranks} and p.is_running()]
+    assert not [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
