@@ -111,12 +111,11 @@ def replan(
 ) -> Plan:
     """Return the next epoch for the hosts in `weights` (some of the plan's, or new ones).
 
-    A host that stays keeps its records; with `relieve`, one that would finish after the others gives up the last of
-    its open records, so that a host which was added gets a share. Those of hosts that are gone, as far as they are
-    not `delivered` (at the
-    destination already, from whichever host), are spread so that all finish together; `done` says which of its
-    records each host has finished. What a lost host had finished and not delivered is done again; if the host
-    returns, the destination keeps whichever comes first.
+    A host that stays keeps its records. With `relieve`, a host that would finish after the others gives up the last of
+    its open records, so that a host which was added gets a share. The records of hosts that are gone are spread so
+    that all hosts finish together, except those in `delivered` (at the destination already, from whichever host).
+    `done` says which of its records each host has finished. What a lost host had finished and not delivered is done
+    again; if that host returns, the destination keeps the record that came first.
     """
     if not weights:
         raise UsageError("There is no host left to plan for.")
