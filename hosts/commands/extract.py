@@ -143,9 +143,7 @@ def start(
     Raises UsageError, with nothing changed, if a host holds another run of this name or a newer plan, or if hosts have
     to be given something and this laptop does not have the dataset. What goes wrong on one host is its outcome.
     """
-    path, plan = local_plan(fleet, run), plan_of(fleet, run, dataset)
-    found = [one for one in holders(held(fleet, plan.run), plan.run) if not _is_replaceable(one, plan)]
-    refuse_conflicts(plan, found)
+    path, (plan, found) = local_plan(fleet, run), _unopposed(fleet, run, dataset)
     before, plan = plan, _for_these(fleet, plan, delivered)
     if plan is before and dataset_of(plan) is None:
         folders = _nothing_to_give(fleet, plan, found)
@@ -179,9 +177,7 @@ def preview(
     dataset: Path | None = None,
 ) -> Preview:
     """Return what `start` would do; changes nothing on the hosts."""
-    plan = plan_of(fleet, run, dataset)
-    found = [one for one in holders(held(fleet, plan.run), plan.run) if not _is_replaceable(one, plan)]
-    refuse_conflicts(plan, found)
+    plan, _ = _unopposed(fleet, run, dataset)
     before, plan = plan, _for_these(fleet, plan, delivered)
     reopened: dict[str, ReopenResult] = {}
 
@@ -201,6 +197,14 @@ def _standing(backend: Backend, run: str) -> RunStatus:
         return backend.call("status", RunRequest(run=run), RunStatus)
     except UsageError:
         return RunStatus(run="", alive=False, state=ExtractorState(run=run, epoch=0, status="stopped"))
+
+
+def _unopposed(fleet: Fleet, run: str, dataset: Path | None) -> tuple[Plan, list[HeldOn]]:
+    """Return the run's plan and the hosts that hold the run; raises UsageError if what a host holds contradicts it."""
+    plan = plan_of(fleet, run, dataset)
+    found = [one for one in holders(held(fleet, plan.run), plan.run) if not _is_replaceable(one, plan)]
+    refuse_conflicts(plan, found)
+    return plan, found
 
 
 def _is_replaceable(one: HeldOn, plan: Plan) -> bool:

@@ -98,7 +98,7 @@ def _compared(status: RunStatus) -> str:
 
 def has_failed(status: RunStatus) -> bool:
     """Whether the run failed on this host or quarantined records; the exit code is then 1."""
-    return status.state.status == "failed" or status.state.counts.quarantined > 0
+    return bool(failure(status))
 
 
 def failure(status: RunStatus) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from hosts.errors import InventoryError
+from hosts.errors import InventoryError, nearest
 from hosts.inventory import document
 from hosts.inventory.address import CONTRADICTION
 from hosts.inventory.document import Written, WrittenFloat
@@ -180,9 +180,9 @@ def _keys_at(location: document.Path) -> list[str]:
     return list(model.model_fields)
 
 
-def _nearest(key: str, known: Any) -> str:
-    close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+def _nearest(key: str, known: Iterable[str]) -> str:
+    near = nearest(key, known)
+    return f"; d{near[1:]}" if near else ""
 
 
 def _ambiguous(key: str, text: str) -> str:

@@ -17,9 +17,9 @@ from invoke.parser.context import ParserContext
 from invoke.program import Program
 from invoke.tasks import Task
 
+from hosts.console.output import EXIT_USAGE
 from hosts.errors import UsageError, nearest
 
-EXIT_USAGE = 2
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*)?(?:\.\d+)?(?:e[+-]?\d+)?)\s*([kKmMgG]?)", re.IGNORECASE)
 _SUFFIX = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 """As vLLM's `--max-model-len` reads them: small letters are decimal, capitals binary."""
