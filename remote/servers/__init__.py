@@ -1,1 +1,1 @@
-"""Servers on a GPU host: started detached, awaited until really ready, supervised, stopped without harm to others."""
+"""Servers on a GPU host: started detached, supervised, asked until really ready, stopped without harm to others."""

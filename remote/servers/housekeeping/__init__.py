@@ -1,1 +1,1 @@
-"""What servers leave in RAM: the dump directory that states pass through, and shared memory of the dead."""
+"""What servers leave in RAM: the dump directory of hidden states, and shared memory of dead processes."""

@@ -20,24 +20,25 @@ from remote.shared.shard.sessions import PREFIX
 def claim(path: Path, mark: str) -> None:
     """Create the directory, or take over an empty or marked one, and write `mark` into its marker.
 
-    Raises HostError where it holds files that are not Roost's, or is not a directory of this user's own.
+    Raises HostError if the directory holds files that are not Roost's, or belongs to another user, or is no directory.
     """
     make_directory(path)
     _check_own(path)
-    path.chmod(DIRECTORY_MODE)  # an older one of this user's may be open to others, and states lie in it
+    path.chmod(DIRECTORY_MODE)  # hidden states are private, and an older directory may be open to other users
     if not is_marked(path) and any(path.iterdir()):
         raise HostError(
-            f"The dump directory {path} holds files and no {DUMP_MARKER} marker, so they are not Roost's.",
+            f"The dump directory {path} holds files but no {DUMP_MARKER} marker, so they are not Roost's.",
             remedy="Give another `dump_dir`, or move those files away.",
         )
     write_whole(path / DUMP_MARKER, mark.encode())
 
 
 def keep(path: Path, mark: str) -> str:
-    """Make the directory anew if it vanished under a running server; returns a sentence on that, "" if all is well.
+    """Create the directory again if it vanished under a running server.
 
-    Capture opens every file by its path, so it goes on in the new directory; what was being written is lost. Raises
-    HostError if something else came back in its place (a link, a file, another user's directory, strange files).
+    Returns a sentence that says so, or "" if the directory was there. Capture opens every file by its path, so it goes
+    on in the new directory; dumps that were being written are lost. Raises HostError if something else lies at the
+    path now (a link, a file, another user's directory, files that are not Roost's).
     """
     if is_marked(path) and not path.is_symlink():
         return ""
@@ -45,27 +46,27 @@ def keep(path: Path, mark: str) -> str:
         claim(path, mark)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise HostError(f"The dump directory {path} vanished and cannot be made again: {reason}.") from error
-    return f"The dump directory {path} vanished under the server and was made again. {likely_cause(path)}"
+        raise HostError(f"The dump directory {path} vanished and cannot be created again: {reason}.") from error
+    return f"The dump directory {path} vanished under the server and was created again. {likely_cause(path)}"
 
 
 def likely_cause(path: Path) -> str:
-    """Who most often removes a dump directory, and what keeps it."""
+    """Return a sentence on who most likely removed the directory, and on how to prevent it."""
     if path.is_relative_to("/dev/shm") and os.geteuid() != 0:  # noqa: S108
         return (
             "Most likely systemd-logind removed it at this user's last logout (RemoveIPC=yes): "
-            "`loginctl enable-linger` keeps it."
+            "`loginctl enable-linger` prevents that."
         )
-    return "Most likely a person or a cleaner of temporary files (systemd-tmpfiles) removed it."
+    return "Most likely a person or the system's cleaner of temporary files (systemd-tmpfiles) removed it."
 
 
 def is_marked(path: Path) -> bool:
-    """Whether Roost made this directory its own."""
+    """Return whether the directory carries Roost's marker, written by this user."""
     return is_own(path / DUMP_MARKER)
 
 
 def claimed_by(path: Path) -> str:
-    """The mark of the server that claimed the directory last; "" if there is none, or another user wrote it."""
+    """Return the mark of the server that claimed the directory last, or "" without a marker of this user's."""
     try:
         return read_own(path / DUMP_MARKER).decode()
     except (OSError, UnicodeDecodeError):
@@ -73,9 +74,9 @@ def claimed_by(path: Path) -> str:
 
 
 def sweep(path: Path) -> None:
-    """Remove what a dead server was still writing, its processes' status and the sessions that registered with it.
+    """Remove a dead server's unfinished dumps, the status files of its processes and the sessions registered with it.
 
-    Whole dumps stay for the collector; an extractor registers again with every start of a server.
+    Finished dumps stay for the collector. An extractor registers again at every start of a server.
     """
     for pattern in (f"{ASIDE}*", ".capture-*.json", f"{PREFIX}*"):
         for left in path.glob(pattern):
@@ -83,7 +84,7 @@ def sweep(path: Path) -> None:
 
 
 def empty(path: Path) -> int:
-    """Remove everything but the marker; returns the bytes freed. An unmarked or missing directory is left as it is."""
+    """Remove everything except the marker and return the bytes freed; an unmarked directory is left as it is."""
     if not path.is_dir() or not is_marked(path):
         return 0
     _check_own(path)
@@ -100,12 +101,12 @@ def empty(path: Path) -> int:
 
 
 def _check_own(path: Path) -> None:
-    """A RAM disk is writable by all: a link or another user's directory there is not ours to fill or to empty."""
+    """Raise HostError for a link, a file or another user's directory: every user may write to a RAM disk."""
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise HostError(
-            f"The dump directory {path} is a link, a file or another user's.",
-            remedy="Give another `dump_dir`, or have its owner remove it.",
+            f"The dump directory {path} is a link, a file, or a directory of another user.",
+            remedy="Give another `dump_dir`, or ask its owner to remove it.",
         )
 
 

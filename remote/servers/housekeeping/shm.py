@@ -1,7 +1,7 @@
-"""Shared memory that dead SGLang, NCCL and torch processes left in /dev/shm: found, and removed once nobody holds it.
+"""Finds and removes shared memory that dead SGLang, NCCL and torch processes left in /dev/shm.
 
-Runs on the host, called by `stop`. Removes only files of this user whose name is of a known family, that no process
-has open or mapped, and that are older than some seconds.
+Runs on the host, called by `stop`. Removes a file only if it belongs to this user, its name is of a known family, no
+process has it open or mapped, and it is older than `MIN_AGE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MIN_AGE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Leftover:
-    """One file that nobody holds."""
+    """One shared-memory file that no process has open or mapped."""
 
     path: Path
     size_bytes: int
@@ -40,7 +40,7 @@ class Leftover:
 
 
 def leftovers(since: float = 0.0, folder: Path = FOLDER, min_age_seconds: float = MIN_AGE_SECONDS) -> list[Leftover]:
-    """What dead processes left since the Unix time `since`, by name."""
+    """Return the files that dead processes left since the Unix time `since`, sorted by name."""
     candidates = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         status = path.lstat()
@@ -57,7 +57,7 @@ def leftovers(since: float = 0.0, folder: Path = FOLDER, min_age_seconds: float 
 
 
 def remove(found: list[Leftover]) -> int:
-    """Remove them; returns the bytes freed."""
+    """Remove the files and return the bytes freed."""
     for left in found:
         left.path.unlink(missing_ok=True)
     return sum(left.size_bytes for left in found)

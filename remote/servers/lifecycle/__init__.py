@@ -1,1 +1,1 @@
-"""A server from `serve` to `stop`: its command, its supervisor, its records and logs, how it ends and why."""
+"""A server's life from `serve` to `stop`: its command, supervisor, record and logs, and the cause of its end."""

@@ -1,6 +1,6 @@
-"""Waits for servers that their supervisors start, and says meanwhile how far each has come.
+"""Waits until started servers are ready, and reports how far each has come.
 
-Runs on the host, called by `serve`. Reads records and logs; changes nothing, so that it may be ended at any moment.
+Runs on the host, called by `serve`. Only reads records and logs, so it may be ended at any moment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ POLL_SECONDS = 0.2
 
 
 def await_ready(names: list[str], context: Context) -> list[ServerState]:
-    """Return the states once all are ready; raises HostError as soon as one has failed, with its log's last lines."""
+    """Return the states once all servers are ready.
+
+    Raises HostError as soon as a server fails, with the last relevant lines of its log.
+    """
     watched = {name: LogProgress() for name in names}
     ready: dict[str, ServerState] = {}
     while len(ready) < len(names):
@@ -48,16 +51,16 @@ def _look(name: str, context: Context) -> ServerState:
     if find(state.supervisor) is None and records.load(paths) == state:
         raise HostError(
             f"The supervisor of server {name!r} was killed.",
-            remedy=f"See {paths.supervisor_log}; `inv stop` clears up.",
+            remedy=f"See {paths.supervisor_log}; `inv stop` ends what is left of the server.",
         )
     return state
 
 
 def failure(state: ServerState) -> HostError:
-    """The error of a server that did not become ready: what happened, and its log's last relevant lines."""
+    """Return the error for a server that did not become ready: its cause, and the last relevant lines of its log."""
     return HostError(
         f"Server {state.name!r} did not start: {state.cause}",
-        remedy=f"Its log: {state.log}.",
+        remedy=f"See its log: {state.log}.",
         details={
             "server": state.name,
             "exit_code": state.exit_code,

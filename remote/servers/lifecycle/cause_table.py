@@ -1,7 +1,7 @@
-"""Why SGLang servers end, as data: what their logs say, what that means, and what to turn.
+"""Why SGLang servers end, as a table: what the log says, what that means, and which setting to change.
 
-Read by `causes`. One row a cause, the most telling first; `example` is the text as a library prints it (`source`), and
-what the row's test reads. Fields in braces are the pattern's groups, or what `causes` knows beside them.
+Read by `causes`. One row for each cause, the most specific first. `example` is the text as the library in `source`
+prints it; the row's test reads it. Fields in braces are groups of the pattern, or values that `causes` adds.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cause:
-    """One way for a server to end."""
+    """One cause of a server's end."""
 
     name: str
     pattern: str
-    """Searched over the log, `^` and `$` at line ends; the last match in the log counts."""
+    """Searched for in the whole log, with `^` and `$` at line ends; the last match counts."""
     sentence: str
     remedy: str
     source: str
-    """Where the message comes from: `seen` in a run, or the library and file that holds it."""
+    """Where the message comes from: `seen` in a run, or the library and file that contain it."""
     example: str
 
     def search(self, text: str) -> re.Match[str] | None:
-        """The last match."""
+        """Return the last match in `text`, or None."""
         last = None
         for last in re.finditer(self.pattern, text, re.MULTILINE):  # noqa: B007
             pass
@@ -41,7 +41,7 @@ CAUSES = (
         "weights-memory",
         r"in (?:load_model|_initialize_model|initialize_model)$\n(?:[ \t].*\n)*(?:[\w.]+\.)?OutOfMemoryError: "
         + _OUT_OF_MEMORY,
-        "the model's weights do not fit into GPU {on_gpu}: {wanted} more was wanted and {free} of {total} was free"
+        "the model's weights do not fit into GPU {on_gpu}: {wanted} more was needed and {free} of {total} was free"
         "{sharers}",
         "Spread the model over more GPUs (`tp`); if another process holds memory there, `inv free` names it.",
         "seen (torch 2.11, sglang 0.5.17 on an H200)",
@@ -57,7 +57,7 @@ CAUSES = (
     Cause(
         "gpu-memory",
         _OUT_OF_MEMORY,
-        "GPU {on_gpu} ran out of memory: {wanted} more was wanted and {free} of {total} was free{sharers}",
+        "GPU {on_gpu} ran out of memory: {wanted} more was needed and {free} of {total} was free{sharers}",
         "Lower `mem-fraction-static`{fraction} or `chunked-prefill-size`; if another process holds memory there, "
         "`inv free` names it.",
         "seen (torch 2.11, sglang 0.5.17 on an H200); torch c10/cuda/CUDACachingAllocator.cpp",
@@ -70,7 +70,7 @@ CAUSES = (
         "kv-cache-memory",
         r"Not enough memory\. Please try to increase --mem-fraction-static\.(?: Current value: "
         r"mem_fraction_static=(?P<now>[\d.]+))?",
-        "after the weights no memory is left for a KV cache within `mem-fraction-static`{fraction}",
+        "after loading the weights, no memory is left for the KV cache within `mem-fraction-static`{fraction}",
         "Raise `mem-fraction-static`, or spread the model over more GPUs (`tp`).",
         "sglang srt/model_executor/pool_configurator.py",
         "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: "
@@ -80,7 +80,7 @@ CAUSES = (
         "weights-beyond-fraction",
         r"Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=(?P<now>[\d.]+)\. "
         r"Raise --mem-fraction-static above (?P<least>[\d.]+)",
-        "the weights leave no memory for a KV cache within `mem-fraction-static`{fraction}",
+        "the weights leave no memory for the KV cache within `mem-fraction-static`{fraction}",
         "Raise `mem-fraction-static` above {least}, or spread the model over more GPUs (`tp`).",
         "seen (sglang 0.5.17 on an H200)",
         "ValueError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.08. Raise "
@@ -91,7 +91,7 @@ CAUSES = (
         "graph-memory",
         r"Capture cuda graph failed: (?P<why>.+)$",
         "capturing CUDA graphs failed: {why}",
-        "Lower `mem-fraction-static`{fraction} or `cuda-graph-max-bs`, or switch graphs off.",
+        "Lower `mem-fraction-static`{fraction} or `cuda-graph-max-bs`, or set `disable-cuda-graph`.",
         "sglang srt/model_executor/runner/decode_cuda_graph_runner.py",
         "Exception: Capture cuda graph failed: CUDA error: out of memory",
     ),
@@ -109,8 +109,8 @@ CAUSES = (
         "nccl-timeout",
         r"\[Rank (?P<rank>\d+)\] Watchdog caught collective operation timeout: .*?OpType=(?P<op>\w+).*?"
         r"ran for (?P<ms>\d+) milliseconds",
-        "rank {rank} waited {ms} ms in {op} for the others: one of them hangs or is gone",
-        "Look for the first error of another rank in the log; `NCCL_DEBUG=INFO` in `env` tells more.",
+        "rank {rank} waited {ms} ms in {op} for the other ranks: one of them hangs or has ended",
+        "Look for the first error of another rank in the log; set `NCCL_DEBUG: INFO` in the mode's `env` for more.",
         "torch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp",
         "[rank5]:[E301 10:00:00.1 ProcessGroupNCCL.cpp:683] [Rank 5] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=7168, NumelOut=7168, Timeout(ms)=600000) ran for 600012 "
@@ -121,7 +121,7 @@ CAUSES = (
         r"NCCL error in: .*?, (?P<kind>[a-z ]+)(?:, NCCL version| \(run with)[^\n]*(?:\n(?P<code>nccl\w+): [^\n]*)?"
         r"(?:\nLast error:\n(?P<last>[^\n]*))?",
         "NCCL failed{on_rank}: {kind}{last_error}",
-        "`NCCL_DEBUG=INFO` in `env` tells more; check NVLink and the NCCL set with `inv doctor`.",
+        "Check NVLink and the NCCL variables with `inv doctor`; set `NCCL_DEBUG: INFO` in the mode's `env` for more.",
         "torch torch/csrc/distributed/c10d/NCCLUtils.hpp",
         "[rank3]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.cpp:94, "
         "unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.3\n"
@@ -133,7 +133,7 @@ CAUSES = (
         r"failed to listen on any local network address\. port: (?P<port2>\d+).*?|"
         r"Address already in use \(addr='tcp://[^']*:(?P<port3>\d+)'\))(?:[Aa]ddress already in use|EADDRINUSE)?",
         "port {taken_port} was taken{by_holder}",
-        "`inv free` shows what stands in the way; or choose another `port`.",
+        "`inv free` shows which process holds it; end that process, or choose another `port`.",
         "seen (uvicorn, asyncio); torch TCPStore; zmq",
         "[2026-03-01 10:00:00] ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 8000): "
         "address already in use",
@@ -142,7 +142,7 @@ CAUSES = (
         "weights-corrupt",
         r"SafetensorError: Error while deserializing header: (?P<why>.+)$",
         "a weight file is corrupt or cut short: {why}",
-        "Copy the model again and compare digests; a Git LFS pointer in its place looks like this too.",
+        "Copy the model again and compare digests. A Git LFS pointer instead of the file gives the same error.",
         "seen (safetensors)",
         "SafetensorError: Error while deserializing header: incomplete metadata, file not fully covered",
     ),
@@ -158,14 +158,14 @@ CAUSES = (
         "file-missing",
         r"FileNotFoundError: (?:\[Errno 2\] )?No such file or directory:? '?(?P<path>[^'\n]+?)'?$",
         "a file is missing: {path}",
-        "Copy the model (or what the path belongs to) to this host again.",
+        "Copy the model (or whatever the file belongs to) to this host again.",
         "Python",
         "FileNotFoundError: [Errno 2] No such file or directory: '/shared/kimi/model-00003-of-00064.safetensors'",
     ),
     Cause(
         "remote-code",
         r"set the option `trust_remote_code=True`|pass the argument `trust_remote_code=True`",
-        "the model brings code of its own, and running it was not allowed",
+        "the model contains Python code of its own, and running it is not allowed",
         "Set `trust-remote-code: true` among the mode's flags if you trust that code.",
         "transformers dynamic_module_utils.py",
         "ValueError: The repository /m contains custom code which must be executed to correctly load the model. "
@@ -183,7 +183,7 @@ CAUSES = (
         "context-length",
         r"context_length \((?P<wanted>\d+)\) is greater than the derived context_length \((?P<model>\d+)\)\..*?"
         r"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
-        "`context_length` is {wanted} and the model's own is {model}",
+        "`context_length` is {wanted} and the model's own limit is {model}",
         "Lower `context_length`, or set SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 in the mode's `env`.",
         "sglang srt/configs/model_config.py",
         "ValueError: User-specified context_length (262144) is greater than the derived context_length (131072). This "
@@ -210,8 +210,8 @@ CAUSES = (
     Cause(
         "driver-missing",
         r"Found no NVIDIA driver on your system|No CUDA GPUs are available|no CUDA-capable device is detected",
-        "torch found no GPU that it may use",
-        "Check nvidia-smi, CUDA_VISIBLE_DEVICES, and that the container was given the GPUs.",
+        "torch found no GPU that this user may use",
+        "Check nvidia-smi and CUDA_VISIBLE_DEVICES, and whether the container was given the GPUs.",
         "torch torch/csrc/cuda/Module.cpp",
         "RuntimeError: No CUDA GPUs are available",
     ),
@@ -219,7 +219,7 @@ CAUSES = (
         "fabric-manager",
         r"Error 802: system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY",
         "CUDA is not initialised on this box (error 802): NVSwitch boxes need the fabric manager",
-        "Start nvidia-fabricmanager, of the driver's own version.",
+        "Start nvidia-fabricmanager, in the same version as the driver.",
         "cuda driver_types.h; torch c10/cuda/CUDAFunctions.cpp",
         "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
     ),
@@ -244,7 +244,7 @@ CAUSES = (
         r"CUDA error: (?P<what>an illegal memory access was encountered|device-side assert triggered|"
         r"unspecified launch failure|misaligned address)",
         "a GPU kernel failed{on_rank}: {what}",
-        "It is a fault of a kernel or of the weights: CUDA_LAUNCH_BLOCKING=1 in `env` names the place.",
+        "A kernel or the weights are at fault; `CUDA_LAUNCH_BLOCKING: 1` in the mode's `env` shows which kernel.",
         "cuda driver_types.h",
         "[2026-03-01 10:00:00 TP2] Scheduler hit an exception: Traceback (most recent call last):\n"
         "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
@@ -278,7 +278,7 @@ CAUSES = (
         r"(?:Rank (?P<rank>\d+) scheduler died during initialization \(exit code: -9\)|"
         r"Subprocess (?P<name>\w+) \(pid=\d+\) crashed with exit code -9)",
         "{killed} was killed by SIGKILL{oom}",
-        "Give the host more memory, or take fewer servers or a smaller RAM disk on it; `dmesg -T | grep -i oom` tells.",
+        "Give the host more memory, fewer servers or a smaller RAM disk; see `dmesg -T | grep -i oom`.",
         "sglang srt/entrypoints/engine.py, srt/utils/watchdog.py",
         "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), a "
         "common cause is the OS OOM killer. Run `dmesg -T | grep -i oom` to check.",
@@ -286,7 +286,7 @@ CAUSES = (
     Cause(
         "rank-bus-error",
         r"(?:Rank \d+ scheduler died during initialization \(exit code: -7\)|crashed with exit code -7\b|Bus error)",
-        "a rank ended with SIGBUS: shared memory or a RAM disk was full while it was written",
+        "a rank ended with SIGBUS: shared memory or a RAM disk was full while the rank wrote to it",
         "Free or enlarge /dev/shm (`inv free`; in a container: `--shm-size` or `--ipc=host`).",
         "sglang srt/entrypoints/engine.py; signal(7)",
         "RuntimeError: Rank 2 scheduler died during initialization (exit code: -7). If exit code is -9 (SIGKILL), a",
@@ -295,7 +295,7 @@ CAUSES = (
         "watchdog",
         r"watchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]+)",
         "a forward pass took over {seconds} s, and SGLang's watchdog ended the server",
-        "Look for a hanging rank above it in the log; raise `watchdog-timeout` if the batches are really so long.",
+        "Look for a hanging rank earlier in the log; raise `watchdog-timeout` if batches really take that long.",
         "sglang srt/utils/watchdog.py",
         "[2026-03-01 10:00:00 TP0] Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
     ),

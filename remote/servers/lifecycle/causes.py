@@ -1,4 +1,4 @@
-"""Why a server ended, in one sentence with numbers and what to turn, from its exit code and its log.
+"""Says why a server ended, from its exit code and its log: one sentence with numbers, and which setting to change.
 
 Runs on the host, called by the supervisor and by `serve`. Reads the log, the port's holder and the kernel's count of
 out-of-memory kills; changes nothing.
@@ -30,20 +30,20 @@ _NOISE = re.compile(r"Ignore import error when loading|UserWarning|warnings\.war
 
 @dataclass(frozen=True)
 class End:
-    """What is known of a server's end beside its log."""
+    """What is known about a server's end apart from its log."""
 
     exit_code: int | None
     command: list[str]
     oom_kills: int = 0
-    """Processes that the kernel killed for memory on this host during the server's life."""
+    """How many processes the kernel killed for lack of memory on this host during the server's life."""
     dead_rank: str = ""
-    """A sentence, without its end, on a rank that died while the leader went on."""
+    """A sentence without its full stop on a rank that died while the leader kept running."""
     gpus: Sequence[GpuId] = ()
-    """The host's GPUs that were this server's: its log counts them from 0."""
+    """The GPUs of the host that this server used; its log numbers them from 0."""
 
 
 def explain(log: Path, end: End) -> str:
-    """Why the server ended: the most telling row of the table, else the last exception, else the exit code."""
+    """Return why the server ended: the first matching row of the table, else the last exception, else the exit code."""
     text = logfile.tail(log)
     found = match(text)
     if found is not None:
@@ -63,7 +63,7 @@ def explain(log: Path, end: End) -> str:
 
 
 def match(text: str) -> tuple[Cause, re.Match[str]] | None:
-    """The first row of the table that the log answers to."""
+    """Return the first row of the table whose pattern the log contains, and the match."""
     for cause in CAUSES:
         found = cause.search(text)
         if found is not None:
@@ -72,7 +72,7 @@ def match(text: str) -> tuple[Cause, re.Match[str]] | None:
 
 
 def relevant_lines(log: Path, count: int = LINES) -> list[str]:
-    """What a person reads first: the lines up to the cause, or the last exception, without SGLang's import noise."""
+    """Return the log lines up to the cause or the last exception, without SGLang's import noise."""
     text = logfile.tail(log)
     found = match(text)
     errors = list(_ERROR.finditer(text))
@@ -82,7 +82,7 @@ def relevant_lines(log: Path, count: int = LINES) -> list[str]:
 
 
 def describe_exit(code: int | None) -> str:
-    """`with exit code 1`, or the signal's name."""
+    """Return `with exit code 1`, `by SIGTERM` or the like."""
     if code is None:
         return "and left no exit code"
     if code < 0:
@@ -91,12 +91,15 @@ def describe_exit(code: int | None) -> str:
 
 
 def last_lines(text: str, count: int) -> list[str]:
-    """The last lines that are not blank."""
+    """Return the last `count` lines that are not blank."""
     return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for memory since boot, by cgroup limits too; 0 where unknown."""
+    """Return how many processes the kernel has killed for lack of memory since boot, or 0 if that is unknown.
+
+    Kills by the limit of a cgroup are included.
+    """
     try:
         found = re.search(r"^oom_kill (\d+)$", VMSTAT.read_text(), re.MULTILINE)
     except OSError:
@@ -105,7 +108,7 @@ def oom_kills() -> int:
 
 
 def _fields(matched: re.Match[str], text: str, end: End) -> dict[str, str]:
-    """The pattern's groups, and what a sentence may say beside them."""
+    """Return the groups of the pattern and the further values that a row's sentence may name."""
     groups = {name: value for name, value in matched.groupdict().items() if value is not None}
     rank = groups.get("rank") or _rank_before(text, matched.start())
     port = groups.get("port") or groups.get("port2") or groups.get("port3") or ""
@@ -125,13 +128,13 @@ def _fields(matched: re.Match[str], text: str, end: End) -> dict[str, str]:
 
 
 def _rank_before(text: str, position: int) -> str:
-    """The rank whose log line or traceback the match belongs to."""
+    """Return the rank whose log line or traceback the match belongs to, or ""."""
     found = [first or second for first, second in _RANK.findall(text, 0, text.find("\n", position) + 1 or len(text))]
     return found[-1] if found else ""
 
 
 def _host_gpu(named: str, gpus: Sequence[GpuId]) -> str:
-    """The GPU's number on the host, where the server was given some of them."""
+    """Return the number that the GPU has on the host; the server's log counts only the GPUs it was given."""
     place = int(named) if named else len(gpus)
     return str(gpus[place]) if place < len(gpus) else named
 
@@ -156,5 +159,5 @@ def _holder(port: str) -> str:
 
 def _oom(end: End) -> str:
     if end.oom_kills:
-        return f": the kernel's out-of-memory killer ended {end.oom_kills} process(es) here meanwhile"
-    return ", not by the kernel's out-of-memory killer as far as it counts"
+        return f": the kernel's out-of-memory killer ended {end.oom_kills} process(es) on this host meanwhile"
+    return ", and the kernel counted no out-of-memory kill"

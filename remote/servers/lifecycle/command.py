@@ -1,4 +1,4 @@
-"""From a ServerSpec to the exact command and environment of one start, settled before anything is stopped.
+"""Turns a ServerSpec into the exact command and environment of one start, before anything is stopped.
 
 Runs on the host, called by `serve`. Asks the installed SGLang for its version and its parser; changes nothing.
 """
@@ -27,9 +27,9 @@ from remote.shared.shard.boundaries import boundaries_of
 
 LAUNCH_MODULE = "sglang.launch_server"
 TRUSTED = "ROOST_TRUST_LOCAL_USERS"
-"""In a server's environment: its operator trusts everybody who can log in on the host."""
+"""Set to 1 in a mode's `env`, it says that the operator trusts everybody who can log in on the host."""
 LISTEN = "127.0.0.1"
-"""Servers are for this host's extractor; people reach one over SSH port forwarding."""
+"""Servers are for this host's own extractor; people reach a server over SSH port forwarding."""
 _OWNED = {
     "--model-path": "model",
     "--model": "model",
@@ -48,30 +48,30 @@ _OWNED = {
 
 @dataclass(frozen=True)
 class Launch:
-    """One start as it will run."""
+    """The command and environment of one start."""
 
     spec: ServerSpec
     argv: list[str]
     added_env: dict[str, str]
-    """On top of the verb's own environment."""
+    """What is added to the verb's own environment."""
     removed_env: list[str] = field(default_factory=list)
     config: dict[str, object] = field(default_factory=dict)
-    """What the operator's own `--config` file holds; it joins the key in the start's file."""
+    """The content of the operator's own `--config` file; it goes into the start's file, beside the key."""
     closes_admin: bool = False
     sglang: str = ""
     capture: CaptureState | None = None
 
     def environ(self) -> dict[str, str]:
-        """The server's whole environment."""
+        """Return the server's whole environment."""
         kept = {key: value for key, value in os.environ.items() if key not in self.removed_env}
         return {**kept, **self.added_env}
 
 
 def plan_launch(spec: ServerSpec, context: Context, cwd: Path) -> Launch:
-    """Settle the command of `spec`.
+    """Return the command and environment that start the server `spec`.
 
-    Raises UsageError for a flag that the installed SGLang does not take, or one that a key of the inventory owns;
-    HostError for a missing model or SGLang, and for what would make capture wrong.
+    Raises UsageError for a flag that the installed SGLang does not take or that a key of the inventory sets. Raises
+    HostError if the model or SGLang is missing, or if capture would be wrong.
     """
     _refuse_owned_flags(spec)
     config = check_model(spec.model)
@@ -136,18 +136,19 @@ def _refuse_owned_flags(spec: ServerSpec) -> None:
 
 
 def _refuse_keyless(checked: CheckedFlags) -> None:
-    """SGLang's several tokenizer workers take no API key."""
+    """Raise UsageError for several tokenizer workers: SGLang then checks no API key."""
     if checked.values.get("tokenizer_worker_num", 1) not in (None, 1):
         raise UsageError(
-            "SGLang takes no API key with --tokenizer-worker-num above 1, so any user of the host could change it.",
+            "With --tokenizer-worker-num above 1, SGLang checks no API key, so any user of the host could change it.",
             remedy="Remove that flag.",
         )
 
 
 def _refuse_open_sockets(checked: CheckedFlags, env: Mapping[str, str]) -> None:
-    """With DP attention SGLang's processes talk over TCP ports of 127.0.0.1 that ask nobody who he is.
+    """Raise HostError for DP attention beside other users' processes, unless the operator trusts them.
 
-    Whoever connects to one has the scheduler unpickle, and so run, what he sends: 0.5.23 does, like all before it.
+    With DP attention, SGLang's processes talk over TCP ports on 127.0.0.1 without authentication, and the scheduler
+    unpickles what it receives: any local user can run code in it (0.5.23 and all versions before it).
     """
     if not checked.values.get("enable_dp_attention") or env.get(TRUSTED) == "1":
         return
@@ -162,7 +163,10 @@ def _refuse_open_sockets(checked: CheckedFlags, env: Mapping[str, str]) -> None:
 
 
 def _split_config(flags: list[str]) -> tuple[dict[str, object], list[str]]:
-    """What the operator's `--config` file holds, and the flags without it: SGLang reads one file, the start's own."""
+    """Return the content of the operator's `--config` file and the flags without it.
+
+    SGLang reads a single file, and the start's own file is that one.
+    """
     if "--config" not in flags:
         return {}, flags
     import yaml
@@ -188,9 +192,10 @@ def _refuse_wrong_capture(checked: CheckedFlags, config: Mapping[str, object], e
 
 
 def _devices(spec: ServerSpec) -> dict[str, str]:
-    """The server's GPUs by ordinal: SGLang's custom all-reduce reads CUDA_VISIBLE_DEVICES as integers.
+    """Return the variables that name the server's GPUs by ordinal.
 
-    A MIG slice has no ordinal; it serves one rank, which needs no all-reduce.
+    SGLang's custom all-reduce reads CUDA_VISIBLE_DEVICES as integers. A MIG slice has no ordinal; it serves one rank,
+    which needs no all-reduce.
     """
     if not spec.gpus:
         return {}

@@ -1,4 +1,4 @@
-"""Starts a server's supervisor so that it survives this verb, the SSH connection and the laptop.
+"""Starts a server's supervisor so that it outlives this verb, the SSH connection and the laptop.
 
 Runs on the host, called by `serve`.
 """
@@ -24,9 +24,9 @@ TAKEOVER_SECONDS = 60.0
 
 
 def start_supervisor(state: ServerState, order: SuperviseRequest, context: Context) -> None:
-    """Start the supervisor and return once it has taken over `state.json`; raises HostError where it cannot.
+    """Start the supervisor and return once it has taken over `state.json`; raises HostError if it does not.
 
-    `order` holds the server's environment and goes through a pipe: secrets touch no file and no command line.
+    `order` holds the server's environment. It goes through a pipe, so that secrets reach no file and no command line.
     """
     paths = context.workdir.server(state.name)
     make_directory(paths.root)
@@ -43,7 +43,7 @@ def start_supervisor(state: ServerState, order: SuperviseRequest, context: Conte
         process.stdin.write(call.model_dump_json().encode() + b"\n")
         process.stdin.close()
     except BrokenPipeError:
-        pass  # it has ended already, and is reported below
+        pass  # the supervisor has ended already, which is reported below
     wait_until(lambda: process.poll() is not None or _has_taken_over(paths, process.pid), TAKEOVER_SECONDS)
     if not _has_taken_over(paths, process.pid):
         said = " ".join(last_lines(tail(paths.supervisor_log), 1))

@@ -1,6 +1,7 @@
-"""How a server's processes end: SIGTERM to its leader, a grace period, SIGKILL to all that is left of it.
+"""Ends a server's processes: SIGTERM to its leader, a grace period, then SIGKILL to every process that is left.
 
-Runs on the host, called by the supervisor and by `stop`. Ends only what `processes.members` finds for one record.
+Runs on the host, called by the supervisor and by `stop`. Ends only processes that `processes.members` finds for a
+record.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from remote.shared.messages.server import ProcessRef
 from remote.shared.processes import deliver, find, members
 
 GRACE_SECONDS = 30.0
-"""SGLang finishes its running requests and closes down; 10 s were seen on an idle CPU server."""
+"""SGLang finishes its running requests first; an idle CPU server was seen to take 10 s."""
 KILL_SECONDS = 10.0
-"""How long SIGKILL may take to show: a process that frees hundreds of GB is not gone at once."""
+"""How long a process may take to end after SIGKILL: freeing hundreds of GB takes seconds."""
 POLL_SECONDS = 0.1
 
 
 def end(ref: ProcessRef, mark: str, grace_seconds: float = GRACE_SECONDS) -> list[psutil.Process]:
-    """End every process of a server within `grace_seconds`; returns those that are still there after SIGKILL.
+    """End every process of a server and return those that are still there after SIGKILL.
 
-    The leader alone gets the first SIGTERM: SGLang then ends its ranks in order, while a rank that is terminated
-    beside it makes the leader report a crash. Without a leader, every member gets it.
+    Only the leader gets SIGTERM: SGLang then ends its ranks in order. If a rank got SIGTERM too, the leader would
+    report a crash. Without a leader, every member gets SIGTERM. SIGKILL follows after `grace_seconds`.
     """
     leader = find(ref)
     deliver([leader] if leader else members(ref, mark), signal.SIGTERM)
@@ -37,7 +38,7 @@ def end(ref: ProcessRef, mark: str, grace_seconds: float = GRACE_SECONDS) -> lis
 
 
 def kill(ref: ProcessRef, mark: str) -> list[psutil.Process]:
-    """SIGKILL until nothing is left, children that were forked meanwhile included; returns what does not go."""
+    """Send SIGKILL until no member is left, new children included; returns the processes that do not end."""
 
     def gone() -> bool:
         left = members(ref, mark)
@@ -49,7 +50,10 @@ def kill(ref: ProcessRef, mark: str) -> list[psutil.Process]:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Poll `condition` until it holds or the time is over; it is tried at least once."""
+    """Poll `condition` until it holds, and return True; return False once `seconds` have passed.
+
+    The condition is tried at least once.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:

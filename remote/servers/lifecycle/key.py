@@ -23,10 +23,10 @@ _BYTES = 32
 
 
 def issue(paths: ServerPaths, config: Mapping[str, object], *, closes_admin: bool) -> list[str]:
-    """Write both files for a new start and return the secrets in them.
+    """Write both files for a new start and return the secrets that they hold.
 
-    `config` is what else the configuration file holds. With `closes_admin` the endpoints that change a running server
-    (weights, caches, profiling) get a second key, which is kept nowhere else: nobody can use them.
+    `config` is the further content of the configuration file. With `closes_admin`, the endpoints that change a running
+    server (weights, caches, profiling) get a second key. That key is kept nowhere else, so nobody can use them.
     """
     key = secrets.token_hex(_BYTES)
     admin = {"admin-api-key": secrets.token_hex(_BYTES)} if closes_admin else {}
@@ -36,13 +36,13 @@ def issue(paths: ServerPaths, config: Mapping[str, object], *, closes_admin: boo
 
 
 def withdraw(paths: ServerPaths) -> None:
-    """Remove both files: the server that knew the key has ended."""
+    """Remove both files, after the end of the server that knew the key."""
     paths.config.unlink(missing_ok=True)
     paths.authorization.unlink(missing_ok=True)
 
 
 def headers(paths: ServerPaths) -> dict[str, str]:
-    """The HTTP headers of every request to the server; raises HostError if its key is not there."""
+    """Return the HTTP headers for requests to the server; raises HostError if its key cannot be read."""
     try:
         name, _, value = read_own(paths.authorization).decode().strip().partition(": ")
     except OSError as error:
@@ -54,14 +54,14 @@ def headers(paths: ServerPaths) -> dict[str, str]:
 
 
 def bare(paths: ServerPaths) -> str:
-    """The key without the header around it, for clients that build the header themselves."""
+    """Return the key alone, for clients that build the header themselves."""
     return headers(paths)[HEADER].removeprefix(_SCHEME)
 
 
 class Mask:
-    """Overwrites secrets that a server printed into its own log, in place and with as many characters.
+    """Overwrites secrets that a server printed into its own log, in place and with the same number of characters.
 
-    SGLang's first line holds every argument. Positions in the log stay what they were for whoever follows it.
+    SGLang's first line holds every argument. Positions in the log stay the same for anyone who follows it.
     """
 
     def __init__(self, log: Path, hidden: list[str]) -> None:
@@ -71,7 +71,7 @@ class Mask:
         self._looked_to = 0
 
     def apply(self) -> None:
-        """Look at what was appended since the last call; a log that is not there is left for the next call."""
+        """Mask what was appended since the last call; if there is no log yet, the next call tries again."""
         try:
             descriptor = open_own(self._log, os.O_RDWR)
         except OSError:

@@ -1,7 +1,7 @@
-"""One start of one server, from exec to the last of its processes.
+"""One start of one server, from exec to the end of its last process.
 
-Runs inside the supervisor. Starts SGLang in a session and process group of its own, writes what happens to the record,
-and leaves nothing of it running when it returns.
+Runs inside the supervisor. Starts SGLang in a session and process group of its own, writes what happens into the
+record, and has ended all of its processes when it returns.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from remote.shared.supervised.tasks import Tasks, start
 from remote.shared.supervised.threads import in_thread
 
 DUMP_DIR_SECONDS = 1.0
-"""Between two looks at the dump directory."""
+"""The interval between two checks of the dump directory."""
 MASK_SECONDS = 0.25
-"""How long a key that SGLang printed may stand in the log, which only its owner can read."""
+"""How long a key that SGLang printed may stay in the log, which only its owner can read."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a server has to end, or has ended."""
+    """Why a server must end, or has ended."""
 
     cause: str = ""
     asked: bool = False
-    """A person wants it."""
+    """A person asked for the end."""
     crashed: bool = False
-    """It ended by itself, or lost a rank: the log tells the cause."""
+    """The server ended by itself, or lost a rank; its log tells the cause."""
 
 
 class Life:
-    """The server of `record`, once.
+    """One start of the server in `record`.
 
-    `stop` is set when a person wants it to end; `fault` has an exception once a part of the supervisor has failed.
+    `stop` is set once a person asks for the end; `fault` has an exception once a part of the supervisor has failed.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Life:
         self._link: Link | None = None
 
     async def run(self) -> None:
-        """Start, await ready, await the end; the record then says `stopped` or `failed`, with the cause."""
+        """Start the server and watch it until it ends; the record then says `stopped` or `failed`, with the cause."""
         self._record.paths.grace.unlink(missing_ok=True)
         try:
             secrets = key.issue(self._record.paths, self._order.config, closes_admin=self._order.closes_admin)
@@ -117,9 +117,9 @@ class Life:
             os.close(log)
 
     async def _until_end(self, process: asyncio.subprocess.Process) -> Verdict:
-        """Await ready and then the end: the first thing that says so, in this order if several do.
+        """Wait until the server is ready and then until it ends; returns the first verdict, in the order of `ends`.
 
-        A watch that fails is an end as well: of a server that nobody watches, nobody would learn what became of it.
+        A watch that fails ends the server as well: nobody would learn of the end of an unwatched server.
         """
         try:
             headers = key.headers(self._record.paths)
@@ -154,7 +154,7 @@ class Life:
         return Verdict(asked=True)
 
     async def _dumps_lost(self) -> Verdict:
-        """Keep the dump directory there; return if something that is not Roost's came back in its place."""
+        """Create the dump directory again whenever it vanishes; return if something else lies at its path."""
         state = self._record.state
         if state.capture is None:
             await asyncio.Event().wait()
@@ -184,7 +184,10 @@ class Life:
         return Verdict(f"The server spans hosts, and {end.cause}", asked=end.stopped)
 
     async def _ready(self, readiness: Readiness) -> str:
-        """What is known of the canary. Of a server over several hosts only rank 0 is asked: no other answers."""
+        """Wait until the server is ready and return a sentence on its canary ("" without one).
+
+        If the server spans hosts, only rank 0 is asked: the other ranks answer no requests.
+        """
         if self._link is not None:
             await self._link.wait_linked()
             if self._spec.node_rank:
@@ -197,14 +200,14 @@ class Life:
         return canary
 
     def _check_listener(self) -> None:
-        """Whoever answered must be this server: another's may have taken the port in the meantime."""
+        """Raise HostError if another process than this server listens on the port."""
         holders = port_holders(self._spec.port)
         ours = {process.pid for process in members(*self._handle())}
         if holders and not any(holder.process.pid in ours for holder in holders):
             raise HostError(f"Port {self._spec.port} is answered by {holders[0].describe()}, not by this server.")
 
     async def _crashed(self, process: asyncio.subprocess.Process, cause: str) -> None:
-        """Say so first, within moments of the death; then end what it left behind."""
+        """Record the crash at once, then end the processes that the server left."""
         self._record.change(status="failed", exit_code=process.returncode, ended_at=time.time(), cause=cause)
         await self._close_link(cause)
         left = await in_thread(ending.kill, *self._handle())
@@ -223,7 +226,7 @@ class Life:
         self._note_left(left)
 
     def _grace_seconds(self) -> float:
-        """What `stop` gives the server; the usual time if anyone else ends it."""
+        """Return the grace period that `stop` wrote down, or the usual one if something else ends the server."""
         try:
             return float(self._record.paths.grace.read_text())
         except (OSError, ValueError):
@@ -252,7 +255,7 @@ class Life:
 
 
 def _unwatched(error: BaseException) -> Verdict:
-    return Verdict(f"Its supervisor could not watch it any more: {type(error).__name__}: {error}.")
+    return Verdict(f"Its supervisor could no longer watch it: {type(error).__name__}: {error}.")
 
 
 async def _exited(process: asyncio.subprocess.Process) -> Verdict:

@@ -1,6 +1,6 @@
-"""A server's logs: every start has its own, none is ever overwritten, `current` points to the newest.
+"""A server's logs: one for each start, never overwritten; `current` points to the newest.
 
-Runs on the host, called by the supervisor (new, point) and by `serve` (read).
+Runs on the host, called by the supervisor (`create`) and by `serve` (`tail`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ TAIL_BYTES = 256 << 10
 
 
 def log_path(paths: ServerPaths, spec: ServerSpec, start: int) -> Path:
-    """Where the log of start number `start` lies."""
+    """Return the path of the log of start number `start`."""
     own = paths.log(start)
     return own if spec.log_dir is None else Path(spec.log_dir).expanduser() / own.name
 
 
 def next_start(paths: ServerPaths, spec: ServerSpec) -> int:
-    """One more than the highest number that any log of this server has."""
+    """Return the number of the next start: one more than the highest number of any log of this server."""
     folder = log_path(paths, spec, 1).parent
     form = re.compile(rf"{re.escape(paths.root.name)}_v(\d+)\.log")
     found = [form.fullmatch(path.name) for path in folder.glob(f"{paths.root.name}_v*.log")]
@@ -33,7 +33,7 @@ def next_start(paths: ServerPaths, spec: ServerSpec) -> int:
 
 
 def create(paths: ServerPaths, path: Path) -> int:
-    """Create the log, point `current` to it and return a descriptor to append to; raises FileExistsError."""
+    """Create the log, point `current` to it and return a descriptor for appending; raises FileExistsError."""
     make_directory(path.parent)
     make_directory(paths.logs)
     descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
@@ -47,10 +47,10 @@ def create(paths: ServerPaths, path: Path) -> int:
 
 
 def written(paths: ServerPaths) -> list[Path]:
-    """Every log that this server of this workdir wrote and that still is a regular file of our own, oldest first.
+    """Return the logs that this server of this workdir wrote, oldest first, as far as they are this user's files.
 
-    A `log_dir` may be shared with other workdirs (of other hosts, on a shared file system) whose servers have the same
-    name: only logs that this server itself noted are its own.
+    A `log_dir` may be shared with other workdirs (for example on a shared file system) whose servers have the same
+    names. Only logs that this server itself noted count as its own.
     """
     own = sorted(paths.logs.glob(f"{paths.root.name}_v*.log"))
     try:
@@ -69,7 +69,7 @@ def _note(paths: ServerPaths, path: Path) -> None:
 
 
 def tail(path: Path, size: int = TAIL_BYTES) -> str:
-    """The log's last `size` bytes as text, starting at a whole line; "" where there is no log."""
+    """Return the last `size` bytes of the log as text, starting at a whole line; "" if there is no log."""
     try:
         with os.fdopen(open_own(path), "rb") as stream:
             end = stream.seek(0, os.SEEK_END)

@@ -1,8 +1,9 @@
-"""One server over several hosts ends as one: its supervisors hear each other over the nodes' private network.
+"""Makes a server over several hosts end as a whole: its supervisors talk over the nodes' private network.
 
-Runs inside each supervisor of such a server. Rank 0 listens beside the rendezvous port, on that address alone; the
-others connect to it and prove themselves with a token that the laptop made for this start. Lines are JSON: who I am,
-ready, a beat every few seconds, and my end with its cause. Silence counts as an end: a host without power says nothing.
+Runs inside each supervisor of such a server. Rank 0 listens next to the rendezvous port, on the private address alone.
+The other supervisors connect and authenticate with a token that the laptop made for this start. They exchange JSON
+lines: a greeting, readiness, a beat every few seconds, and an end with its cause. Silence counts as an end, because a
+host without power says nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BEAT_SECONDS = 5.0
 SILENCE_SECONDS = 20.0
 RETRY_SECONDS = 0.5
 LINK_SECONDS = 120.0
-"""Between the first and the last node's start."""
+"""The longest time between the first and the last node's start."""
 LINE_BYTES = 1 << 16
 
 
@@ -36,18 +37,18 @@ class Say(Message):
     token: str = ""
     cause: str = ""
     stopped: bool = False
-    """The end was asked for by a person."""
+    """A person asked for the end."""
 
 
 class PeerEnd(Message):
-    """Why the others have to end as well."""
+    """Why the other nodes have to end as well."""
 
     cause: str
     stopped: bool = Field(default=False)
 
 
 class Link:
-    """This node's end of the links; opened for one start and closed with it."""
+    """This node's connections to the other supervisors, opened for one start and closed after it."""
 
     def __init__(self, spec: ServerSpec, token: str) -> None:
         if spec.dist_init_addr is None or not token:
@@ -64,7 +65,7 @@ class Link:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        """Listen (rank 0) or begin to connect; raises HostError where the address cannot be listened on."""
+        """Listen (rank 0) or begin to connect; raises HostError if rank 0 cannot listen on the address."""
         if self._spec.node_rank == 0:
             try:
                 self._server = await asyncio.start_server(self._accept, *self._address, limit=LINE_BYTES)
@@ -79,7 +80,7 @@ class Link:
         self._tasks.append(tasks.start(self._beat(), "the beats", self._broke, endless=True))
 
     async def wait_linked(self) -> None:
-        """Return once every other node's supervisor is heard; raises HostError naming the one that never was."""
+        """Return once every other supervisor was heard; raises HostError naming the nodes that were not."""
         try:
             await asyncio.wait_for(self._linked.wait(), LINK_SECONDS)
         except asyncio.TimeoutError as error:
@@ -87,7 +88,7 @@ class Link:
             silent = sorted(others - {self._spec.node_rank} - set(self._writers))
             raise HostError(
                 f"{', '.join(self._name(rank) for rank in silent)} was not heard within {LINK_SECONDS:.0f} s.",
-                remedy="Start the server on all its nodes at once, and let them reach each other privately.",
+                remedy="Start the server on all nodes at once; they must reach each other over `private_interface`.",
             ) from error
 
     async def wait_ready(self) -> None:
@@ -95,15 +96,15 @@ class Link:
         await self._ready.wait()
 
     async def say_ready(self) -> None:
-        """Rank 0 tells the others."""
+        """Tell the other nodes that the server is ready; only rank 0 calls this."""
         await self._say(Say(kind="ready"))
 
     async def lost(self) -> PeerEnd:
-        """The first end of another node."""
+        """Wait for the end of another node and return the first."""
         return await asyncio.shield(self._lost)
 
     async def close(self, cause: str, *, stopped: bool) -> None:
-        """Tell the others why this node ended, and let go."""
+        """Tell the other nodes why this node ended, and close the connections."""
         await self._say(Say(kind="end", rank=self._spec.node_rank, cause=cause, stopped=stopped))
         for task in self._tasks:
             task.cancel()
@@ -144,7 +145,7 @@ class Link:
         while True:
             said = await _heard(reader)
             if said is None:
-                self._end(f"the supervisor of {self._name(rank)} is not heard any more", stopped=False)
+                self._end(f"the supervisor of {self._name(rank)} is no longer heard", stopped=False)
                 return
             if said.kind == "ready":
                 self._ready.set()
@@ -154,7 +155,7 @@ class Link:
                 return
 
     def _broke(self, error: BaseException) -> None:
-        """A part of this link failed: this node does not hear of the others' ends any more, and so has to end."""
+        """End this node after a failure of its link: it would no longer hear of the other nodes' ends."""
         self._end(f"this node's link to the others failed ({type(error).__name__}: {error})", stopped=False)
 
     def _end(self, cause: str, *, stopped: bool) -> None:
@@ -170,7 +171,7 @@ class Link:
             await self._say(Say(kind="beat"))
 
     async def _say(self, say: Say) -> None:
-        """To every node that is linked; one that is gone shows in `_listen`. Others may link while this waits."""
+        """Send a line to every connected node; `_listen` notices a node that is gone. Nodes may connect meanwhile."""
         for writer in list(self._writers.values()):
             writer.write(say.model_dump_json(exclude_defaults=True).encode() + b"\n")
             with contextlib.suppress(OSError, asyncio.TimeoutError):
@@ -178,7 +179,7 @@ class Link:
 
 
 async def _heard(reader: asyncio.StreamReader) -> Say | None:
-    """The next line; None where the link is closed, silent for too long, or says something else."""
+    """Return the next line; None if the link is closed, silent for too long, or sends something else."""
     try:
         line = await asyncio.wait_for(reader.readline(), SILENCE_SECONDS)
         return Say.model_validate_json(line) if line else None

@@ -1,4 +1,4 @@
-"""A server's `state.json`: the only reader and writer of what a host remembers about its servers.
+"""A server's record, `state.json`: the only module that reads and writes it.
 
 Runs on the host, called by the supervisor and by the verbs `serve`, `stop` and `servers`.
 """
@@ -18,28 +18,28 @@ from remote.shared.processes import find, members
 
 
 class Record:
-    """The record of one server in the hands of its only writer."""
+    """One server's record, held by its only writer."""
 
     def __init__(self, paths: ServerPaths, state: ServerState) -> None:
         self.paths = paths
         self.state = state
 
     def change(self, **values: object) -> None:
-        """Change the state and write it, whole."""
+        """Change the state and write the whole record."""
         self.state = self.state.model_copy(update=values)
         save(self.paths, self.state)
 
 
 def save(paths: ServerPaths, state: ServerState) -> None:
-    """Write the state whole."""
+    """Write the whole record."""
     write_whole(paths.state, state.model_dump_json(indent=1).encode())
 
 
 def load(paths: ServerPaths, *, owner: int | None = None) -> ServerState | None:
-    """The recorded state, or None if this server was never started.
+    """Return the recorded state, or None if this server was never started.
 
-    `owner` is the user id that the record must belong to, by default this process's. Raises HostError for a record of
-    anybody else, one that is no regular file, and one of another version.
+    `owner` is the user id that the record must belong to, by default this process's. Raises HostError if the record
+    belongs to another user, is no regular file, or was written by another version.
     """
     try:
         return ServerState.model_validate_json(read_own(paths.state, owner=owner))
@@ -48,17 +48,20 @@ def load(paths: ServerPaths, *, owner: int | None = None) -> ServerState | None:
     except ValidationError as error:
         raise HostError(
             f"{paths.state} was not written by this version of Roost.",
-            remedy="Stop that server with the version that started it, or remove the file once nothing of it runs.",
+            remedy="Stop the server with the version of Roost that started it, or remove the file if it has ended.",
         ) from error
 
 
 def names(workdir: Workdir) -> list[str]:
-    """All servers that have a record, sorted."""
+    """Return the names of all servers with a record, sorted."""
     return sorted(path.parent.name for path in workdir.servers.glob("*/state.json"))
 
 
 def chosen(workdir: Workdir, wanted: list[str]) -> list[str]:
-    """`wanted`, or all recorded servers where nothing is named; a name without a record is a UsageError."""
+    """Return the servers in `wanted`, or every recorded server if `wanted` is empty.
+
+    Raises UsageError for a name that has no record.
+    """
     known = names(workdir)
     unknown = [name for name in wanted if name not in known]
     if unknown:
@@ -70,14 +73,14 @@ def chosen(workdir: Workdir, wanted: list[str]) -> list[str]:
 
 
 def report(state: ServerState) -> ServerReport:
-    """Put the record beside what is really there."""
+    """Compare the record with the processes that really run."""
     alive = find(state.server) is not None
     supervised = find(state.supervisor) is not None
     return ServerReport(state=state, alive=alive, supervised=supervised, problem=_problem(state, alive, supervised))
 
 
 def servers(request: ServersRequest, context: Context) -> ServersResult:
-    """The verb `servers`: read-only, at any time, also while another command holds the lock."""
+    """The verb `servers`: read-only, and allowed while another command holds the lock."""
     reports = []
     for name in chosen(context.workdir, request.names):
         state = load(context.workdir.server(name))
@@ -87,10 +90,10 @@ def servers(request: ServersRequest, context: Context) -> ServersResult:
 
 
 def _asked(reports: list[ServerReport], workdir: Workdir) -> list[ServerReport]:
-    """The reports, with a problem for each server that is ready by its record and answers no generation."""
+    """Return the reports, with a problem for each server whose record says ready but that answers no generation."""
     try:
         from remote.servers.probing import pulse
-    except ModuleNotFoundError:  # a Python without SGLang, which `inv doctor` names
+    except ModuleNotFoundError:  # this Python has no SGLang, which `inv doctor` reports
         return reports
     ready = [one.state for one in reports if one.state.status == "ready" and one.alive and one.supervised]
     found = asyncio.run(pulse.problems((state, workdir.server(state.name)) for state in ready))
@@ -105,9 +108,9 @@ def _asked(reports: list[ServerReport], workdir: Workdir) -> list[ServerReport]:
 def _problem(state: ServerState, alive: bool, supervised: bool) -> str:
     if state.status in ("starting", "ready"):
         if not alive and not supervised:
-            return f"The record says {state.status}, but neither the server nor its supervisor runs any more."
+            return f"The record says {state.status}, but neither the server nor its supervisor runs."
         if not supervised:
-            return "The server runs, but its supervisor is gone: nothing records its end."
+            return "The server runs, but its supervisor has ended, so nothing will record the server's end."
         return state.trouble
     left = members(state.server, state.mark) if state.server else []
     if left:

@@ -1,8 +1,8 @@
-"""The verb `serve`: everything is settled first, then servers are started detached and awaited until really ready.
+"""The verb `serve`: checks everything first, then starts servers detached and waits until they are really ready.
 
-Runs on the host, called by `inv serve`, `inv restart` and what measures servers. Writes `servers/<name>/`, claims the
-dump directory, and with `replace` or `restart` stops this workdir's own server of the same name. Ending this verb ends
-nothing that it started.
+Runs on the host, called by `inv serve`, `inv restart`, `inv bench` and `inv tune`. Writes `servers/<name>/`, claims the
+dump directory, and with `replace` or `restart` stops this workdir's own server of the same name. The servers go on if
+this verb is ended.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ ENDING_SECONDS = 2 * KILL_SECONDS
 
 @dataclass(frozen=True)
 class Order:
-    """One server of the request beside what this host already has under its name."""
+    """One server of the request, and the server that this host already has under its name."""
 
     launch: Launch
     earlier: ServerState | None
-    """A server of this name that runs now."""
+    """The server of this name that runs now, if any."""
     restarts: bool = False
-    """A person asked for a restart: a server that runs is stopped and started again, whatever it runs with."""
+    """A person asked for a restart: a running server is stopped and started again, even with the same command."""
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Order:
 
     @property
     def starts(self) -> bool:
-        """Whether anything is started; not if the same server, command, capture and payload, runs already."""
+        """Return whether anything is started: not if a server with the same command, capture and payload runs."""
         earlier, launch = self.earlier, self.launch
         return self.restarts or not (
             earlier is not None
@@ -68,10 +68,10 @@ class Order:
 
 
 def serve(request: ServeRequest, context: Context) -> ServeResult:
-    """Start what does not run yet and wait until all are ready; with `dry_run` only say what would happen.
+    """Start the servers that do not run yet and wait until all are ready; with `dry_run` only say what would happen.
 
-    Raises UsageError or HostError before anything is changed where a start could not work, and HostError with the
-    cause and the log's last lines for a server that ended or was not ready in time.
+    Raises UsageError or HostError before anything is changed if a start cannot work. Raises HostError with the cause
+    and the last lines of the log for a server that ended or was not ready in time.
     """
     if request.dry_run:
         orders = _settle(request, context)
@@ -95,7 +95,7 @@ def _settle(request: ServeRequest, context: Context) -> list[Order]:
         for spec in request.servers:
             _refuse_other_spec(spec, running[spec.name])
     context.report.progress("checking model and flags with the installed SGLang")
-    with Pool(8, "plan") as pool:  # each asks SGLang in a process of its own, for some seconds
+    with Pool(8, "plan") as pool:  # each asks SGLang in a process of its own, which takes seconds
         launches = list(
             in_order(pool, lambda spec: plan_launch(spec, context, cwd=Path("/")), request.servers, ahead=1 << 10)
         )
@@ -112,32 +112,32 @@ def _settle(request: ServeRequest, context: Context) -> list[Order]:
 
 
 def _refuse_other_spec(spec: ServerSpec, earlier: ServerState | None) -> None:
-    """What the records alone tell is said at once, before SGLang is asked about flags."""
+    """Raise HostError for a conflict that the records show, before SGLang is asked about flags, which takes seconds."""
     if earlier is None:
         return
     if earlier.mode != spec.mode:
-        raise _conflict(earlier, f"in mode {earlier.mode!r}, and mode {spec.mode!r} was asked for,")
+        raise _conflict(earlier, f"in mode {earlier.mode!r} (not in {spec.mode!r}, as asked for)")
     if earlier.spec != redacted_spec(spec):
         raise _conflict(earlier, "with another command")
 
 
 def _conflict(earlier: ServerState, how: str) -> HostError:
     return HostError(
-        f"A server {earlier.name!r} {how} runs since {_clock(earlier.started_at)} "
+        f"A server {earlier.name!r} {how} has been running since {_clock(earlier.started_at)} "
         f"(mode {earlier.mode}, port {earlier.port}).",
-        remedy="Use `inv restart`, or `inv stop` first.",
+        remedy="Use `inv restart`, or `inv stop` and then `inv serve`.",
     )
 
 
 def _neighbours(request: ServeRequest, context: Context) -> list[ServerState]:
-    """Running servers of this workdir that the request does not speak of."""
+    """Return the running servers of this workdir that the request does not name."""
     ordered = {spec.name for spec in request.servers}
     found = [_running(context, name) for name in records.names(context.workdir) if name not in ordered]
     return [state for state in found if state is not None]
 
 
 def _running(context: Context, name: str) -> ServerState | None:
-    """A server that runs, starts, or will be started again; one that is just ending is given the time to end."""
+    """Return the server if it runs, starts, or will be started again; a server that is ending is waited for."""
     state = records.load(context.workdir.server(name))
     if state is None:
         return None
@@ -147,7 +147,7 @@ def _running(context: Context, name: str) -> ServerState | None:
 
 
 def _stop_earlier(orders: list[Order], context: Context) -> None:
-    """End what is to be replaced, all at once; raises HostError naming what does not end."""
+    """End the servers to be replaced, all at once; raises HostError naming processes that do not end."""
     earlier = [order.earlier for order in orders if order.earlier is not None]
     if not earlier:
         return
@@ -159,29 +159,27 @@ def _stop_earlier(orders: list[Order], context: Context) -> None:
         left = list(stopping)
     remaining = [sentence for sentences in left for sentence in sentences]
     if remaining:
-        raise HostError(
-            f"The earlier server could not be ended: {'; '.join(remaining)}.", remedy="`inv free` shows more."
-        )
+        raise HostError(f"The earlier server could not be ended: {'; '.join(remaining)}.", remedy="See `inv free`.")
 
 
 def _await_memory(orders: list[Order], context: Context) -> None:
-    """GPU memory of processes that have ended is given back before a server starts; raises HostError if it is not."""
+    """Wait until the GPU memory of ended processes is given back; raises HostError if it is not."""
     wanted = {one for order in orders for one in order.launch.spec.gpus}
     if left := memory.await_orphaned(wanted, context.report):
         raise HostError(
             f"{'; '.join(found.describe_charge() for found in left)}, after {memory.MEMORY_SECONDS:.0f} s of waiting. "
             "Nothing was started.",
-            remedy="`inv free` shows more; memory that no process holds comes back with a GPU reset or a reboot.",
+            remedy="See `inv free`; a GPU reset or a reboot gives back memory that no process holds.",
         )
 
 
 async def _asked_again(states: list[ServerState], standing: set[str], context: Context) -> list[ServerState]:
-    """The states, each server that ran before proven anew; raises HostError for one that does not serve now."""
+    """Return the states after asking each server that ran already; raises HostError if one does not serve."""
 
     async def one(state: ServerState) -> ServerState:
         if state.name not in standing:
             return state
-        context.report.progress(f"{state.name}: runs; asking it for a generation")
+        context.report.progress(f"{state.name}: runs already; asking it for a generation")
         paths = context.workdir.server(state.name)
         proof = await pulse.ask(state, paths, pulse.SERVE_SECONDS, canary=state.capture is not None)
         return state.model_copy(update={"canary": f"{proof}, asked again just now"})
@@ -237,7 +235,7 @@ def _planned(order: Order, context: Context) -> PlannedStart:
 
 def _steps(order: Order) -> list[str]:
     if not order.starts:
-        return ["It runs already, with this very command: it is asked for a generation, and nothing is started."]
+        return ["The server runs already with this command: it is asked for a generation, and nothing is started."]
     steps = []
     if order.earlier is not None:
         steps.append(f"The earlier server {order.name!r} (mode {order.earlier.mode}) is stopped.")

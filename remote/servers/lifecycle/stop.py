@@ -1,7 +1,7 @@
-"""The verb `stop`: ends this workdir's own servers, names what else stands in their way, ends that by force only.
+"""The verb `stop`: ends this workdir's servers, and names other processes in their way, which only force ends.
 
-Runs on the host, called by `inv stop` and `inv free`. Done means: ports free, GPU memory back to idle, dump directories
-empty, leftover shared memory removed; what remains is named with its owner.
+Runs on the host, called by `inv stop` and `inv free`. When it is done, ports are free, GPU memory is back to idle, dump
+directories are empty and leftover shared memory is removed; whatever remains is named with its owner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from remote.shared.processes import deliver, is_zombie
 
 
 def stop(request: StopRequest, context: Context) -> StopResult:
-    """Stop the named servers, or all of this workdir; with `dry_run` only list what would end and what is there."""
+    """Stop the named servers, or all of this workdir; with `dry_run` only list the processes that would end."""
     names = records.chosen(context.workdir, request.names)
     states = [state for name in names if (state := records.load(context.workdir.server(name))) is not None]
     if request.dry_run:
@@ -67,7 +67,7 @@ def _stop(request: StopRequest, states: list[ServerState], context: Context) -> 
 
 
 def _needs(request: StopRequest, states: list[ServerState]) -> list[Needs]:
-    """What the recorded servers had, and what the inventory's will need; with names given, of those alone."""
+    """Return the ports, GPUs and dump directories of the recorded and the requested servers; only of those named."""
     wanted = [need for need in request.needs if not request.names or need.server in request.names]
     return wanted + [
         Needs(
@@ -89,7 +89,7 @@ def _rows(holders: list[Holder], charged: dict[int, int]) -> list[ProcessRow]:
 
 
 def _end(holders: list[Holder], grace_seconds: float) -> list[str]:
-    """End exactly these processes; returns what remains, one sentence each."""
+    """End exactly these processes; returns a sentence for each that remains."""
     processes = [holder.process for holder in holders]
 
     def living() -> bool:
@@ -103,13 +103,16 @@ def _end(holders: list[Holder], grace_seconds: float) -> list[str]:
 
 
 def _await_memory(request: StopRequest, states: list[ServerState], context: Context) -> list[str]:
-    """Wait until the needed GPUs' memory is back to idle; returns a sentence for each that is not."""
+    """Wait until the memory of the needed GPUs is back to idle; returns a sentence for each GPU where it is not."""
     wanted = {one for need in _needs(request, states) for one in need.gpus}
     return [found.describe_charge() for found in memory.await_idle(wanted, context.report)]
 
 
 def _empty_dumps(request: StopRequest, states: list[ServerState], context: Context) -> list[str]:
-    """Empty what this workdir's servers had claimed and nobody uses any more; another's marker keeps it as it is."""
+    """Empty the dump directories that this workdir's servers claimed and no longer use; returns a sentence for each.
+
+    A directory that another workdir's server claimed last is left as it is.
+    """
     freed = []
     for folder in sorted({Path(need.dump_dir) for need in _needs(request, states) if need.dump_dir}):
         claimed = dump.claimed_by(folder)
@@ -121,7 +124,7 @@ def _empty_dumps(request: StopRequest, states: list[ServerState], context: Conte
 
 
 def _remove_shm(request: StopRequest, states: list[ServerState]) -> list[str]:
-    """Of stopped servers, what was created since they started; with `everything`, whatever dead processes left."""
+    """Remove shared memory of dead processes; without `everything`, only what is younger than the stopped servers."""
     if not states and not request.everything:
         return []
     since = 0.0 if request.everything else min(state.started_at for state in states)

@@ -1,7 +1,7 @@
-"""Ends one server of this workdir by its record, whatever its processes did to hide.
+"""Ends one server of this workdir by its record, even if its processes changed session or name.
 
-Runs on the host, called by `stop` and by `serve` (to replace one). Ends processes that the record proves to be its own
-(pid and create time, session, inherited mark) and no other.
+Runs on the host, called by `stop` and by `serve` (to replace a server). Ends only processes that the record proves to
+be the server's own: by pid and start time, session, or inherited mark.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ REAP_SECONDS = 2.0
 
 
 def stop_server(paths: ServerPaths, state: ServerState, grace_seconds: float = ending.GRACE_SECONDS) -> list[str]:
-    """End one server and its supervisor, and record it; returns what remains, one sentence each.
+    """End one server and its supervisor, and record the end; returns a sentence for each process that remains.
 
-    The supervisor ends the server as well, so it is told the grace period first.
+    The supervisor ends the server as well, so the grace period is written down for it first.
     """
     was_running = bool(server_processes(state))
     supervisor = find(state.supervisor)
@@ -43,24 +43,24 @@ def stop_server(paths: ServerPaths, state: ServerState, grace_seconds: float = e
         ended = {"status": "stopped", "ended_at": time.time(), "restart_at": None}
         records.save(paths, last.model_copy(update=ended))
     if not left:
-        key.withdraw(paths)  # a supervisor that was killed could not
+        key.withdraw(paths)  # a killed supervisor could not remove the key
     return [describe_remaining(process) for process in left] + (_port_remaining(state) if was_running else [])
 
 
 def server_processes(state: ServerState) -> list[psutil.Process]:
-    """The supervisor, the server, and everything that it started, as far as they live."""
+    """Return the living processes of the server: its supervisor, its leader and everything that they started."""
     found = members(state.server, state.mark) if state.server else []
     supervisor = find(state.supervisor)
     return ([supervisor] if supervisor else []) + found
 
 
 def server_rows(state: ServerState, charged: dict[int, int]) -> list[ProcessRow]:
-    """The same as a person sees them; `charged` is GPU memory by pid."""
+    """Return the server's living processes as rows for a person; `charged` is GPU memory by pid."""
     return [Holder(process, owner=owner(state.mark)).row(charged) for process in server_processes(state)]
 
 
 def describe_remaining(process: psutil.Process) -> str:
-    """Why a process survived SIGKILL, as far as the kernel tells."""
+    """Return a sentence on why a process survived SIGKILL, as far as the kernel tells."""
     holder = Holder(process)
     try:
         status = process.status()
@@ -69,15 +69,15 @@ def describe_remaining(process: psutil.Process) -> str:
     if status == psutil.STATUS_DISK_SLEEP:
         return (
             f"{holder.describe()} sits in an uninterruptible kernel call (state D), most often a GPU driver or network "
-            "file system that hangs: it ends when that call does, or with a reboot"
+            "file system that hangs: the process ends when that call returns, or with a reboot"
         )
-    return f"{holder.describe()} is still there after SIGKILL (state {status}): this user may not end it"
+    return f"{holder.describe()} still runs after SIGKILL (state {status}): this user may not end it"
 
 
 def zombies(rows: list[ProcessRow]) -> list[str]:
-    """Those of `rows` that ended and that nobody reaps, a sentence each: they hold nothing any more.
+    """Return a sentence for each process of `rows` that ended but was not reaped; such a process holds nothing.
 
-    Usual in a container whose PID 1 is no init.
+    This is usual in a container whose PID 1 is not an init.
     """
     ending.wait_until(lambda: not any(map(_unreaped, rows)), REAP_SECONDS)
     return [said for row in rows if (said := _unreaped(row))]
@@ -95,12 +95,12 @@ def _unreaped(row: ProcessRow) -> str:
 
 
 def _await_supervisor(state: ServerState, supervisor: psutil.Process) -> None:
-    """It writes the last record; one that hangs is killed, and `stop_server` writes instead."""
+    """Wait until the supervisor has written the last record; kill it if it hangs, and `stop_server` writes instead."""
     if not ending.wait_until(lambda: find(state.supervisor) is None, SUPERVISOR_SECONDS):
         deliver([supervisor], signal.SIGKILL)
 
 
 def _port_remaining(state: ServerState) -> list[str]:
-    """The port is free once nobody listens; what still does is not this server's, and is named."""
+    """Wait until no process listens on the port; returns a sentence for each that still does after some seconds."""
     ending.wait_until(lambda: not port_holders(state.port), PORT_SECONDS)
     return [f"port {state.port} is held by {holder.describe()}" for holder in port_holders(state.port)]

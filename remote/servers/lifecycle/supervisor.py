@@ -1,8 +1,7 @@
-"""The verb `supervise`: one detached process a server, which starts it, awaits it, records its end, starts it again.
+"""The verb `supervise`: a detached process that starts one server, watches it, records its end and restarts it.
 
-Runs on the host, started by `serve` in a session of its own; outlives the laptop and the SSH connection. It is the only
-writer of `state.json` while it lives. Its stdout carries nothing that anyone reads; a fault of its own goes to
-`supervisor.log`.
+Runs on the host, started by `serve` in a session of its own; outlives the laptop and the SSH connection. While it
+lives, it is the only writer of `state.json`. Nobody reads its stdout; its own faults go to `supervisor.log`.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ PR_SET_CHILD_SUBREAPER = 36
 BACKOFF_FIRST_SECONDS = 5.0
 BACKOFF_CAP_SECONDS = 300.0
 STABLE_SECONDS = 600.0
-"""A server that was ready for so long starts its backoff anew when it crashes."""
+"""After a crash, the backoff starts from the beginning if the server had been ready for this long."""
 MOST_FAILURES = 10
-"""Starts in a row that never became ready, after which the supervisor gives up."""
+"""The supervisor gives up after this many starts in a row that never became ready."""
 REAP_SECONDS = 1.0
 
 
 def supervise(request: SuperviseRequest, context: Context) -> ServerState:
-    """Run the server whose record says `starting` until it is stopped or ends; returns its last state."""
+    """Run the server whose record says `starting` until it is stopped or ends, and return its last state."""
     paths = context.workdir.server(request.name)
     state = records.load(paths)
     if state is None or state.status != "starting":
@@ -53,7 +52,7 @@ def supervise(request: SuperviseRequest, context: Context) -> ServerState:
 
 
 class Supervisor:
-    """One server's lives, start after start."""
+    """Starts one server, and starts it again after crashes."""
 
     def __init__(self, paths: ServerPaths, state: ServerState, order: SuperviseRequest) -> None:
         self.record = Record(paths, state)
@@ -62,7 +61,7 @@ class Supervisor:
         self._failures = 0
 
     async def run(self) -> None:
-        """Start, and start again where the record asks for it and the end was a crash."""
+        """Start the server; start it again after each crash if the record asks for restarts."""
         _adopt_orphans()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -78,7 +77,7 @@ class Supervisor:
             reaper.cancel()
 
     async def _waits_for_restart(self) -> bool:
-        """Wait out the backoff; False where there is no further start."""
+        """Wait for the end of the backoff and return True; return False if there is no further start."""
         state = self.record.state
         was_ready = state.ready_at is not None
         if not state.spec.restart or not (was_ready or state.restarts):
@@ -98,7 +97,7 @@ class Supervisor:
         return True
 
     def _begin_again(self) -> None:
-        """The record of a new start: its own log, nothing left of the last end."""
+        """Reset the record for a new start, with a new log and nothing of the last end."""
         state = self.record.state
         start = logfile.next_start(self.record.paths, state.spec)
         self.record.change(
@@ -118,17 +117,17 @@ class Supervisor:
 
 
 def backoff_seconds(failures: int) -> float:
-    """Pause before the next start after so many failures in a row: 5 s, doubled each time, at most 5 min."""
+    """Return the pause after `failures` failures in a row: 5 s, doubled each time, at most 5 min."""
     return float(min(BACKOFF_CAP_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** (failures - 1)))
 
 
 def _adopt_orphans() -> None:
-    """Have the kernel give us, not PID 1, what a dead SGLang process leaves behind: nothing of it escapes our sight."""
+    """Become the parent of orphans (instead of PID 1), so that children of a dead SGLang process stay known."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 async def _reap_orphans(record: Record) -> None:
-    """Read the exit codes of adopted children, so that no zombie stays; the server is awaited elsewhere."""
+    """Reap adopted children, so that no zombie stays; the server itself is awaited elsewhere."""
     while True:
         await asyncio.sleep(REAP_SECONDS)
         server = record.state.server

@@ -1,1 +1,1 @@
-"""What is looked at around a server: is it ready, is capture right, what does it need, and who stands in its way."""
+"""Checks around a server: is it ready, is its capture right, does the host have what it needs, what is in its way."""

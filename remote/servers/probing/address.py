@@ -16,7 +16,7 @@ from remote.shared.messages.server import AddressRequest, AddressResult
 
 
 def address(request: AddressRequest, context: Context) -> AddressResult:
-    """Return the interface's first private address, IPv4 before IPv6; raises HostError where it has none."""
+    """Return the interface's first private address, IPv4 before IPv6; raises HostError if it has none."""
     interfaces = psutil.net_if_addrs()
     if request.interface not in interfaces:
         raise HostError(
@@ -34,6 +34,6 @@ def address(request: AddressRequest, context: Context) -> AddressResult:
     if not private:
         raise HostError(
             f"The interface {request.interface!r} has no private address ({', '.join(texts) or 'none at all'}).",
-            remedy="A server over several hosts meets on a private network only: name another `private_interface`.",
+            remedy="The nodes of a server must meet on a private network: name another `private_interface`.",
         )
     return AddressResult(address=private[0])

@@ -1,8 +1,7 @@
-"""A prompt whose capture is checked before a server counts as ready, and the verb `canary` that compares it.
+"""The canary: a prompt whose capture must be right before a server counts as ready; and the verb `canary`.
 
-The supervisor sends the prompt (`capture_canary`), awaits the dump and the file of the canary's own hook, and has the
-verb compare them in a process of its own, so that the supervisor itself never imports torch. Deletes those files and
-nothing else.
+The supervisor sends the prompt (`capture_canary`) and waits for the dump and for the file of the canary's own hook. The
+verb compares the two in a process of its own, so that the supervisor never imports torch. Deletes only those files.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from remote.shared.shard.request_id import RequestId
 from remote.shared.shard.sessions import register, withdraw
 
 TOKENS = [*range(2, 26), *range(25, 1, -1)]
-"""Small ids, so that every vocabulary has them; not sorted, so that a row's neighbours differ."""
+"""Small ids, so that every vocabulary has them; rising and falling, so that a row's neighbours differ."""
 DUMP_SECONDS = 60.0
 COMPARE_SECONDS = 300.0
-"""An import of torch from a cold network file system takes minutes."""
+"""Importing torch from a cold network file system takes minutes."""
 POLL_SECONDS = 0.1
 
 _STAGE = re.compile(r"\.stage\d+of(\d+)\.safetensors")
@@ -39,14 +38,14 @@ _STAGE = re.compile(r"\.stage\d+of(\d+)\.safetensors")
 
 @dataclass(frozen=True)
 class Files:
-    """What one canary left: one dump and one file of the hook for every pipeline stage that has slots."""
+    """The files of one canary: a dump and a file of the hook for every pipeline stage that has slots."""
 
     dumps: list[Path]
     hooks: list[Path]
 
 
 async def capture_canary(send: Callable[[list[int], str], Awaitable[object]], capture: CaptureState) -> str:
-    """Send the canary and check its capture; returns a sentence on how exact it is, raises HostError where wrong."""
+    """Send the canary, check its capture and return a sentence on how exact it is; raises HostError if it is wrong."""
     rid = RequestId(secrets.token_hex(8), None, 0, len(TOKENS))
     folder = Path(capture.dump_dir)
     try:
@@ -62,7 +61,7 @@ async def capture_canary(send: Callable[[list[int], str], Awaitable[object]], ca
 
 
 def canary(request: CanaryRequest, context: Context) -> CanaryResult:
-    """The verb `canary`: compare a canary's dump with what its own hook saw; raises HostError naming a wrong slot."""
+    """The verb `canary`: compare a canary's dump with its hook's file; raises HostError naming a wrong slot."""
     from remote.parity.canary import check_canary
 
     hooks = [Path(hook) for hook in request.hooks]
@@ -74,7 +73,7 @@ def canary(request: CanaryRequest, context: Context) -> CanaryResult:
 
 
 def check_rows(dumps: list[Path], *, rows: int, slots: int) -> None:
-    """Check the dumps' shapes from their headers; raises HostError naming what was expected and what is there."""
+    """Check the shapes in the dumps' headers; raises HostError with the expected and the found shape."""
     shapes = [_shape(dump) for dump in dumps]
     found = sum(shape[1] for shape in shapes)
     if any(shape[0] != rows for shape in shapes) or found != slots:
@@ -93,7 +92,7 @@ def _shape(dump: Path) -> list[int]:
 
 
 async def _written(rid: RequestId, folder: Path) -> Files:
-    """The canary's files once they are all there, whole; raises HostError where capture says why not, or nothing."""
+    """Wait for all files of the canary; raises HostError if capture refuses the canary or writes nothing in time."""
     deadline = asyncio.get_running_loop().time() + DUMP_SECONDS
     while True:
         for error in folder.glob(f"{rid}.*error.json"):
@@ -105,23 +104,23 @@ async def _written(rid: RequestId, folder: Path) -> Files:
         if asyncio.get_running_loop().time() > deadline:
             raise HostError(
                 f"The server generates, but wrote no capture of the canary to {folder} within {DUMP_SECONDS:.0f} s.",
-                remedy="Capture is not active in this server: see `inv attached`, and the server's log for its reason.",
+                remedy="Capture is not active in this server: see `inv attached`, and the server's log for the reason.",
             )
         await asyncio.sleep(POLL_SECONDS)
 
 
 def _complete(dumps: list[Path]) -> list[Path]:
-    """All parts of the record, or none where a pipeline stage's is still to come."""
+    """Return all parts of the record, or none if the part of a pipeline stage is still missing."""
     stage = _STAGE.search(dumps[0].name) if dumps else None
     return dumps if stage is None or len(dumps) == int(stage.group(1)) else []
 
 
 async def _compared(files: Files) -> str:
-    """Have the verb compare them; raises HostError where they differ."""
+    """Compare the files in a process of its own; raises HostError if they differ."""
     if not files.hooks:
         raise HostError(
             "The canary was captured, but its own hook wrote nothing to compare it with.",
-            remedy="See the server's log: the hook tells there why it is not active.",
+            remedy="See the server's log, where the hook says why it is not active.",
         )
     request = CanaryRequest(dumps=[str(dump) for dump in files.dumps], hooks=[str(hook) for hook in files.hooks])
     call = Call(verb="canary", workdir="~", request=request.model_dump())
@@ -150,7 +149,7 @@ def _answer(output: bytes) -> CanaryResult:
     try:
         line = LINE.validate_json(output.strip().rpartition(b"\n")[2])
     except ValidationError as error:
-        raise HostError("The canary's comparison gave no answer; the supervisor's log tells more.") from error
+        raise HostError("The comparison of the canary ended without an answer; see the supervisor's log.") from error
     if isinstance(line, Failure):
         raise HostError(line.message, remedy=line.remedy)
     assert isinstance(line, Result)

@@ -1,6 +1,6 @@
 """GPU memory as the driver charges it: NVML where nvidia-ml-py is installed, `nvidia-smi` otherwise.
 
-Runs on the host, called by preflight, `stop` and `free`. Read-only; a host without GPUs has none.
+Runs on the host, called by preflight, `stop` and `free`. Read-only.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from typing import Any
 from remote.shared.messages.server import GpuId
 
 SMI_SECONDS = 30.0
-"""nvidia-smi on a box whose driver is sick can hang for ever."""
+"""nvidia-smi can hang for ever if the driver is broken."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; inside a container a process's pid may be the outer one and mean nothing here."""
+    """One GPU. Inside a container, pids may be those of the outer host, which mean nothing here."""
 
     index: int
     name: str
     total_bytes: int
     used_bytes: int
     processes: dict[int, int] = field(default_factory=dict)
-    """pid → bytes charged to it."""
+    """The bytes charged to each pid."""
     minor: int | None = None
-    """Number of its device node where NVML tells; inside a container it may differ from the index."""
+    """The number of the device node, if NVML tells it; inside a container it may differ from the index."""
     uuid: str = ""
 
     @property
     def node(self) -> str:
-        """Its device node."""
+        """Return the path of the GPU's device node."""
         return f"/dev/nvidia{self.index if self.minor is None else self.minor}"
 
     @property
     def is_idle(self) -> bool:
-        """Nothing but the driver's own share is used: below 1 % of the memory, or 1 GiB."""
+        """Return whether only the driver's own share is in use: below 1 % of the memory, or below 1 GiB."""
         return self.used_bytes < max(1 << 30, self.total_bytes // 100)
 
     def describe_charge(self) -> str:
-        """Who the memory that is not given back is charged to."""
+        """Return a phrase on how much memory is in use, and which processes it is charged to."""
         pids = ", ".join(f"pid {pid}" for pid in sorted(self.processes))
         by = pids or "a process that this host or container does not show"
         return f"GPU {self.index} still has {self.used_bytes / (1 << 30):.1f} GiB in use, by {by}"
 
 
 def indices(wanted: Iterable[GpuId], found: list[Gpu]) -> set[int]:
-    """The wanted GPUs as indices: ordinals as they are, a UUID (or its beginning, as CUDA takes it) as its GPU's.
+    """Return the indices of the wanted GPUs; a UUID, or the beginning of one as CUDA takes it, stands for its GPU.
 
-    What is not among `found` is left out, and so are MIG slices: the driver charges memory to their whole GPU.
+    GPUs that are not in `found` are left out. So are MIG slices: the driver charges memory to their whole GPU.
     """
     chosen = set()
     for one in wanted:
@@ -63,7 +63,7 @@ def indices(wanted: Iterable[GpuId], found: list[Gpu]) -> set[int]:
 
 
 def gpus() -> list[Gpu]:
-    """All GPUs that this user can see, by index; empty on a host without a driver."""
+    """Return all GPUs that this user can see, by index; none on a host without a driver."""
     for source in (_by_nvml, _by_smi):
         found = source()
         if found is not None:
@@ -72,7 +72,7 @@ def gpus() -> list[Gpu]:
 
 
 def charged() -> dict[int, int]:
-    """GPU memory in bytes by pid, over all GPUs."""
+    """Return the GPU memory in bytes that is charged to each pid, over all GPUs."""
     total: dict[int, int] = {}
     for gpu in gpus():
         for pid, size in gpu.processes.items():
@@ -81,7 +81,7 @@ def charged() -> dict[int, int]:
 
 
 def _by_nvml() -> list[Gpu] | None:
-    """None where nvidia-ml-py or the driver's library is missing."""
+    """Return the GPUs as NVML tells them, or None if nvidia-ml-py or the driver's library is missing."""
     try:
         import pynvml
     except ImportError:
@@ -121,7 +121,7 @@ def _nvml_gpu(pynvml: Any, index: int) -> Gpu:
 
 
 def _text(value: bytes | str) -> str:
-    """Older bindings answer in bytes."""
+    """Return `value` as text: older bindings answer in bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
@@ -134,7 +134,7 @@ def _by_smi() -> list[Gpu] | None:
 
 
 def parse_smi(rows: list[list[str]], apps: list[list[str]]) -> list[Gpu]:
-    """GPUs from nvidia-smi's rows (index, uuid, name, MiB, MiB) and its processes' (uuid, pid, MiB or `[N/A]`)."""
+    """Return the GPUs in nvidia-smi's rows (index, uuid, name, MiB, MiB; processes: uuid, pid, MiB or `[N/A]`)."""
     found = []
     for index, uuid, name, total, used in rows:
         mine = {int(pid): _mebibytes(size) for owner, pid, size in apps if owner == uuid and pid.isdecimal()}
@@ -147,7 +147,7 @@ def _mebibytes(text: str) -> int:
 
 
 def smi(query: str, run: Callable[..., Any] = subprocess.run) -> list[list[str]] | None:
-    """Rows of cells that `nvidia-smi QUERY` prints; None where there is no driver, or one that hangs."""
+    """Return the rows of cells that `nvidia-smi QUERY` prints, or None if there is no driver or it hangs."""
     try:
         answer = run(
             ["nvidia-smi", query, "--format=csv,noheader,nounits"],

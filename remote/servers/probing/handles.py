@@ -1,6 +1,6 @@
-"""Which files, devices and folders a process holds, from /proc: what `fuser` shows, for all processes in one pass.
+"""Which files, devices and folders each process holds, from /proc: like `fuser`, for all processes in one pass.
 
-Runs on the host, called by `obstacles` and `shm`. Read-only. Another user's process shows nothing without root.
+Runs on the host, called by `obstacles` and `shm`. Read-only. Without root, other users' processes show nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ PROC = Path("/proc")
 
 
 def held_paths(pid: int) -> set[str]:
-    """Paths that `pid` has open, mapped, or as its working folder; empty where it ended or is closed to us."""
+    """Return the paths that `pid` has open, mapped or as its working folder; none if it ended or may not be read."""
     return {*_links(PROC / str(pid)), *_maps(PROC / str(pid) / "maps")}
 
 
 def holders_of(wanted: set[str], folders: tuple[str, ...] = ()) -> Iterator[tuple[psutil.Process, set[str]]]:
-    """Processes with the paths of `wanted`, or below one of `folders`, that each of them holds."""
+    """Yield each process that holds a path of `wanted` or below one of `folders`, with those paths."""
     below = tuple(f"{folder.rstrip('/')}/" for folder in folders)
     for process in psutil.process_iter():
         held = {
@@ -34,10 +34,10 @@ def holders_of(wanted: set[str], folders: tuple[str, ...] = ()) -> Iterator[tupl
 
 
 def held_inodes(device: int) -> set[int]:
-    """Inodes of the file system `device` (a `st_dev`) that any process has open or mapped, whatever their names are.
+    """Return the inodes of the file system `device` (a `st_dev`) that any process has open or mapped.
 
-    glibc's `sem_open` maps a semaphore under a passing name before it links it to its own, so that a live process's
-    maps name a deleted file.
+    Names would not do: glibc's `sem_open` maps a semaphore under a temporary name before it links the final one, so
+    the maps of a living process name a deleted file.
     """
     return set().union(*(_inodes(PROC / str(pid), device) for pid in psutil.pids()))
 
@@ -72,7 +72,7 @@ def _maps(file: Path) -> Iterator[str]:
 
 
 def _mappings(file: Path) -> Iterator[list[str]]:
-    """Lines are `range perms offset device inode path`; the path may be missing, or hold spaces."""
+    """Yield the lines in fields: range, perms, offset, device, inode, path; the path may be missing or hold spaces."""
     try:
         content = file.read_text(errors="surrogateescape")
     except OSError:

@@ -1,6 +1,6 @@
-"""Who holds what a server needs: ports, device nodes, a dump directory, by the process table of this host.
+"""Which processes of this host hold what a server needs: a port, device nodes, a dump directory.
 
-Runs on the host, called by preflight, `stop` and `free`. Read-only: it names processes and ends none.
+Runs on the host, called by preflight, `stop` and `free`. Read-only: it names processes but ends none.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ COMMAND_LIMIT = 160
 
 @dataclass
 class Holder:
-    """A process and why it is shown."""
+    """A process, and the reasons why it is shown."""
 
     process: psutil.Process
     holds: list[str] = field(default_factory=list)
     owner: str = ""
-    """Known from a record; otherwise read from the process's environment."""
+    """The owner as a record tells it; if empty, it is read from the process's environment."""
 
     def describe(self) -> str:
-        """`pid 4711 (root, 3 h, python -m …)`."""
+        """Return `pid 4711 (root, for 3 h: python -m …)`."""
         row = self.row({})
         return f"pid {row.pid} ({row.user}, for {age(row.age_seconds)}: {row.command})"
 
     def row(self, charged: dict[int, int]) -> ProcessRow:
-        """As a person sees it; `charged` is GPU memory by pid."""
+        """Return the process as a row for a person; `charged` is GPU memory by pid."""
         with self.process.oneshot():
             return ProcessRow(
                 pid=self.process.pid,
@@ -47,7 +47,7 @@ class Holder:
 
 
 def port_holders(port: int) -> list[Holder]:
-    """Processes that listen on `port` on any address of this host."""
+    """Return the processes that listen on `port` on any address of this host."""
     pids = {
         connection.pid
         for connection in psutil.net_connections(kind="tcp")
@@ -60,7 +60,7 @@ def port_holders(port: int) -> list[Holder]:
 
 
 def command_of(process: psutil.Process) -> str:
-    """The command line, shortened in the middle of nothing: its beginning tells what it is."""
+    """Return the beginning of the process's command line, which tells what it is."""
     try:
         text = " ".join(" ".join(process.cmdline()).split()) or process.name()
     except (psutil.AccessDenied, psutil.ZombieProcess):
@@ -71,18 +71,18 @@ def command_of(process: psutil.Process) -> str:
 
 
 def owner_of(process: psutil.Process) -> str:
-    """`NAME in WORKDIR` where the process belongs to a Roost server, of whatever workdir; else ""."""
+    """Return `NAME in WORKDIR` if the process belongs to a Roost server of any workdir, else ""."""
     return owner(mark_of(process))
 
 
 def owner(mark: str) -> str:
-    """The server that a mark names, as `NAME in WORKDIR`."""
+    """Return the server that a mark names, as `NAME in WORKDIR`."""
     folder = Path(mark.partition("#")[0])
     return f"{folder.name} in {folder.parent.parent}" if folder.name else ""
 
 
 def age(seconds: float) -> str:
-    """`42 s`, `3 min`, `5 h`, `12 d`."""
+    """Return the time as `42 s`, `3 min`, `5 h` or `12 d`."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""Waits until GPUs' memory is given back: a killed process's memory can stay charged for seconds.
+"""Waits until GPU memory is given back: the memory of a killed process can stay charged for seconds.
 
 Runs on the host, called by `stop`, and by `serve` before it starts a server. Read-only.
 """
@@ -19,12 +19,12 @@ MEMORY_SECONDS = 60.0
 
 
 def await_idle(wanted: Collection[GpuId], report: Report) -> list[gpu.Gpu]:
-    """Wait until the memory of these GPUs is back to idle; returns those where it is not after `MEMORY_SECONDS`."""
+    """Wait until the memory of these GPUs is back to idle; returns the GPUs where it is not after `MEMORY_SECONDS`."""
     return _await(wanted, lambda found: not found.is_idle, report)
 
 
 def await_orphaned(wanted: Collection[GpuId], report: Report) -> list[gpu.Gpu]:
-    """The same for memory that no living process of this host holds: what a living one holds is not waited for."""
+    """Wait likewise, but only for memory that no living process of this host holds."""
     return _await(wanted, lambda found: not found.is_idle and not _is_held(found), report)
 
 
@@ -50,7 +50,7 @@ def _await(wanted: Collection[GpuId], charged: Callable[[gpu.Gpu], bool], report
 
 
 def _is_held(found: gpu.Gpu) -> bool:
-    """Whether a process that lives here is charged; in a container the driver may tell pids of another world."""
+    """Return whether a living process is charged; in a container, the driver may tell pids of the outer host."""
     return any(_lives(pid) for pid in found.processes)
 
 

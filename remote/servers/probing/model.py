@@ -1,7 +1,7 @@
-"""The model folder that a server is asked to load, looked at before anything is started.
+"""Checks the model folder that a server is asked to load, before anything is started.
 
-Runs on the host, called by `serve`. Reads `config.json` and the weight files' headers; never a weight. What is found
-here costs seconds; SGLang finds it after minutes, or not at all: it serves a checkpoint that lacks blocks.
+Runs on the host, called by `serve`. Reads `config.json` and the headers of the weight files, never a weight. It takes
+seconds to find what SGLang finds after minutes, or not at all: SGLang serves a checkpoint that lacks blocks.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
 def check_model(path: str) -> dict[str, Any]:
-    """Return the model's config; raises HostError for an absent folder, config or weight file, or a damaged one."""
+    """Return the model's config; raises HostError if the folder, the config or a weight file is missing or damaged."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise HostError(
-            f"The inventory's `model` for this host is {path}, and there is no such folder: {_nearest(folder)}.",
+            f"The inventory's `model` for this host is {path}, but there is no such folder: {_nearest(folder)}.",
             remedy="Mount or copy the model there, or correct `model` in the inventory.",
         )
     config = _config(folder)
@@ -39,12 +39,12 @@ def check_model(path: str) -> dict[str, Any]:
 
 
 def depth(config: dict[str, Any]) -> int:
-    """Number of blocks n, also of a model that wraps its language model (`text_config`); raises HostError."""
+    """Return the number of blocks n; raises HostError if the config (or its `text_config`) does not name it."""
     return _number(config, "num_hidden_layers", "so its boundaries are unknown")
 
 
 def hidden_size(config: dict[str, Any]) -> int:
-    """Width H of the residual stream, likewise; raises HostError."""
+    """Return the width H of the residual stream; raises HostError if the config does not name it."""
     return _number(config, "hidden_size", "so the size of its messages is unknown")
 
 
@@ -56,7 +56,7 @@ def _number(config: dict[str, Any], key: str, so: str) -> int:
 
 
 def _check_blocks(folder: Path, config: dict[str, Any]) -> None:
-    """Every block below n has a tensor in some weight file, where the names tell blocks at all."""
+    """Raise HostError if a block below n has no tensor in any weight file; skipped if names do not tell blocks."""
     names = [name for file in sorted(folder.glob("*.safetensors")) for name in tensor_names(file)]
     found = {int(match.group(1)) for name in names if (match := _BLOCK.search(name))}
     missing = sorted(set(range(depth(config))) - found) if found else []
@@ -68,7 +68,7 @@ def _check_blocks(folder: Path, config: dict[str, Any]) -> None:
 
 
 def tensor_names(file: Path) -> list[str]:
-    """Names in a safetensors file's header; raises HostError if the file is damaged."""
+    """Return the tensor names in a safetensors file's header; raises HostError if the file is damaged."""
     try:
         with open_regular(file) as stream:
             return list(read(stream, longest=LONGEST).tensors)
@@ -79,7 +79,7 @@ def tensor_names(file: Path) -> list[str]:
 def _damaged(file: Path, why: str) -> HostError:
     return HostError(
         f"The weight file {file} is damaged: {why}.",
-        remedy="Copy the model to this host again; a Git LFS pointer or an error page may lie there in its place.",
+        remedy="Copy the model to this host again; the file may be a Git LFS pointer or an error page instead.",
     )
 
 
@@ -98,7 +98,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _missing_shards(folder: Path) -> list[str]:
-    """Weight files that the index names and the folder lacks; a folder without any weights lacks `*.safetensors`."""
+    """Return the weight files that the index names and the folder lacks; `*.safetensors` if there are none at all."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
@@ -112,6 +112,6 @@ def _missing_shards(folder: Path) -> list[str]:
 
 
 def _nearest(folder: Path) -> str:
-    """Name the deepest folder of the path that exists: most often a mount that is missing on this host."""
+    """Return a phrase on the deepest folder of the path that exists: most often a mount is missing on this host."""
     parent = next(parent for parent in folder.parents if parent.is_dir())
-    return f"{parent} exists, {folder.relative_to(parent).parts[0]} in it does not"
+    return f"{parent} exists, but {folder.relative_to(parent).parts[0]} in it does not"

@@ -1,7 +1,7 @@
-"""What stands in a server's way on this host: whoever holds its GPUs, its port or its dump directory, named.
+"""Finds the processes in a server's way on this host: those that hold its GPUs, its port or its dump directory.
 
-Runs on the host, called by `stop` (and `free`). Read-only. Never names ourselves, an ancestor, an sshd, Roost's own
-commands, a log follower or the driver's daemons: those are nobody's to end.
+Runs on the host, called by `stop` (and `free`). Read-only. Never names this process, its ancestors, an sshd, Roost's
+own commands, a log follower or the driver's daemons: nobody may end those.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ DAEMONS = {
     "dcgm-exporter",
     "nvidia-smi",
 }
-"""The driver's and the machine's own: they hold device nodes all day and take no GPU memory worth the name."""
+"""Daemons of the driver and the machine: they always hold device nodes and take almost no GPU memory."""
 
 
 def find_obstacles(needs: list[Needs], gpus: list[Gpu], *, everything: bool) -> list[Holder]:
-    """All processes in the way of `needs`, by pid, each with every reason; `everything` adds all SGLang processes."""
+    """Return the processes in the way of `needs`, by pid, with all reasons; `everything` adds all SGLang processes."""
     found: dict[int, Holder] = {}
     for holder in _all(needs, gpus, everything):
         if _may_be_named(holder.process):
@@ -60,9 +60,10 @@ def _all(needs: list[Needs], gpus: list[Gpu], everything: bool) -> Iterator[Hold
 
 
 def _gpu_holders(wanted: set[int], gpus: list[Gpu]) -> Iterator[Holder]:
-    """By open device nodes, and by what the driver charges memory to.
+    """Yield the processes that hold the wanted GPUs, by open device nodes and by the driver's charges.
 
-    CUDA and NVML open the nodes of all GPUs: whose session is charged on other GPUs alone is not in the way.
+    CUDA and NVML open the nodes of all GPUs, so a process whose session is charged only on other GPUs is not in the
+    way.
     """
     ours = [gpu for gpu in gpus if gpu.index in wanted]
     here = _charged(ours)
@@ -76,10 +77,10 @@ def _gpu_holders(wanted: set[int], gpus: list[Gpu]) -> Iterator[Holder]:
 
 
 def _charged(gpus: Iterable[Gpu]) -> set[int]:
-    """Sessions of the processes that the driver charges memory of these GPUs to.
+    """Return the sessions of the processes that the driver charges memory of these GPUs to.
 
-    Inside a container a session may have been opened outside of its PID namespace, and then has no id: the process and
-    its ancestors stand for it.
+    Inside a container, a session that was opened outside of the PID namespace has no id; the process and its ancestors
+    then stand for the session.
     """
     found: set[int] = set()
     for process in (process for gpu in gpus for process in _existing(gpu.processes)):
@@ -91,7 +92,7 @@ def _charged(gpus: Iterable[Gpu]) -> set[int]:
 
 
 def _session(process: psutil.Process) -> int:
-    """A server's processes share one; 0 where it was opened outside of this PID namespace, or the process has ended."""
+    """Return the process's session; 0 if it was opened outside of this PID namespace or the process has ended."""
     try:
         return os.getsid(process.pid)
     except OSError:
@@ -113,10 +114,10 @@ def _folder_holders(folders: Iterable[str]) -> Iterator[Holder]:
 
 
 def _supervisors(found: list[Holder]) -> Iterator[Holder]:
-    """Of other workdirs' Roost servers: a supervisor that is left alone starts its server again.
+    """Yield the supervisors of other workdirs' servers among `found`: a supervisor would start its server again.
 
-    A process can carry any mark that its user likes, and a record can name any pid. A supervisor counts only if the
-    marked process, the folder that its mark names, the record in it and the supervisor itself have one owner.
+    A process can carry any mark that its user likes, and a record can name any pid. A supervisor therefore counts only
+    if the marked process, the folder that the mark names, the record and the supervisor all have the same owner.
     """
     for mark, user in {(mark_of(holder.process), _user_id(holder.process)) for holder in found}:
         if not mark or user is None:
@@ -132,7 +133,7 @@ def _supervisors(found: list[Holder]) -> Iterator[Holder]:
 
 
 def _user_id(process: psutil.Process) -> int | None:
-    """The user that a process runs as; None if it ended or changed users on its way."""
+    """Return the user that a process runs as; None if it has ended or has changed its user."""
     try:
         ids = process.uids()
     except psutil.Error:
@@ -141,7 +142,7 @@ def _user_id(process: psutil.Process) -> int | None:
 
 
 def _existing(pids: Iterable[int]) -> Iterator[psutil.Process]:
-    """Inside a container the driver may name pids of the outer host, which mean nothing here."""
+    """Yield the processes that exist; inside a container the driver may name pids of the outer host."""
     for pid in pids:
         try:
             process = psutil.Process(pid)
@@ -164,5 +165,5 @@ def _may_be_named(process: psutil.Process) -> bool:
 
 
 def _is_roost_command(argv: list[str]) -> bool:
-    """`python -m remote VERB`: an extractor, a supervisor, another operator's command."""
+    """Return whether this is `python -m remote VERB`: an extractor, a supervisor or another operator's command."""
     return "-m" in argv and argv[argv.index("-m") + 1 : argv.index("-m") + 2] == ["remote"]

@@ -1,4 +1,4 @@
-"""What a start needs of this host, checked before anything is stopped or started; each lack is one sentence.
+"""Checks that this host has what a start needs, before anything is stopped or started; each lack is one sentence.
 
 Runs on the host, called by `serve`. Read-only, apart from binding a port for an instant.
 """
@@ -21,13 +21,13 @@ from remote.shared.paths import ServerPaths
 from remote.shared.processes import members
 
 MIN_LOG_BYTES = 256 << 20
-"""Below this the workdir's disk cannot even take logs and state files for long."""
+"""With less than this free, the workdir's disk is soon full of logs and state files alone."""
 
 
 def check_together(specs: list[ServerSpec]) -> None:
-    """Servers of one request must not share a name, a port, a GPU or a dump directory; raises UsageError."""
+    """Raise UsageError if two servers of the request share a name, a port, a GPU or a dump directory."""
     if not specs:
-        raise UsageError("No server was ordered.")
+        raise UsageError("The request names no server.")
     _unique(specs, "name", lambda spec: [spec.name])
     _unique(specs, "port", lambda spec: [spec.port])
     _unique(specs, "GPU", lambda spec: list(spec.gpus))
@@ -38,12 +38,12 @@ def check_together(specs: list[ServerSpec]) -> None:
         if spec.gpus and len(spec.gpus) < ranks_here:
             raise UsageError(
                 f"Server {spec.name!r} has tp {spec.tp} and {len(spec.gpus)} GPUs.",
-                remedy="Give it as many GPUs as ranks, or a smaller tp.",
+                remedy="Give the server one GPU for each rank, or set a smaller `tp`.",
             )
 
 
 def check_neighbours(specs: list[ServerSpec], running: list[ServerState]) -> None:
-    """Servers of this workdir that go on must not have a GPU or dump directory of `specs`; raises HostError."""
+    """Raise HostError if a running server of this workdir has a GPU or a dump directory of `specs`."""
     for spec in specs:
         for state in running:
             shared = [f"GPU {gpu}" for gpu in _shared(spec.gpus, state.spec.gpus)]
@@ -51,15 +51,15 @@ def check_neighbours(specs: list[ServerSpec], running: list[ServerState]) -> Non
                 shared.append(f"the dump directory {state.capture.dump_dir}")
             if shared:
                 raise HostError(
-                    f"Server {spec.name!r} wants {shared[0]}, which server {state.name!r} has here and now.",
-                    remedy=f"Stop it (`inv stop --server {state.name}`), or give them different ones.",
+                    f"Server {spec.name!r} wants {shared[0]}, which the running server {state.name!r} uses.",
+                    remedy=f"Stop that server (`inv stop --server {state.name}`), or give the two different ones.",
                 )
 
 
 def check_host(
     spec: ServerSpec, earlier: ServerState | None, paths: ServerPaths, freed_ports: Collection[int] = ()
 ) -> None:
-    """Raise HostError for the first thing that this host lacks; `freed_ports` are those of servers to be replaced."""
+    """Raise HostError for the first thing that this host lacks; servers to be replaced will free `freed_ports`."""
     _check_leftovers(paths, earlier)
     _check_gpus(spec)
     if spec.port not in freed_ports:
@@ -79,7 +79,7 @@ def _unique(specs: list[ServerSpec], what: str, of: Callable[[ServerSpec], list[
 
 
 def _check_leftovers(paths: ServerPaths, earlier: ServerState | None) -> None:
-    """A server whose leader died may have left ranks behind, which hold its GPUs."""
+    """Raise HostError if ranks of an earlier server still run: after their leader's death they hold its GPUs."""
     state = records.load(paths)
     if earlier is not None or state is None or state.server is None:
         return
@@ -99,14 +99,14 @@ def _check_gpus(spec: ServerSpec) -> None:
     found = [gpu.index for gpu in known]
     if not found:
         raise HostError(
-            f"Server {spec.name!r} was promised GPUs {_list(spec.gpus)} and this host shows none.",
+            f"Server {spec.name!r} wants GPUs {_list(spec.gpus)}, but this host shows no GPU.",
             remedy="Check the driver (nvidia-smi), or set `gpus: 0` for a CPU host.",
         )
     missing = [one for one in spec.gpus if not _is_slice(one) and not indices([one], known) & set(found)]
     if missing:
         here = _list(found) if all(isinstance(one, int) for one in missing) else _list([gpu.uuid for gpu in known])
         raise HostError(
-            f"Server {spec.name!r} wants GPU {_list(missing)} and this host has {here}.",
+            f"Server {spec.name!r} wants GPU {_list(missing)}, but this host has {here}.",
             remedy="Correct `gpus` or `tp` in the inventory.",
         )
 
@@ -116,17 +116,20 @@ def _is_slice(one: GpuId) -> bool:
 
 
 def _check_slices(spec: ServerSpec, ranks: int) -> None:
-    """CUDA shows a process one MIG slice, whatever CUDA_VISIBLE_DEVICES names, and NCCL joins no slices."""
+    """Raise UsageError for a MIG slice in a server of several ranks.
+
+    CUDA shows a process only one slice, whatever CUDA_VISIBLE_DEVICES names, and NCCL cannot join slices.
+    """
     if any(map(_is_slice, spec.gpus)) and (ranks > 1 or len(spec.gpus) > 1):
         raise UsageError(
-            f"Server {spec.name!r} wants {len(spec.gpus)} GPUs with a MIG slice among them and has tp {spec.tp}: "
-            "a slice serves one rank alone.",
+            f"Server {spec.name!r} wants {len(spec.gpus)} GPUs with a MIG slice among them and has tp {spec.tp}, but "
+            "a slice can serve only one rank.",
             remedy="Give every slice a server of its own with `tp: 1`, or name whole GPUs.",
         )
 
 
 def _shared(wanted: list[GpuId], taken: list[GpuId]) -> list[GpuId]:
-    """Those of `wanted` that are in `taken`, under whichever name; the driver is asked only for UUIDs."""
+    """Return the GPUs of `wanted` that are also in `taken`, by ordinal or UUID; only UUIDs need the driver."""
     named = [one for one in (*wanted, *taken) if isinstance(one, str)]
     known = gpus() if named and wanted and taken else []
     held = indices(taken, known)
@@ -139,13 +142,15 @@ def _check_port(spec: ServerSpec) -> None:
         try:
             probe.bind(("127.0.0.1", spec.port))
         except PermissionError as error:
-            raise HostError(f"This user may not listen on port {spec.port}.") from error
+            raise HostError(
+                f"This user may not listen on port {spec.port}.", remedy="Choose a `port` above 1023."
+            ) from error
         except OSError as error:
             holders = port_holders(spec.port)
             by = holders[0].describe() if holders else "a process that this user cannot see"
             raise HostError(
                 f"Port {spec.port} is taken by {by}.",
-                remedy="`inv free` shows what stands in the way, `inv free --force` ends it; or choose another `port`.",
+                remedy="`inv free` shows the process, `inv free --force` ends it; or choose another `port`.",
             ) from error
 
 
@@ -153,12 +158,12 @@ def _check_disk(folder: Path) -> None:
     free = shutil.disk_usage(_existing(folder)).free
     if free < MIN_LOG_BYTES:
         raise HostError(
-            f"The workdir's disk has {free >> 20} MiB free, too little for logs.", remedy="`inv clean` frees disk."
+            f"The workdir's disk has {free >> 20} MiB free, too little for logs.", remedy="`inv clean` frees space."
         )
 
 
 def _check_ram_disk(folder: Path, high_water: int) -> None:
-    """The dump directory's file system must hold the high-water mark, and RAM must hold it beside the server."""
+    """Raise HostError if the dump directory's file system, or the RAM behind it, cannot hold the high-water mark."""
     root = _existing(folder)
     usage = shutil.disk_usage(root)
     own = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else 0
@@ -172,7 +177,7 @@ def _check_ram_disk(folder: Path, high_water: int) -> None:
     available = psutil.virtual_memory().available
     if _is_ram(root) and available < high_water:
         raise HostError(
-            f"{root} is a RAM disk, its high-water mark is {_gib(high_water)}, and only {_gib(available)} of memory "
+            f"{root} is a RAM disk and the high-water mark is {_gib(high_water)}, but only {_gib(available)} of memory "
             "are available.",
             remedy="Lower `dump_high_water`, or free memory.",
         )
@@ -188,7 +193,7 @@ def _is_ram(path: Path) -> bool:
 
 
 def _existing(path: Path) -> Path:
-    """The deepest folder of `path` that exists."""
+    """Return the deepest folder of `path` that exists."""
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 

@@ -1,4 +1,4 @@
-"""How far a starting server has come, read from SGLang's own log lines as they appear.
+"""Tells how far a starting server has come, from SGLang's own log lines as they appear.
 
 Runs on the host, called by `serve` while it waits. Reads the log; changes nothing.
 """
@@ -15,7 +15,7 @@ from remote.shared.files import open_own
 
 @dataclass(frozen=True)
 class Step:
-    """One sentence, and how far along where the log tells."""
+    """One step of a start as a phrase, and how far along it is, if the log tells."""
 
     text: str
     done: float | None = None
@@ -36,7 +36,7 @@ _STEPS: list[tuple[re.Pattern[str], str]] = [
 
 
 class LogProgress:
-    """Reads one server's log on from where it was read last; starts anew when a restart opened another."""
+    """Reads one server's log from where it stopped last time, or from the beginning if a restart opened a new log."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -44,7 +44,7 @@ class LogProgress:
         self._last: Step | None = None
 
     def poll(self, path: Path) -> list[Step]:
-        """Return the steps since the last call, in order; a step that repeats the one before it is left out."""
+        """Return the steps since the last call, in order; repeated steps are left out."""
         if path != self._path:
             self._path, self._offset = path, 0
         steps: list[Step] = []
@@ -56,7 +56,7 @@ class LogProgress:
         return steps
 
     def _new_lines(self, path: Path) -> list[str]:
-        """Whole lines only; tqdm's bar redraws itself with carriage returns, so those end lines too."""
+        """Return the new whole lines; a carriage return ends a line too, because tqdm redraws its bar with it."""
         try:
             with os.fdopen(open_own(path), "rb") as stream:
                 stream.seek(self._offset)
@@ -69,10 +69,10 @@ class LogProgress:
 
 
 def parse(line: str) -> Step | None:
-    """The step that a line of SGLang's log tells, or None."""
+    """Return the step that a line of SGLang's log tells, or None."""
     shards = _SHARDS.search(line)
     if shards:
-        tens = int(shards.group(1)) // 10 * 10  # a piped progress is one line for each text
+        tens = int(shards.group(1)) // 10 * 10  # without a terminal, every new text becomes a line
         return Step(f"loading weights, {tens} %", float(shards.group(2)), float(shards.group(3)), "files")
     for pattern, text in _STEPS:
         found = pattern.search(line)

@@ -1,7 +1,7 @@
-"""Does a server that runs still serve? Asked for a generation, and in capture modes for the canary, now.
+"""Checks whether a running server still serves: asks it for a generation, and in capture modes for the canary.
 
-Runs on the host, called by `serve` and by the verb `servers` (for `inv status` and `inv doctor`). A server whose
-scheduler hangs still accepts connections and answers `/health`; only a generation tells. Changes nothing.
+Runs on the host, called by `serve` and by the verb `servers` (for `inv status` and `inv doctor`). Changes nothing. Only
+a generation tells: a server whose scheduler hangs still accepts connections and answers `/health`.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from remote.shared.processes import members
 from remote.shared.supervised.tasks import together
 
 SERVE_SECONDS = 90.0
-"""For `serve`: a canary, its comparison in a process of its own, and a queue of an extractor's prefills before it."""
+"""For `serve`: time for the canary, for its comparison in another process, and for an extractor's queued prefills."""
 LOOK_SECONDS = 10.0
-"""For a look: a generation of one token takes milliseconds on an idle server."""
+"""For `inv status`: a generation of one token takes milliseconds on an idle server."""
 MOVED_SECONDS = 10.0
-"""A server whose capture wrote rows so lately serves, however long its queue is."""
+"""A server whose capture wrote rows within this time serves, however long its queue is."""
 
 
 class WedgedError(HostError):
-    """A server accepts connections and serves nothing."""
+    """A server accepts connections but serves nothing."""
 
     kind = "wedged"
 
 
 async def ask(state: ServerState, paths: ServerPaths, seconds: float, *, canary: bool) -> str:
-    """Return a sentence on what came back; raises WedgedError if nothing did in time, HostError if capture is wrong.
+    """Return a sentence on the answer; raises WedgedError without an answer in time, HostError if capture is wrong.
 
-    Only rank 0 of a server over several hosts answers; the others are taken at their supervisors' word.
+    If the server spans hosts, only rank 0 is asked; for the other ranks their supervisors' word counts.
     """
     if state.spec.node_rank:
         return "its first node answers for it"
@@ -55,7 +55,7 @@ async def ask(state: ServerState, paths: ServerPaths, seconds: float, *, canary:
 
 
 async def problems(states: Iterable[tuple[ServerState, ServerPaths]]) -> dict[str, HostError]:
-    """Ask several servers at once for a generation; returns the error of each that did not answer, by name."""
+    """Ask several servers at once for a generation; returns the errors of those that did not answer, by name."""
 
     async def one(state: ServerState, paths: ServerPaths) -> HostError | None:
         if moved_lately(state):
@@ -72,7 +72,7 @@ async def problems(states: Iterable[tuple[ServerState, ServerPaths]]) -> dict[st
 
 
 def moved_lately(state: ServerState) -> bool:
-    """Whether the server's capture changed its own status, which it writes once a second while rows pass."""
+    """Return whether the server's capture wrote its status lately, as it does every second while rows pass."""
     if state.capture is None:
         return False
     newest = max((path.stat().st_mtime for path in Path(state.capture.dump_dir).glob(".capture-*.json")), default=0.0)
@@ -84,17 +84,17 @@ def _silent(state: ServerState, what: str) -> WedgedError:
     why = f"; {', '.join(stopped)}" if stopped else ""
     if not stopped and moved_lately(state):
         return WedgedError(
-            f"Server {state.name!r} is busy: {what}, and its capture writes rows meanwhile.",
-            remedy="If it stays so without an extraction that runs, `inv restart` starts it again.",
+            f"Server {state.name!r} is busy: {what}, but its capture is writing rows.",
+            remedy="If it stays busy while no extraction runs, `inv restart` starts it again.",
         )
     return WedgedError(
-        f"Server {state.name!r} is wedged: port {state.port} accepts connections, and {what}{why}.",
-        remedy=f"`inv restart --mode {state.mode}` starts it again; `inv logs` shows its last words.",
+        f"Server {state.name!r} is wedged: port {state.port} accepts connections, but {what}{why}.",
+        remedy=f"`inv restart --mode {state.mode}` starts it again; `inv logs` shows its last lines.",
     )
 
 
 def _stopped(state: ServerState) -> list[str]:
-    """Processes of the server that the kernel does not let run, one phrase each."""
+    """Return a phrase for each process of the server that is frozen or stuck in the kernel."""
     found = []
     for process in members(state.server, state.mark) if state.server else []:
         try:

@@ -1,4 +1,4 @@
-"""Notices a dead rank before SGLang does: its own watchdog takes 5 s and more, and a rank that dies in NCCL stalls all.
+"""Notices a dead rank before SGLang's own watchdog, which takes 5 s and more: a rank that dies in NCCL stalls all.
 
 Runs inside the supervisor. Reads the process table; changes nothing.
 """
@@ -17,9 +17,9 @@ from remote.shared.processes import is_zombie
 
 POLL_SECONDS = 0.5
 REFRESH_POLLS = 10
-"""Walking the whole process table is dear on a big box; the ranks that are known are looked at each time."""
+"""Reading the whole process table is expensive on a big box, so most polls look only at the known ranks."""
 OWN_END_SECONDS = 1.0
-"""How long SGLang gets to end by itself, and to say why, once a rank is dead."""
+"""How long SGLang gets to end by itself and to log the reason, after the death of a rank."""
 
 
 class RankWatch:
@@ -30,7 +30,7 @@ class RankWatch:
         self._titles: dict[psutil.Process, str] = {}
 
     async def death(self) -> str:
-        """Return a sentence on the first rank that died, a second after it did; never while all live."""
+        """Wait for the death of a rank; returns a sentence on the first one, a second later."""
         polls = 0
         while True:
             if not self._titles or polls % REFRESH_POLLS == 0:
@@ -53,7 +53,7 @@ class RankWatch:
 
 
 def _title(rank: psutil.Process) -> str:
-    """With its number (`sglang::scheduler_TP3`), which a zombie has no more: its name is cut at 15 characters."""
+    """Return the rank's title with its number (`sglang::scheduler_TP3`); a zombie only has 15 characters of it."""
     try:
         return next(iter(rank.cmdline()), rank.name()).split()[0]
     except psutil.ZombieProcess:
@@ -61,7 +61,7 @@ def _title(rank: psutil.Process) -> str:
 
 
 def _how_it_ended(pid: int) -> str:
-    """From a zombie's wait status, the last field of its stat; the kernel hides it from other users."""
+    """Return how a zombie ended, from the last field of its stat, which the kernel hides from other users."""
     try:
         status = int(Path(f"/proc/{pid}/stat").read_text().rsplit(maxsplit=1)[1])
     except (OSError, ValueError, IndexError):

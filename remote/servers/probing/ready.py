@@ -1,7 +1,7 @@
-"""Really ready: a generation came back, and in extract mode the capture of one was right.
+"""Decides whether a server is really ready: it generates, and in extract mode its capture is right.
 
 Runs inside the supervisor. Talks to the server on 127.0.0.1; changes nothing.
-`/health` proves little: it can answer 200 while every generation hangs.
+`/health` would prove little: it can answer 200 while every generation hangs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from remote.shared.messages.server import CaptureState
 PROBE_TOKENS = [11, 7, 5, 3, 2, 13, 17, 19]
 """Small ids, so that every vocabulary has them."""
 GENERATION_SECONDS = 120.0
-"""The first generation may compile kernels; one that takes longer is tried again until the server's own deadline."""
+"""The first generation may compile kernels. A slower generation is tried again until the server's own deadline."""
 RETRY_SECONDS = 0.5
 
 
 class Readiness:
-    """Awaits one server; `seen` is a sentence on how far it has come, for the deadline's error."""
+    """Waits for one server; `seen` is a phrase on how far it has come, for the error at the deadline."""
 
     def __init__(self, port: int, headers: dict[str, str], capture: CaptureState | None) -> None:
         self._port = port
@@ -34,9 +34,9 @@ class Readiness:
         self._silent = self.seen = f"port {port} does not answer yet"
 
     async def wait(self) -> str:
-        """Return once the server is ready, with a sentence on its canary ("" without capture).
+        """Wait until the server is ready and return a sentence on its canary ("" without capture).
 
-        Raises HostError if it answers without its key or its capture is wrong, and does not end otherwise.
+        Raises HostError if the server answers a request without the key or its capture is wrong. Never ends otherwise.
         """
         timeout = aiohttp.ClientTimeout(total=GENERATION_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout, headers=self._headers, trust_env=False) as session:
@@ -46,7 +46,7 @@ class Readiness:
             return await self._prove(session)
 
     async def once(self, *, canary: bool) -> str:
-        """Ask a server that was ready for one generation, and with `canary` for the capture of one.
+        """Ask a server that was ready before for one generation; with `canary` check its capture too.
 
         Returns a sentence on the canary ("" without one). The caller sets the deadline. Raises ConnectionError if the
         generation fails, HostError if the capture is wrong.
@@ -63,9 +63,9 @@ class Readiness:
         return await capture_canary(lambda tokens, rid: self._canary(session, tokens, rid), self._capture)
 
     async def _is_closed(self, timeout: aiohttp.ClientTimeout) -> bool:
-        """Whether a generation without the key is refused: other users of the host can reach this port.
+        """Return whether a generation without the key is refused; raises HostError if it is answered.
 
-        Raises HostError if it is answered.
+        Other users of the host can reach this port.
         """
         try:
             async with (
@@ -78,7 +78,7 @@ class Readiness:
         if status == 200:
             raise HostError(
                 "The server answers requests that carry no key, so any user of this host could change it.",
-                remedy="Its log says why it took no key (inv logs).",
+                remedy="Its log says why it ignored the key: see `inv logs`.",
             )
         return status in (401, 403)
 

@@ -1,6 +1,6 @@
-"""Is this process an SGLang server? By its executable and its argv, never by a pattern over the command line.
+"""Tells whether a process is an SGLang server, by its executable and argv, never by a pattern over the command line.
 
-Runs on the host, called by `obstacles`. Pure functions over argv: `tail -f sglang.log`, an editor and a grep are none.
+Runs on the host, called by `obstacles`. `tail -f sglang.log`, an editor or a grep are no servers.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import psutil
 
 MODULES = ("sglang.launch_server", "sglang.srt.entrypoints.http_server")
 TITLE = "sglang::"
-"""SGLang's ranks and detokenizers call themselves so (setproctitle)."""
+"""SGLang's ranks and detokenizers begin their process titles with this."""
 _OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 
 
 def is_sglang(process: psutil.Process) -> bool:
-    """Whether `process` is a server or one of its ranks; False for what this user may not look at."""
+    """Return whether `process` is a server or one of its ranks; False if this user may not read the process."""
     try:
         return is_sglang_argv(PurePath(process.exe()).name, process.cmdline())
     except (psutil.Error, OSError):
@@ -24,7 +24,7 @@ def is_sglang(process: psutil.Process) -> bool:
 
 
 def is_sglang_argv(executable: str, argv: list[str]) -> bool:
-    """The same from the executable's file name and the arguments."""
+    """Return the same from the executable's file name and the arguments."""
     if not argv or not executable.startswith("python"):
         return False
     if argv[0].startswith(TITLE):
@@ -41,7 +41,7 @@ def is_sglang_argv(executable: str, argv: list[str]) -> bool:
 
 
 def _program(arguments: list[str]) -> tuple[str | None, str | None, list[str]]:
-    """What a Python runs: a module (`-m`), or a script, and its arguments; neither with `-c` or on stdin."""
+    """Return the module (`-m`) or the script that a Python runs, and its arguments; neither for `-c` or stdin."""
     remaining = list(arguments)
     while remaining:
         argument = remaining.pop(0)

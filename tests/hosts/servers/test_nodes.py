@@ -56,18 +56,18 @@ def test_a_server_on_one_host_is_left_as_it_is(fleet: Fleet, tmp_path: Path) -> 
     assert span_hosts(fleet, alone) is alone
 
 
-def test_all_of_its_hosts_must_be_chosen(fleet: Fleet) -> None:
+def test_every_host_of_a_server_must_be_chosen(fleet: Fleet) -> None:
     with pytest.raises(UsageError, match="gpu2 is not chosen"):
         span_hosts(fleet.narrowed(fleet.hosts[:1]), {"gpu1": server_specs(fleet.hosts[0], "serve")})
 
 
-def test_its_entries_must_agree(fleet: Fleet, tmp_path: Path) -> None:
+def test_the_nodes_entries_of_one_server_must_agree(fleet: Fleet, tmp_path: Path) -> None:
     differing = specs_of(fleet) | {"gpu2": server_specs(host("gpu2", tmp_path, tp=8), "serve")}
     with pytest.raises(UsageError, match="other nodes, port or tp"):
         span_hosts(fleet, differing)
 
 
-def test_it_meets_on_a_named_private_interface_only(fleet: Fleet, tmp_path: Path) -> None:
+def test_nodes_meet_only_on_the_named_private_interface(fleet: Fleet, tmp_path: Path) -> None:
     fleet.hosts = [host(name, tmp_path, interface=None) for name in NODES]
     with pytest.raises(UsageError, match="private_interface"):
         span_hosts(fleet, specs_of(fleet))

@@ -15,7 +15,7 @@ from remote.shared.messages.server import ProcessRef, ServerState
 from remote.shared.processes import reference
 
 
-def test_a_gpu_that_is_slowed_down_says_why_and_an_idle_one_does_not() -> None:
+def test_a_slowed_down_gpu_is_named_with_the_reason_and_an_idle_gpu_is_not() -> None:
     idle, hot = parse(
         [
             ["0", "NVIDIA H200", "345", "3201", "31", "0x0000000000000001", "4"],

@@ -19,7 +19,7 @@ def _all(reader: LineReader) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_any_file_comes_back_line_by_line_and_from_any_offset_it_told(
+def test_any_file_comes_back_line_by_line_and_from_any_reported_offset(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pick = random.Random(seed)
@@ -48,7 +48,7 @@ def test_a_line_is_held_back_until_its_newline_is_there(tmp_path: Path) -> None:
     assert _all(reader) == ["half"]
 
 
-def test_the_last_words_of_a_finished_file_need_no_newline(tmp_path: Path) -> None:
+def test_the_last_line_of_a_finished_file_needs_no_newline(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("whole\nlast words")
     reader = LineReader(log)

@@ -126,7 +126,7 @@ def test_dumps_as_capture_wrote_them_are_collected(dumps: list[Path]) -> None:
 
 @pytest.mark.parametrize("slot", [AUX, FINAL], ids=["aux", "final"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_collector_sees_it_in_every_record_and_slot(dumps: list[Path], fault: str, slot: int) -> None:
+def test_the_collector_sees_the_fault_in_every_record_and_slot(dumps: list[Path], fault: str, slot: int) -> None:
     before = [states(dump).copy() for dump in dumps]
     FAULTS[fault](states(dumps[0]), states(dumps[1]), slot)
     for index, dump in enumerate(dumps):

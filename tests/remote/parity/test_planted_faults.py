@@ -125,7 +125,7 @@ def test_a_right_record_passes_both_checks(truth: Truth, listened: Path, tmp_pat
 
 @pytest.mark.parametrize("slot", [AUX, FINAL], ids=["aux", "final"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_canary_catches_it(truth: Truth, listened: Path, tmp_path: Path, fault: str, slot: int) -> None:
+def test_the_canary_catches_the_fault(truth: Truth, listened: Path, tmp_path: Path, fault: str, slot: int) -> None:
     dump = write_dump(tmp_path / "d.safetensors", plant(truth, slot, fault), truth.tokens)
     checked = check_canary(dump, [listened])
     assert [check.slot for check in checked.slots if not check.passed] == [slot]
@@ -134,7 +134,7 @@ def test_the_canary_catches_it(truth: Truth, listened: Path, tmp_path: Path, fau
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_logprobs_catch_it_in_the_final_slot(truth: Truth, fault: str) -> None:
+def test_the_logprobs_catch_the_fault_in_the_final_slot(truth: Truth, fault: str) -> None:
     found = logprobs_of(truth, plant(truth, FINAL, fault)[:, FINAL])
     # RMSNorm of a normed row is nearly that row: what a second norm changes is the weight, applied twice.
     assert not found.passed, str(found)

@@ -90,7 +90,7 @@ def test_what_capture_itself_refused_is_quoted(tmp_path: Path) -> None:
         checked(tmp_path, refuse)
 
 
-def test_a_server_without_capture_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_capture_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(canary, "DUMP_SECONDS", 0.0)
     with pytest.raises(HostError, match="wrote no capture of the canary"):
         checked(tmp_path)

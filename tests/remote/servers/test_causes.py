@@ -13,9 +13,9 @@ from remote.servers.lifecycle.cause_table import CAUSES, Cause
 from remote.servers.lifecycle.causes import End, explain, relevant_lines
 
 EXPECTED = {
-    "weights-memory": "The model's weights do not fit into GPU 0: 30.00 MiB more was wanted and 10.31 MiB of "
+    "weights-memory": "The model's weights do not fit into GPU 0: 30.00 MiB more was needed and 10.31 MiB of "
     "139.80 GiB was free. Spread the model over more GPUs (`tp`)",
-    "gpu-memory": "GPU 3 ran out of memory: 3.50 GiB more was wanted and 1.21 GiB of 139.80 GiB was free "
+    "gpu-memory": "GPU 3 ran out of memory: 3.50 GiB more was needed and 1.21 GiB of 139.80 GiB was free "
     "(pid 4711 has 70.02 GiB of it). Lower `mem-fraction-static` (now 0.88)",
     "kv-cache-memory": "within `mem-fraction-static` (now 0.5)",
     "weights-beyond-fraction": "within `mem-fraction-static` (now 0.08). Raise `mem-fraction-static` above 0.172",
@@ -29,10 +29,10 @@ EXPECTED = {
     "file-missing": "/shared/kimi/model-00003-of-00064.safetensors",
     "remote-code": "trust-remote-code",
     "architecture": "'KimiK9ForCausalLM'",
-    "context-length": "`context_length` is 262144 and the model's own is 131072",
+    "context-length": "`context_length` is 262144 and the model's own limit is 131072",
     "flag": "unrecognized arguments: --disable-cuda-grap",
     "driver-old": "(CUDA 12040) is too old",
-    "driver-missing": "no GPU that it may use",
+    "driver-missing": "no GPU that this user may use",
     "fabric-manager": "nvidia-fabricmanager",
     "gpu-kernel-image": "not built for this GPU",
     "gpu-hardware": "uncorrectable ECC error",
@@ -93,7 +93,7 @@ def test_an_unknown_exception_is_quoted(tmp_path: Path) -> None:
 def test_a_kill_tells_whether_the_kernel_ran_out_of_memory_meanwhile(tmp_path: Path) -> None:
     log = log_with(tmp_path, "loading")
     assert "out-of-memory killer ended 1 process" in explain(log, End(-9, COMMAND, oom_kills=1))
-    assert "not by the kernel's" in explain(log, End(-9, COMMAND, oom_kills=0))
+    assert "the kernel counted no out-of-memory kill" in explain(log, End(-9, COMMAND, oom_kills=0))
 
 
 def test_a_rank_that_died_unexplained_is_named(tmp_path: Path) -> None:

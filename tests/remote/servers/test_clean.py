@@ -78,7 +78,7 @@ def test_force_without_a_name_takes_no_unpulled_run(runs: Context) -> None:
     assert left(runs) == {"unpulled"}
 
 
-def test_a_name_that_nothing_has_is_an_error(runs: Context) -> None:
+def test_a_name_that_matches_nothing_is_an_error(runs: Context) -> None:
     with pytest.raises(UsageError, match="'fersh'"):
         clean(CleanRequest(names=["fersh"]), runs)
 
@@ -122,7 +122,7 @@ def test_a_run_that_is_a_link_stays_with_what_it_leads_to_and_is_named(context: 
     assert (context.workdir.runs / "kimi" / "shards" / "hs_0.safetensors").read_bytes() == b"states"
 
 
-def test_links_inside_a_removed_run_lead_nowhere(runs: Context, tmp_path: Path) -> None:
+def test_links_inside_a_removed_run_are_not_followed(runs: Context, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("x")

@@ -22,35 +22,35 @@ from remote.shared.processes import MARK, find, reference
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_a_directory_that_vanished_is_made_again_as_it_was(tmp_path: Path) -> None:
+def test_a_directory_that_vanished_is_created_again_as_it_was(tmp_path: Path) -> None:
     folder = tmp_path / "dumps"
     dump.claim(folder, "mark")
     assert dump.keep(folder, "mark") == ""
     shutil.rmtree(folder)
-    assert "vanished under the server and was made again" in dump.keep(folder, "mark")
+    assert "vanished under the server and was created again" in dump.keep(folder, "mark")
     assert (dump.claimed_by(folder), folder.stat().st_mode & 0o777) == ("mark", 0o700)
     (folder / DUMP_MARKER).unlink()
-    assert "was made again" in dump.keep(folder, "mark")
+    assert "was created again" in dump.keep(folder, "mark")
 
 
-def test_a_link_in_its_place_is_refused_and_its_target_left_alone(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_directory_is_refused_and_its_target_stays(tmp_path: Path) -> None:
     folder, target = tmp_path / "dumps", tmp_path / "somebody's"
     dump.claim(target, "theirs")
     folder.symlink_to(target)
-    with pytest.raises(HostError, match="is a link, a file or another user's"):
+    with pytest.raises(HostError, match="is a link, a file, or a directory of another user"):
         dump.keep(folder, "mark")
     assert dump.claimed_by(target) == "theirs"
 
 
-def test_strange_files_in_its_place_are_refused(tmp_path: Path) -> None:
+def test_a_directory_of_foreign_files_in_place_of_the_dumps_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "dumps"
     folder.mkdir()
     (folder / "thesis.tex").write_text("mine")
-    with pytest.raises(HostError, match=r"holds files and no \.roost marker"):
+    with pytest.raises(HostError, match=r"holds files but no \.roost marker"):
         dump.keep(folder, "mark")
 
 
-def test_the_likely_cause_depends_on_where_it_lay_and_whose_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_likely_cause_depends_on_the_path_and_on_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert "RemoveIPC=yes" in dump.likely_cause(Path("/dev/shm/sglang_hs"))
     assert "systemd-tmpfiles" in dump.likely_cause(Path("/tmp/sglang_hs"))
@@ -85,7 +85,7 @@ def test_a_running_server_keeps_its_directory_and_ends_if_a_link_takes_its_place
         shutil.rmtree(folder)
         await until(lambda: dump.claimed_by(folder) == state.mark and bool(record.state.trouble))
         assert record.state.status == "ready"
-        assert "was made again" in records.report(record.state.model_copy(update={"supervisor": ours})).problem
+        assert "was created again" in records.report(record.state.model_copy(update={"supervisor": ours})).problem
         shutil.rmtree(folder)
         folder.symlink_to(tmp_path)
         await living

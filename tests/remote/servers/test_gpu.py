@@ -54,7 +54,7 @@ def test_memory_is_read_by_nvml_and_by_nvidia_smi(
     assert not first.is_idle
 
 
-def test_who_holds_the_gpu_is_named_by_its_device_node(holder: subprocess.Popen[str]) -> None:
+def test_the_process_that_holds_a_gpu_is_found_by_the_device_node(holder: subprocess.Popen[str]) -> None:
     found = {entry.process.pid: entry for entry in find_obstacles(NEEDS, gpus(), everything=False)}
     assert holder.pid in found
     assert found[holder.pid].row({}).holds == [gpus()[0].node]
@@ -78,5 +78,5 @@ def test_torchs_out_of_memory_error_is_told_with_its_numbers(holder: subprocess.
     log.write_text(ended.stderr)
     cause = explain(log, End(ended.returncode, ["--mem-fraction-static", "0.95"]))
     print(cause)
-    assert cause.startswith("GPU 0 ran out of memory: 4096.00 GiB more was wanted")
+    assert cause.startswith("GPU 0 ran out of memory: 4096.00 GiB more was needed")
     assert "(now 0.95)" in cause

@@ -81,7 +81,7 @@ def test_a_whole_model_gives_its_config(model: Path) -> None:
 def test_a_missing_folder_is_located(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="there is no such folder") as caught:
         check_model(str(tmp_path / "mnt" / "kimi"))
-    assert f"{tmp_path} exists, mnt in it does not" in caught.value.message
+    assert f"{tmp_path} exists, but mnt in it does not" in caught.value.message
 
 
 def test_the_depth_of_a_wrapped_language_model_is_found() -> None:

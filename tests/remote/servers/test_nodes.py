@@ -64,7 +64,7 @@ def test_a_supervisor_that_vanishes_ends_the_other_node(both: Callable[..., None
     first = until("ready", name="node0")
     until("ready", name="node1")
     os.kill(supervisor_of(first).pid, signal.SIGKILL)
-    assert "the supervisor of node gpu1 (rank 0) is not heard any more" in until("failed", name="node1").cause
+    assert "the supervisor of node gpu1 (rank 0) is no longer heard" in until("failed", name="node1").cause
 
 
 def test_stopping_one_node_stops_the_server(both: Callable[..., None], until: Start, context: Context) -> None:

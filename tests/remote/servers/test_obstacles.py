@@ -92,7 +92,7 @@ def test_open_and_mapped_files_and_the_folder_itself_are_seen(
     assert held[inside.pid] == {str(tmp_path)}
 
 
-def test_who_listens_on_the_port_or_holds_the_dump_directory_is_named_with_each_reason(
+def test_holders_of_the_port_and_the_dump_directory_are_named_with_each_reason(
     holding: Callable[..., subprocess.Popen[str]], tmp_path: Path, free_port: int
 ) -> None:
     dump = tmp_path / "dump"
@@ -118,7 +118,7 @@ def test_a_log_follower_in_the_dump_directory_is_left_alone(tmp_path: Path, free
         follower.wait()
 
 
-def test_whoever_the_driver_charges_memory_of_a_needed_gpu_is_named(
+def test_a_process_charged_with_memory_of_a_needed_gpu_is_named(
     holding: Callable[..., subprocess.Popen[str]], free_port: int
 ) -> None:
     user, elsewhere = holding("None"), holding("None")

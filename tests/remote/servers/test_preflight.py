@@ -57,7 +57,7 @@ def test_servers_of_one_box_do_not_share_a_dump_directory() -> None:
 def test_a_server_that_goes_on_keeps_its_gpus_and_dump_directory(prepare: Start) -> None:
     capture = CaptureSpec(layers=[1], dump_dir="/dev/shm/x")
     running = prepare(gpus=[2, 3], name="other")
-    with pytest.raises(HostError, match="wants GPU 3, which server 'other' has"):
+    with pytest.raises(HostError, match="wants GPU 3, which the running server 'other' uses"):
         preflight.check_neighbours([spec(gpus=[3])], [running])
     held = CaptureState(
         attach="plugin", payload="p", version="1", boundaries=[1, 2], final="pre", dump_dir="/dev/shm/x"
@@ -79,10 +79,10 @@ def test_promised_gpus_that_are_not_there_are_named(
     context: Context, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "gpus", list)
-    with pytest.raises(HostError, match="promised GPUs 0, 1 and this host shows none"):
+    with pytest.raises(HostError, match="wants GPUs 0, 1, but this host shows no GPU"):
         check(context, spec(port=free_port, gpus=[0, 1], tp=2))
     monkeypatch.setattr(preflight, "gpus", lambda: [Gpu(0, "H200", 1, 0)])
-    with pytest.raises(HostError, match="wants GPU 1 and this host has 0"):
+    with pytest.raises(HostError, match="wants GPU 1, but this host has 0"):
         check(context, spec(port=free_port, gpus=[0, 1], tp=2))
 
 
@@ -144,16 +144,16 @@ def test_a_uuid_becomes_the_ordinal_that_sglang_reads_and_a_slice_stays() -> Non
 def test_a_uuid_that_is_not_there_and_a_gpu_under_two_names_are_refused(
     context: Context, free_port: int, prepare: Callable[..., ServerState]
 ) -> None:
-    with pytest.raises(HostError, match=rf"wants GPU GPU-ffff and this host has {UUIDS[0]}"):
+    with pytest.raises(HostError, match=rf"wants GPU GPU-ffff, but this host has {UUIDS[0]}"):
         check(context, spec(port=free_port, gpus=["GPU-ffff"]))
     running = prepare(gpus=[1], name="other")
-    with pytest.raises(HostError, match=rf"wants GPU {UUIDS[1]}, which server 'other' has"):
+    with pytest.raises(HostError, match=rf"wants GPU {UUIDS[1]}, which the running server 'other' uses"):
         preflight.check_neighbours([spec(gpus=[UUIDS[1]])], [running])
     preflight.check_neighbours([spec(gpus=[UUIDS[0]])], [running])
 
 
 @pytest.mark.parametrize(("gpus", "tp"), [([SLICE], 2), ([SLICE, 1], 2), ([SLICE, SLICE[:-1] + "e"], 1)])
 def test_a_slice_serves_one_rank_alone(gpus: list[int | str], tp: int) -> None:
-    with pytest.raises(UsageError, match="a slice serves one rank alone"):
+    with pytest.raises(UsageError, match="a slice can serve only one rank"):
         preflight.check_together([spec(gpus=gpus, tp=tp)])
     preflight.check_together([spec(gpus=[SLICE], tp=1)])

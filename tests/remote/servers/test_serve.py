@@ -102,7 +102,9 @@ def test_a_dry_run_shows_command_and_environment_without_secrets(here: Context, 
     assert not here.workdir.servers.exists()
 
 
-def test_it_is_ready_when_a_generation_and_the_capture_of_one_came_back(running: ServerState, here: Context) -> None:
+def test_a_server_is_ready_once_a_generation_came_back_and_its_capture_is_right(
+    running: ServerState, here: Context
+) -> None:
     assert running.status == "ready"
     assert running.sglang == "0.5.23"
     assert "POST /generate HTTP/1.1" in Path(running.log).read_text()
@@ -157,23 +159,27 @@ def test_the_canary_leaves_nothing_in_the_dump_directory(running: ServerState) -
     assert left == []
 
 
-def test_serving_again_finds_it_running(running: ServerState, here: Context, spec: ServerSpec) -> None:
+def test_serving_again_finds_the_running_server(running: ServerState, here: Context, spec: ServerSpec) -> None:
     again = serve(ServeRequest(servers=[spec]), here).servers[0]
     assert again.server == running.server
 
 
-def test_another_command_under_its_name_is_refused(running: ServerState, here: Context, spec: ServerSpec) -> None:
-    with pytest.raises(HostError, match="with another command runs since"):
+def test_another_command_under_the_same_name_is_refused(running: ServerState, here: Context, spec: ServerSpec) -> None:
+    with pytest.raises(HostError, match="with another command has been running since"):
         serve(changed(spec, flags=[*spec.flags, "--log-level-http=warning"]), here)
     assert find(running.server) is not None
 
 
-def test_its_port_is_refused_to_another_and_named(running: ServerState, here: Context, spec: ServerSpec) -> None:
+def test_a_second_server_on_a_taken_port_is_refused_and_the_holder_named(
+    running: ServerState, here: Context, spec: ServerSpec
+) -> None:
     with pytest.raises(HostError, match=rf"Port {spec.port} is taken by pid {server_of(running).pid} "):
         serve(changed(spec, name="second", capture=None), here)
 
 
-def test_serving_again_proves_it_again(running: ServerState, here: Context, spec: ServerSpec) -> None:
+def test_serving_again_asks_the_running_server_for_a_generation(
+    running: ServerState, here: Context, spec: ServerSpec
+) -> None:
     again = serve(ServeRequest(servers=[spec]), here).servers[0]
     assert "4 slots equal their boundaries" in again.canary
     assert again.canary.endswith("asked again just now")
@@ -181,7 +187,7 @@ def test_serving_again_proves_it_again(running: ServerState, here: Context, spec
 
 def test_another_mode_is_refused_before_sglang_is_asked(running: ServerState, here: Context, spec: ServerSpec) -> None:
     began = time.monotonic()
-    with pytest.raises(HostError, match="in mode 'extract', and mode 'serve' was asked for, runs since"):
+    with pytest.raises(HostError, match=r"in mode 'extract' \(not in 'serve', as asked for\) has been running since"):
         serve(changed(spec, mode="serve", capture=None), here)
     assert time.monotonic() - began < 2.0
 

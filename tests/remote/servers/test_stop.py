@@ -144,7 +144,7 @@ def test_a_zombie_counts_as_ended() -> None:
         child.wait()
 
 
-def test_we_and_our_ancestors_are_untouchable() -> None:
+def test_this_process_and_its_ancestors_are_never_ended() -> None:
     assert {1, os.getpid(), os.getppid()} <= untouchable()
 
 

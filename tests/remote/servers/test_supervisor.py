@@ -62,7 +62,7 @@ def test_every_start_has_its_own_log_and_current_points_to_the_newest(
     assert paths.current_log.resolve() == paths.log(2).resolve()
 
 
-def test_a_crash_after_ready_starts_it_again_where_that_was_asked_for(
+def test_a_crash_after_ready_restarts_the_server_if_restarts_are_asked_for(
     prepare: Start, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "BACKOFF_FIRST_SECONDS", 0.01)
@@ -85,7 +85,7 @@ def test_a_crash_after_ready_starts_it_again_where_that_was_asked_for(
     assert paths.log(2).exists()
 
 
-def test_a_server_that_never_was_ready_is_not_started_again(start: Start, until: Start) -> None:
+def test_a_server_that_never_was_ready_is_not_restarted(start: Start, until: Start) -> None:
     start("--die", "1", restart=True)
     state = until("failed")
     assert (state.restarts, state.restart_at) == (0, None)

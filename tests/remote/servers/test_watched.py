@@ -41,7 +41,7 @@ def test_a_watch_that_fails_ends_the_server_and_is_its_cause(
 
     asyncio.run(live())
     assert record.state.status == "failed"
-    assert record.state.cause == 'Its supervisor could not watch it any more: KeyError: "a rank\'s title".'
+    assert record.state.cause == 'Its supervisor could no longer watch it: KeyError: "a rank\'s title".'
     assert find(record.state.server) is None
 
 
@@ -104,6 +104,9 @@ def test_a_supervisor_that_is_killed_while_its_server_starts_is_one_sentence(
     supervisor = until("starting").supervisor
     assert supervisor is not None
     os.kill(supervisor.pid, signal.SIGKILL)
-    with pytest.raises(HostError, match=r"^The supervisor of server 'main' was killed\. .*`inv stop` clears up\.$"):
+    with pytest.raises(
+        HostError,
+        match=r"^The supervisor of server 'main' was killed\. .*`inv stop` ends what is left of the server\.$",
+    ):
         await_ready(["main"], context)
     assert stop(StopRequest(grace_seconds=1.0), context).remaining == []
