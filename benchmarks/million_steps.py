@@ -10,11 +10,11 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
-from hosts.plan import ranges as sets
 from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, make_plan, replan, save
 from remote.context import Context
 from remote.report import Report
+from remote.shared import ranges as sets
 from remote.shared.messages.dataset import AssignRequest, HostShare, Manifest
 from remote.shared.messages.extract import Assignment
 from remote.shared.messages.run import RunIdentity

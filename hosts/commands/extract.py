@@ -16,11 +16,11 @@ from hosts.commands.runs import HeldOn, finished_records, held, holders, local_p
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
 from hosts.inventory.model import Host
-from hosts.plan import ranges
 from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, dataset_of, replan, save
 from hosts.pull.push import push
 from hosts.transport.backend import Backend
+from remote.shared import ranges
 from remote.shared.messages.clean import CleanRequest, CleanResult
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.envelope import Progress

@@ -14,7 +14,6 @@ from pathlib import Path
 from hosts.commands.runs import plan_for
 from hosts.errors import ProtocolError, RoostError, UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
-from hosts.plan import ranges
 from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, dataset_of
 from hosts.pull.bucket import destination_of, is_bucket
@@ -22,6 +21,7 @@ from hosts.pull.places import Place, place_of
 from hosts.pull.push import push
 from hosts.pull.sources import LaptopOrigin, source_for_host, source_for_laptop
 from hosts.transport.backend import Backend
+from remote.shared import ranges
 from remote.shared.errors import told
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import ShardBatch, ShardsRequest, ShardsResult

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from hosts.commands.extract import needs_dataset
 from hosts.errors import RoostError, UsageError
 from hosts.fleet import Fleet, Outcome
-from hosts.plan import ranges as sets
 from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, dataset_of, replan, save
 from hosts.transport.backend import Backend
+from remote.shared import ranges as sets
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import IndicesRequest, IndicesResult
 from remote.shared.messages.verify import ForgetRequest, ForgetResult, VerifyResult

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hosts.commands.repair import Queued
 from hosts.console.output import Output
-from hosts.plan import ranges as sets
 from hosts.units import duration, size
+from remote.shared import ranges as sets
 from remote.shared.messages.export import ExportResult
 from remote.shared.messages.verify import Fault, VerifyResult
 

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
-from hosts.plan import ranges as sets
+from remote.shared import ranges as sets
 from remote.shared.messages.dataset import Ranges
 
 

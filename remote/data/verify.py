@@ -18,9 +18,9 @@ from remote.data.shardcheck import Checked, check_shard
 from remote.data.workers import cores
 from remote.extract.known import known
 from remote.shared.errors import HostError, UsageError
-from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import ShardRow
 from remote.shared.messages.verify import Fault, FaultKind, ParityResult, VerifyRequest, VerifyResult
+from remote.shared.ranges import from_indices
 from remote.shared.supervised.threads import Pool, in_order
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def verify(request: VerifyRequest, context: Context) -> VerifyResult:
         parity=parity,
         by_kind=dict(found),
         without_sums=len(unsummed),
-        requeue=_ranges(sorted(again)),
-        holes=_ranges(place.holes().tolist()),
+        requeue=from_indices(sorted(again)),
+        holes=from_indices(place.holes().tolist()),
         complete=not found and len(place.rows) + len(place.delivered) == len(place.expected),
         wall_seconds=time.monotonic() - begun,
     )
@@ -139,13 +139,3 @@ def _in_threads(
     """Check rows on `threads` threads, in order, a bounded number ahead of the reader."""
     with Pool(threads, "verify") as pool:
         yield from zip(rows, in_order(pool, check, rows, ahead=threads * _AHEAD), strict=True)
-
-
-def _ranges(indices: list[int]) -> Ranges:
-    ranges: Ranges = []
-    for index in indices:
-        if ranges and ranges[-1][1] == index:
-            ranges[-1] = (ranges[-1][0], index + 1)
-        else:
-            ranges.append((index, index + 1))
-    return ranges

@@ -13,8 +13,8 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.kept import Kept
 from hosts.inventory.model import Host
-from hosts.plan import ranges
 from hosts.plan.plan import load
+from remote.shared import ranges
 from remote.shared.messages.extract import Assignment, RunStatus, ShardBatch, ShardsRequest, ShardsResult
 from remote.shared.messages.transfer import DeliveredRow
 from remote.shared.paths import Workdir

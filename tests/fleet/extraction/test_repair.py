@@ -13,8 +13,8 @@ from hosts.commands.repair import repair_folder, repair_run
 from hosts.commands.verify import verify_folder, verify_run
 from hosts.fleet import Fleet
 from hosts.inventory.kept import Kept
-from hosts.plan import ranges
 from hosts.plan.plan import Plan, load
+from remote.shared import ranges
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.transfer import Wish
 from remote.shared.messages.verify import VerifyRequest, VerifyResult

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from hosts.commands.plan import context_length, credible, identity_of, room, weights
 from hosts.errors import UsageError
 from hosts.inventory.model import Host
-from hosts.plan import ranges as sets
 from hosts.plan.balance import split
 from hosts.plan.capacity import RecordSize, Share, forecast, remedies
 from hosts.plan.plan import make_plan, replan
+from remote.shared import ranges as sets
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import Rate
 from remote.shared.messages.plan import Prospect

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from hosts.errors import UsageError
-from hosts.plan import ranges as sets
 from hosts.plan.balance import level, split, tokens_of
 from hosts.plan.capacity import RecordSize, Room, Share, forecast, remedies
 from hosts.plan.plan import Plan, load, make_plan, replan, save
+from remote.shared import ranges as sets
 from tests.identities import run_identity
 
 KIMI = run_identity(name="r", boundaries=(3, 31, 59, 61), hidden_size=7168)
