@@ -101,7 +101,7 @@ def assign(dataset: str, given: str) -> None:
 
 def ledger(dataset: str, path: str) -> None:
     """Every second record is done."""
-    from remote.extract.ledger import Ledger, Row
+    from remote.work.ledger import Ledger, Row
 
     lengths = read_lengths(Path(dataset), read_manifest(Path(dataset)))
     rows = (
@@ -123,15 +123,15 @@ def ledger(dataset: str, path: str) -> None:
 
 
 def counts(path: str) -> None:
-    from remote.extract.ledger import Ledger
+    from remote.work.ledger import Ledger
 
     with Ledger(Path(path)) as opened:
         print(opened.counts(), opened.causes(), opened.flagged())
 
 
 def scan(given: str, path: str) -> None:
-    from remote.extract import assignment
-    from remote.extract.ledger import Ledger
+    from remote.work import assignment
+    from remote.work.ledger import Ledger
 
     work = assignment.load(Path(given))
     with Ledger(Path(path)) as opened:

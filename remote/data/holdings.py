@@ -13,9 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from remote.data.dataset import DatasetFolder
-from remote.extract import assignment
-from remote.extract.epochs import newest
-from remote.extract.ledger import Ledger
 from remote.shared.codec.container import SUFFIX
 from remote.shared.errors import RecordError, UsageError
 from remote.shared.messages.extract import ShardRow
@@ -26,6 +23,9 @@ from remote.shared.shard.tensorfile import TensorFile
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.ledger import DestinationLedger
 from remote.shared.transfer.manifest import manifest_of
+from remote.work import assignment
+from remote.work.epochs import newest
+from remote.work.ledger import Ledger
 
 _SHARD = re.compile(rf"hs_(\d+)\.safetensors(?:{re.escape(SUFFIX)})?")
 HIDDEN_STATES = "hidden_states"

@@ -16,12 +16,12 @@ from remote.data import holdings
 from remote.data.holdings import Holdings
 from remote.data.shardcheck import Checked, check_shard
 from remote.data.workers import cores
-from remote.extract.known import known
 from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.extract import ShardRow
 from remote.shared.messages.verify import Fault, FaultKind, ParityResult, VerifyRequest, VerifyResult
 from remote.shared.ranges import from_indices
 from remote.shared.supervised.threads import Pool, in_order
+from remote.work.known import known
 
 if TYPE_CHECKING:
     from remote.data.reference import Reference

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,16 +17,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from remote.extract import conditions
-from remote.extract.assignment import Work
-from remote.extract.backlog import Task
-from remote.extract.client import Answer, AttemptError, ServerGoneError
-from remote.extract.commit import Committer
-from remote.extract.dump import Expected, layout_of
-from remote.extract.endpoint import Endpoint
+from remote.extract import room
+from remote.extract.dump import Expected
 from remote.extract.join import join
-from remote.extract.ledger import Row
 from remote.extract.parity import Parity, sample
+from remote.extract.prefill import prefill
 from remote.extract.store import Stored, store
 from remote.extract.watch import Found, Watch
 from remote.parity.bands import NormBand
@@ -34,6 +29,13 @@ from remote.shared.errors import HostError, RecordError
 from remote.shared.paths import RunPaths
 from remote.shared.shard.request_id import RequestId
 from remote.storage.compress import pack_shard
+from remote.work.assignment import Work
+from remote.work.backlog import Task
+from remote.work.client import Answer
+from remote.work.commit import Committer
+from remote.work.endpoint import Endpoint
+from remote.work.failures import AttemptError, ServerGoneError
+from remote.work.ledger import Row
 
 DISK_POLL_SECONDS = 0.5
 LIFE_POLL_SECONDS = 0.5
@@ -47,6 +49,8 @@ class Harvest:
     """What all tries of a session share."""
 
     work: Work
+    refused: Sequence[int]
+    """Positions of records that no server can take."""
     paths: RunPaths
     nonce: str
     watch: Watch
@@ -62,17 +66,12 @@ class Harvest:
     @cached_property
     def sample(self) -> frozenset[int]:
         """Indices of the records that are compared with the server's own logprobs."""
-        refused = [position for position, _ in self.work.refusals()]
-        return sample(np.delete(self.work.index, refused).tolist(), self.work.assignment.parity_rate)
+        return sample(np.delete(self.work.index, self.refused).tolist(), self.work.assignment.parity_rate)
 
     def rid(self, task: Task) -> str:
         """The request id of a try."""
         index, rows = int(self.work.index[task.position]), len(self.work.tokens(task.position))
         return str(RequestId(self.nonce, index, task.attempt, rows))
-
-    def size_bytes(self, position: int) -> int:
-        """What the record takes in the RAM disk, and on the disk."""
-        return layout_of(self.work.assignment.identity, len(self.work.tokens(position))).size
 
     async def attempt(self, task: Task, endpoint: Endpoint) -> Row:
         """Run one try to its committed row; gives the try's tokens back to `endpoint` once the prefill is over.
@@ -119,7 +118,7 @@ class Harvest:
         assert endpoint.client is not None
         tokens = self.work.tokens(task.position)
         try:
-            return await endpoint.client.prefill(rid, tokens, logprobs=logprobs)
+            return await prefill(endpoint.client, rid, tokens, logprobs=logprobs)
         finally:
             endpoint.tokens.give(len(tokens))
 
@@ -134,8 +133,8 @@ class Harvest:
             if not endpoint.ready or endpoint.life != life:
                 raise ServerGoneError("The server ended between its answer and the dump.")
             waited = asyncio.get_running_loop().time() - answered
-            if waited > conditions.FULL_GRACE_SECONDS and self.watch.was_full(endpoint.dump_dir, sent):
-                raise conditions.NoRoomError("The RAM disk was full, and no dump came.")
+            if waited > room.FULL_GRACE_SECONDS and self.watch.was_full(endpoint.dump_dir, sent):
+                raise room.NoRoomError("The RAM disk was full, and no dump came.")
             if waited > seconds:
                 raise AttemptError(f"The server answered, but no dump came within {seconds:g} s.")
 

@@ -11,11 +11,12 @@ import time
 
 import numpy as np
 
-from remote.extract.client import AttemptError, RefusedError, ServerGoneError
-from remote.extract.endpoint import Endpoint
+from remote.extract.prefill import prefill
 from remote.servers.probing.canary import capture_canary
 from remote.shared.errors import HostError
 from remote.shared.supervised.tasks import Tasks
+from remote.work.endpoint import Endpoint
+from remote.work.failures import AttemptError, RefusedError, ServerGoneError
 
 FIRST_SECONDS = 30.0
 """Into a server's work for this session: by then it has as much in flight as it takes."""
@@ -54,7 +55,7 @@ class Canaries:
         assert client is not None
 
         async def send(tokens: list[int], rid: str) -> object:
-            return await client.prefill(rid, np.array(tokens, np.int32), logprobs=False)
+            return await prefill(client, rid, np.array(tokens, np.int32), logprobs=False)
 
         try:
             await capture_canary(send, endpoint.capture)

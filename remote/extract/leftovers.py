@@ -6,23 +6,16 @@ only files whose request id carries a nonce of this host's runs that no other ex
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Collection
 from pathlib import Path
 
-from remote.extract.lock import is_locked
 from remote.shared.paths import DUMP_MARKER, RunPaths, Workdir
 from remote.shared.shard.names import request_of
 from remote.shared.shard.request_id import RequestId
 from remote.shared.shard.sessions import PREFIX, withdraw
-
-_PREFIX_CHARS = 16
-
-
-def nonce_prefix(paths: RunPaths) -> str:
-    """How the nonce of every session of this run begins: its dumps can be told although its ledger is lost."""
-    return hashlib.blake2b(os.fsencode(paths.root.resolve()), digest_size=_PREFIX_CHARS // 2).hexdigest()
+from remote.work.lock import is_locked
+from remote.work.session import PREFIX_CHARS, nonce_prefix
 
 
 class Leftovers:
@@ -48,7 +41,7 @@ class Leftovers:
             found = RequestId.parse(rid)
             if found is None or rid in in_flight:
                 continue
-            if found.nonce in self._nonces or found.nonce[:_PREFIX_CHARS] in prefixes:
+            if found.nonce in self._nonces or found.nonce[:PREFIX_CHARS] in prefixes:
                 (directory / name).unlink(missing_ok=True)
                 removed += 1
         return removed
@@ -56,7 +49,7 @@ class Leftovers:
     def _forget(self, directory: Path, name: str, prefixes: Collection[str]) -> None:
         """Take back the registration of a session that was killed; the current one's is withdrawn at its end."""
         nonce = name.removeprefix(PREFIX)
-        if nonce != self._current and nonce[:_PREFIX_CHARS] in prefixes:
+        if nonce != self._current and nonce[:PREFIX_CHARS] in prefixes:
             withdraw(directory, nonce)
 
     def _prefixes(self) -> set[str]:

@@ -11,16 +11,17 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote.extract import conditions
+from remote.extract import room
 from remote.shared.errors import HostError
 from remote.shared.files import read_own
 from remote.shared.shard.names import FAILED, WHOLE, stages
+from remote.work.failures import AttemptError
 
 SCAN_SECONDS = 0.01
 """A listing of a RAM disk's few hundred names takes about 0.1 ms."""
 
 
-class CaptureError(Exception):
+class CaptureError(AttemptError):
     """Capture could not make this record right, and said why."""
 
 
@@ -61,7 +62,7 @@ class Watch:
         while True:
             await self._wanted.wait()
             for directory, expected in list(self._expected.items()):
-                if conditions.room_bytes(directory) < conditions.CAUSE_BYTES:
+                if room.room_bytes(directory) < room.CAUSE_BYTES:
                     self._full_at[directory] = asyncio.get_running_loop().time()
                 _look(directory, expected)
             await asyncio.sleep(SCAN_SECONDS)
@@ -80,7 +81,7 @@ def _look(directory: Path, expected: dict[str, asyncio.Future[Found]]) -> None:
         names = set(os.listdir(directory))  # noqa: PTH208 -- names alone, no Path objects, a hundred times a second
     except FileNotFoundError:
         for future in list(expected.values()):
-            _fail(future, conditions.VanishedError(f"The dump directory {directory} vanished."))
+            _fail(future, room.VanishedError(f"The dump directory {directory} vanished."))
         return
     except OSError as error:
         for future in list(expected.values()):

@@ -16,9 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from remote.context import Context
-from remote.extract.known import known
-from remote.extract.ledger import Ledger
-from remote.extract.lock import shards_held
 from remote.shared.codec.container import SUFFIX, pack_file
 from remote.shared.errors import RecordError, UsageError
 from remote.shared.messages.codec import CompressRequest, CompressResult
@@ -26,6 +23,9 @@ from remote.shared.messages.extract import ShardRow
 from remote.shared.paths import RunPaths
 from remote.shared.supervised.processes import process_pool
 from remote.shared.supervised.threads import as_finished
+from remote.work.known import known
+from remote.work.ledger import Ledger
+from remote.work.lock import shards_held
 
 SAMPLE_SHARDS = 4
 """Half a gigabyte of records of the mean length of Kimi-K2.5's: about a second on one core."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from remote.context import Context
-from remote.extract.ledger import Ledger
 from remote.servers.lifecycle import logfile, records
 from remote.servers.probing.handles import holders_of
 from remote.shared.files import ASIDE, read_own
@@ -21,6 +20,7 @@ from remote.shared.messages.clean import Kind, Stored
 from remote.shared.messages.extract import ExtractorState
 from remote.shared.paths import RunPaths
 from remote.shared.processes import find
+from remote.work.ledger import Ledger
 
 
 @dataclass(frozen=True)

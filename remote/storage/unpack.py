@@ -16,7 +16,6 @@ from pathlib import Path
 import xxhash
 
 from remote.context import Context
-from remote.extract.known import identity_of
 from remote.shared.codec.container import SUFFIX, read_index, unpack_file
 from remote.shared.codec.piece import DamagedError
 from remote.shared.errors import OtherRunError, RecordError, UsageError
@@ -29,6 +28,7 @@ from remote.shared.supervised.processes import process_pool
 from remote.shared.supervised.threads import as_finished
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.manifest import manifest_of
+from remote.work.known import identity_of
 
 _APART = "Unpack each run into a folder of its own (--out), and look with inv verify."
 _FEWER = "Run again with fewer --processes; shards that are unpacked are kept."

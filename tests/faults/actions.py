@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from hosts.plan.plan import save
-from remote.extract.ledger import Ledger, Row
 from remote.shared.messages.extract import ShardRow
 from remote.shared.messages.run import RunIdentity, new_nonce
 from remote.shared.paths import shard_name
+from remote.work.ledger import Ledger, Row
 from tests.faults.box import is_server, is_sshd
 
 if TYPE_CHECKING:

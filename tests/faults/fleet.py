@@ -30,7 +30,6 @@ from hosts.inventory.load import load_inventory
 from hosts.plan.plan import Plan, load, save
 from hosts.practice.models import tiny_model
 from hosts.practice.paths import PracticePaths
-from remote.extract.lock import is_locked
 from remote.shared.files import write_whole
 from remote.shared.messages.clean import CleanRequest, CleanResult
 from remote.shared.messages.dataset import PrepareRequest, Ranges
@@ -38,6 +37,7 @@ from remote.shared.messages.run import new_nonce
 from remote.shared.messages.server import StopRequest, StopResult
 from remote.shared.messages.transfer import Wish
 from remote.shared.paths import Workdir
+from remote.work.lock import is_locked
 from tests.faults import checker
 from tests.faults.box import CLONE, Box, is_sshd
 

@@ -66,6 +66,11 @@ class Assignment(Message):
         """The run's name."""
         return self.identity.name
 
+    @property
+    def task(self) -> Literal["extract"]:
+        """The task that makes such records."""
+        return "extract"
+
 
 ExtractorStatus = Literal["running", "paused", "waiting", "complete", "stopped", "failed"]
 

@@ -20,11 +20,11 @@ from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.kept import Kept
 from hosts.inventory.load import load_inventory
 from hosts.plan.plan import Plan, PlannedShare, load, save
-from remote.extract.ledger import Ledger, Row
 from remote.shared.codec.container import pack_file
 from remote.shared.messages.extract import ExtractorState
 from remote.shared.messages.transfer import Store, Wish
 from remote.shared.paths import RunPaths, Workdir
+from remote.work.ledger import Ledger, Row
 from tests.fleet.conftest import SshHost
 from tests.identities import run_identity
 from tests.manifests import manifest

@@ -14,9 +14,6 @@ import pytest
 import xxhash
 
 from remote.context import Context
-from remote.extract.ledger import Ledger, Row
-from remote.extract.session import reconcile
-from remote.extract.verbs import freed
 from remote.report import Report
 from remote.shared.codec.container import pack_file
 from remote.shared.codec.reader import CompressedShard
@@ -27,6 +24,9 @@ from remote.shared.paths import RunPaths, Workdir
 from remote.shared.supervised.threads import Thread, as_finished
 from remote.storage import compress as compressing
 from remote.storage.compress import compress
+from remote.work.ledger import Ledger, Row
+from remote.work.session import reconcile
+from remote.work.verbs import freed
 from tests.conftest import CLONE
 from tests.identities import run_identity
 from tests.remote.codec.test_container import shard

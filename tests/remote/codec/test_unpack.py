@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from remote.context import Context
-from remote.extract.ledger import Ledger
 from remote.report import Report
 from remote.shared.codec.container import pack_file
 from remote.shared.errors import OtherRunError, UsageError
@@ -18,6 +17,7 @@ from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.transfer import DestinationManifest
 from remote.shared.paths import RunPaths, Workdir
 from remote.storage.unpack import unpack
+from remote.work.ledger import Ledger
 from tests.identities import run_identity
 
 MINE = run_identity()

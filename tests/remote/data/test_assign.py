@@ -11,10 +11,10 @@ from remote.context import Context
 from remote.data.assign import assign
 from remote.data.dataset import DatasetFolder
 from remote.data.prepare import prepare
-from remote.extract.assignment import load
 from remote.shared.errors import UsageError
 from remote.shared.messages.dataset import AssignRequest, HostShare, PrepareRequest, Ranges
 from remote.shared.messages.extract import Assignment
+from remote.work.assignment import load
 from tests.identities import run_identity
 from tests.remote.data.samples import MakeTokenizer, chat, write_jsonl
 

@@ -11,13 +11,13 @@ import xxhash
 from remote.context import Context
 from remote.data.assign import assign
 from remote.data.verify import verify
-from remote.extract import epochs
-from remote.extract.ledger import Ledger, Row
 from remote.shared.errors import UsageError
 from remote.shared.messages.dataset import AssignRequest, HostShare
 from remote.shared.messages.extract import Assignment
 from remote.shared.messages.verify import VerifyRequest, VerifyResult
 from remote.shared.paths import RunPaths
+from remote.work import epochs
+from remote.work.ledger import Ledger, Row
 from tests.identities import run_identity
 from tests.remote.data.places import Destination, make_destination
 from tests.remote.data.samples import MakeTokenizer

@@ -15,14 +15,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from remote.context import Context
-from remote.extract import backlog
-from remote.extract.launch import run_here
-from remote.extract.ledger import Ledger
 from remote.report import Report
 from remote.shared.messages.extract import Assignment, ExtractorState
 from remote.shared.messages.run import RunIdentity
 from remote.shared.paths import ASSIGNMENT_FILE, TOKENS_FILE, RunPaths, Workdir
 from remote.shared.shard.sessions import PREFIX
+from remote.work import backlog
+from remote.work.launch import run_here
+from remote.work.ledger import Ledger
 from tests.identities import run_identity
 from tests.remote.extract.standin import Config
 from tests.remote.extract.standin_process import Pool, StandInProcess

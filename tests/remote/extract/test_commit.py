@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from remote.extract import commit
-from remote.extract.commit import Committer
-from remote.extract.ledger import Ledger, Row
 from remote.shared.errors import HostError
+from remote.work import commit
+from remote.work.commit import Committer
+from remote.work.ledger import Ledger, Row
 
 ROW = Row(1, "done", 8, 1)
 

@@ -11,11 +11,11 @@ import xxhash
 from safetensors import safe_open
 
 from remote.data.verify import verify
-from remote.extract.ledger import Ledger
-from remote.extract.verbs import freed
 from remote.shared.codec.container import unpack_file
 from remote.shared.messages.extract import Delivered, FreedRequest
 from remote.shared.messages.verify import VerifyRequest
+from remote.work.ledger import Ledger
+from remote.work.verbs import freed
 from tests.remote.extract.conftest import Host, identity, tokens_of
 from tests.remote.extract.standin import states_of
 from tests.remote.extract.standin_process import StandInProcess

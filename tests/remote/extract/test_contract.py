@@ -25,11 +25,8 @@ from hosts.inventory.servers import flag_arguments
 from hosts.practice.ports import free_port
 from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS, MAX_RUNNING_REQUESTS
 from remote.context import Context
-from remote.extract.client import Answer, Client, RefusedError, ServerGoneError
 from remote.extract.dump import Expected
-from remote.extract.launch import extract, run_here
-from remote.extract.ledger import Ledger
-from remote.extract.lock import is_locked
+from remote.extract.prefill import prefill
 from remote.extract.store import Stored, store
 from remote.extract.watch import Found, Watch
 from remote.parity.logprobs import ServerLogprobs
@@ -44,6 +41,11 @@ from remote.shared.messages.server import CaptureSpec, ServeRequest, ServerSpec,
 from remote.shared.paths import Workdir
 from remote.shared.shard.request_id import RequestId
 from remote.shared.shard.sessions import register
+from remote.work.client import Answer, Client
+from remote.work.failures import RefusedError, ServerGoneError
+from remote.work.launch import extract, run_here
+from remote.work.ledger import Ledger
+from remote.work.lock import is_locked
 from tests.faults.checker import content_digest, examine, finished
 from tests.remote.extract.conftest import RUN, identity, write_assignment
 from tests.remote.extract.standin import Config
@@ -127,7 +129,7 @@ def ask(served: Served, rid: str, tokens: np.ndarray, *, logprobs: bool = False)
         async with aiohttp.ClientSession() as http:
             client = Client(http, served.state.port, headers_of(served), 60.0)
             dump = watch.expect(served.dump_dir, rid)
-            answer = await client.prefill(rid, tokens, logprobs=logprobs)
+            answer = await prefill(client, rid, tokens, logprobs=logprobs)
             found = await asyncio.wait_for(dump, 60.0)
         looking.cancel()
         return answer, found
@@ -194,8 +196,8 @@ def test_a_request_that_is_no_registered_session_s_leaves_nothing(served: Served
 
     async def run() -> Answer:
         async with aiohttp.ClientSession() as http:
-            return await Client(http, served.state.port, headers_of(served), 60.0).prefill(
-                rid, served.tokens(9), logprobs=False
+            return await prefill(
+                Client(http, served.state.port, headers_of(served), 60.0), rid, served.tokens(9), logprobs=False
             )
 
     asyncio.run(run())
@@ -208,7 +210,7 @@ def test_taking_back_what_is_not_there_is_harmless(served: Served) -> None:
         async with aiohttp.ClientSession() as http:
             client = Client(http, served.state.port, headers_of(served), 5.0)
             await client.abort(rid_of(9))
-            return await client.prefill(rid_of(9), np.array([1, 2], np.int32), logprobs=False)
+            return await prefill(client, rid_of(9), np.array([1, 2], np.int32), logprobs=False)
 
     assert asyncio.run(run()).meta["prompt_tokens"] == 2
 
@@ -216,7 +218,7 @@ def test_taking_back_what_is_not_there_is_harmless(served: Served) -> None:
 def test_a_port_where_nobody_listens_is_a_server_that_is_gone() -> None:
     async def run() -> None:
         async with aiohttp.ClientSession() as http:
-            await Client(http, free_port(), {}, 5.0).prefill(rid_of(2), np.array([1, 2], np.int32), logprobs=False)
+            await prefill(Client(http, free_port(), {}, 5.0), rid_of(2), np.array([1, 2], np.int32), logprobs=False)
 
     with pytest.raises(ServerGoneError):
         asyncio.run(run())

@@ -9,10 +9,10 @@ import pytest
 import xxhash
 from safetensors import safe_open
 
-from remote.extract.ledger import Ledger
-from remote.extract.verbs import requeue
 from remote.shared.errors import HostError
 from remote.shared.messages.extract import IndicesRequest
+from remote.work.ledger import Ledger
+from remote.work.verbs import requeue
 from tests.remote.extract.conftest import Host, identity, tokens_of
 from tests.remote.extract.standin import states_of
 from tests.remote.extract.standin_process import until

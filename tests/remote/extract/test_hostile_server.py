@@ -19,10 +19,12 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote.extract.client import Answer, AttemptError, Client, RefusedError, ServerGoneError, _understand, most_bytes
 from remote.extract.dump import Expected, check, check_tokens, norms, open_dump, read_header, token_digest
+from remote.extract.prefill import prefill
 from remote.parity.logprobs import ServerLogprobs, deviations
 from remote.shared.errors import RecordError
+from remote.work.client import Answer, Client, _understand, most_bytes
+from remote.work.failures import AttemptError, RefusedError, ServerGoneError
 from tests.hostile import Maker, examples, json_values, seeds
 from tests.identities import run_identity
 
@@ -167,7 +169,7 @@ def test_an_endless_answer_is_cut_off(status: int) -> None:
         port = runner.addresses[0][1]
         async with aiohttp.ClientSession() as session:
             with pytest.raises(AttemptError, match="over"):
-                await Client(session, port, {}, 60.0).prefill("rid", TOKENS, logprobs=False)
+                await prefill(Client(session, port, {}, 60.0), "rid", TOKENS, logprobs=False)
         await runner.cleanup()
 
     asyncio.run(ask())

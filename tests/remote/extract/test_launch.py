@@ -16,16 +16,16 @@ import pytest
 from safetensors.numpy import load_file
 
 from remote.context import Context
-from remote.extract.launch import extract
-from remote.extract.lock import is_locked
-from remote.extract.progress import read_state
-from remote.extract.verbs import control, status
 from remote.report import Report
 from remote.servers.lifecycle import records
 from remote.shared.errors import UsageError
 from remote.shared.messages.extract import ControlRequest, ExtractRequest, RunRequest, RunStatus
 from remote.shared.processes import members
 from remote.shared.shard.layout import Layout
+from remote.work.launch import extract
+from remote.work.lock import is_locked
+from remote.work.progress import read_state
+from remote.work.verbs import control, status
 from tests.remote.extract.conftest import RUN, Host, identity, tokens_of, write_assignment
 from tests.remote.extract.standin import states_of
 from tests.remote.extract.standin_process import until

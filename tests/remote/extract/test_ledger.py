@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from remote.extract.ledger import Ledger, Row
 from remote.shared.errors import HostError
+from remote.work.ledger import Ledger, Row
 
 
 def test_a_batch_is_in_the_ledger_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_on_a_full_disk_a_ledger_can_be_read_and_a_change_says_what_is_wrong(tmp
 
 def test_on_a_full_disk_rows_that_a_killed_extractor_left_in_the_wal_are_read(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    program = "import os, sys; from pathlib import Path; from remote.extract.ledger import Ledger, Row\n"
+    program = "import os, sys; from pathlib import Path; from remote.work.ledger import Ledger, Row\n"
     program += "Ledger(Path(sys.argv[1])).record([Row(1, 'done', 8, 1, size_bytes=5)]); os._exit(0)"
     subprocess.run([sys.executable, "-c", program, str(path)], check=True)
     assert path.with_name("ledger.sqlite-wal").stat().st_size

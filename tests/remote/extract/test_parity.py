@@ -10,12 +10,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from remote.extract import canaries
-from remote.extract.ledger import Ledger
 from remote.extract.parity import sample
-from remote.extract.verbs import status
 from remote.parity.bands import LEARN
 from remote.shared.errors import HostError
 from remote.shared.messages.extract import RunRequest
+from remote.work.ledger import Ledger
+from remote.work.verbs import status
 from tests.remote.extract.conftest import RUN, Host
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from remote.context import Context
-from remote.extract.ledger import Ledger, Row
-from remote.extract.lock import run_lock
-from remote.extract.progress import word
-from remote.extract.standing import RATE_MINUTES, rate, standing
 from remote.report import Report
 from remote.shared.errors import RoostError
 from remote.shared.messages.extract import ExtractorState, RateRequest, StandingRequest
 from remote.shared.paths import RunPaths, Workdir
+from remote.work.ledger import Ledger, Row
+from remote.work.lock import run_lock
+from remote.work.progress import word
+from remote.work.standing import RATE_MINUTES, rate, standing
 
 NOW = 1_800_000_000.0
 
@@ -91,7 +91,7 @@ def extracted(paths: RunPaths, tokens: list[int], monkeypatch: pytest.MonkeyPatc
     """One record a minute, of so many tokens; 0 is a minute in which nothing was finished."""
     with Ledger(paths.ledger) as ledger:
         for minute, rows in enumerate(tokens):
-            monkeypatch.setattr("remote.extract.ledger.time.time", lambda minute=minute: NOW + 60 * minute)
+            monkeypatch.setattr("remote.work.ledger.time.time", lambda minute=minute: NOW + 60 * minute)
             if rows:
                 ledger.record([Row(index=minute, state="done", rows=rows, epoch=1)])
 

@@ -11,18 +11,19 @@ from pathlib import Path
 import pytest
 
 from remote.context import Context
-from remote.extract import attempt, ledger, verbs
-from remote.extract.client import Client
-from remote.extract.conditions import Conditions
-from remote.extract.endpoint import Endpoint
-from remote.extract.ledger import Ledger, Row
+from remote.extract import attempt
 from remote.extract.leftovers import Leftovers
 from remote.extract.parity import Parity
-from remote.extract.progress import Progress
 from remote.extract.watch import Watch
 from remote.report import Report
 from remote.shared.errors import HostError
 from remote.shared.messages.extract import Counts, Delivered, FreedRequest, RunRequest
+from remote.work import ledger, verbs
+from remote.work.client import Client
+from remote.work.conditions import Conditions
+from remote.work.endpoint import Endpoint
+from remote.work.ledger import Ledger, Row
+from remote.work.progress import Progress
 from tests.remote.extract.conftest import RUN, Host, identity
 
 pytestmark = pytest.mark.timeout(120)
@@ -70,8 +71,8 @@ def test_a_ledger_that_fails_while_a_run_is_given_up_hides_neither_cause(
     host.assign([16] * 4, max_consecutive_failures=3)
     opened = verbs.status(RunRequest(run=RUN), host.context)
     assert opened.state.counts.done == 0
-    monkeypatch.setattr("remote.extract.judgement.Ledger.forget", forget)
-    monkeypatch.setattr("remote.extract.session.reconcile", lambda *_: None)
+    monkeypatch.setattr("remote.work.judgement.Ledger.forget", forget)
+    monkeypatch.setattr("remote.work.session.reconcile", lambda *_: None)
     with pytest.raises(HostError, match=r"3 tries in a row failed.*A row never came.*disk I/O error"):
         host.extract()
 

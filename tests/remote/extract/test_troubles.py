@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from remote.extract import attempt, conditions, extractor, judgement, progress
-from remote.extract.leftovers import nonce_prefix
-from remote.extract.lock import run_lock
-from remote.extract.progress import read_state
+from remote.extract import attempt, extractor
+from remote.extract import room as room_for_dumps
 from remote.extract.store import store
-from remote.extract.verbs import reopen
 from remote.extract.watch import Watch
 from remote.shared.errors import HostError, RoostError, UsageError
 from remote.shared.messages.extract import ExtractorState, ReopenRequest
+from remote.work import conditions, judgement, progress
+from remote.work.lock import run_lock
+from remote.work.progress import read_state
+from remote.work.session import nonce_prefix
+from remote.work.verbs import reopen
 from tests.remote.extract.conftest import Host, identity
 from tests.remote.extract.standin_process import until
 
@@ -316,7 +318,7 @@ def test_shards_without_a_row_go_and_rows_without_their_shard_are_done_again(hos
 
 
 def _nonces(host: Host) -> set[str]:
-    from remote.extract.ledger import Ledger
+    from remote.work.ledger import Ledger
 
     with Ledger(host.paths.ledger) as ledger:
         return ledger.nonces()
@@ -327,9 +329,9 @@ def test_a_ram_disk_that_others_fill_to_the_last_byte_is_waited_for_and_costs_no
 ) -> None:
     """Capture then cannot even say why there is no dump: the request's own timeout would be the first to end it."""
     room = {"bytes": 1 << 30}
-    monkeypatch.setattr(conditions, "room_bytes", lambda _: room["bytes"])
+    monkeypatch.setattr(room_for_dumps, "room_bytes", lambda _: room["bytes"])
     monkeypatch.setattr(extractor, "room_bytes", lambda _: room["bytes"])
-    monkeypatch.setattr(conditions, "FULL_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(room_for_dumps, "FULL_GRACE_SECONDS", 0.2)
     host.serve(faults={"3": ["none", ""]}, delay=1.0)
     host.assign([16] * 5, in_flight_tokens=16, request_timeout_seconds=3600.0, max_attempts=1)
     run = running(host)

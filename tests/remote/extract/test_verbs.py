@@ -9,8 +9,6 @@ import sqlite3
 import pytest
 
 from remote.context import Context
-from remote.extract.ledger import Ledger, Row
-from remote.extract.verbs import fence, freed, reopen, requeue, shards, status
 from remote.report import Report
 from remote.shared.errors import UsageError
 from remote.shared.messages.capture import CaptureStatus
@@ -25,6 +23,8 @@ from remote.shared.messages.extract import (
     ShardsRequest,
     ShardsResult,
 )
+from remote.work.ledger import Ledger, Row
+from remote.work.verbs import fence, freed, reopen, requeue, shards, status
 from tests.remote.extract.conftest import RUN, Host, identity
 
 

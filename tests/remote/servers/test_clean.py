@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from remote.context import Context
-from remote.extract.ledger import Ledger, Row, State
-from remote.extract.verbs import freed
 from remote.servers.lifecycle import logfile, records
 from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.clean import CleanRequest
@@ -20,6 +18,8 @@ from remote.shared.messages.extract import FreedRequest
 from remote.shared.messages.server import ServerSpec, ServerState
 from remote.shared.paths import Workdir
 from remote.storage.clean import clean
+from remote.work.ledger import Ledger, Row, State
+from remote.work.verbs import freed
 from tests.identities import run_identity
 
 OLD = time.time() - 90 * 86_400

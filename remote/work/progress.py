@@ -16,12 +16,12 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from remote.extract.ledger import Row
 from remote.shared.files import read_own, write_whole
 from remote.shared.messages.extract import Control, Counts, ExtractorState, ExtractorStatus
 from remote.shared.paths import RunPaths
 from remote.shared.processes import reference
 from remote.shared.supervised.threads import Pool
+from remote.work.ledger import Row
 
 WRITE_SECONDS = 1.0
 RATE_SECONDS = 60.0

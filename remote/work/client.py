@@ -1,13 +1,13 @@
-"""One prefill over HTTP: the request that carries a record's tokens and id, and what an answer to it means.
+"""One request over HTTP: what carries a record's tokens and id to a server, and what an answer to it means.
 
-Runs on the host inside the extractor's event loop; talks to this host's servers on loopback and to nothing else.
+Runs on the host inside the event loop of detached work; talks to this host's servers on loopback and to nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from remote.shared.errors import RecordError
+from remote.work.failures import AttemptError, RefusedError, ServerGoneError
 
 _ABORT_SECONDS = 10.0
 _BODY_LIMIT = 300
@@ -26,27 +26,16 @@ def most_bytes(rows: int) -> int:
     return (1 << 20) + 1024 * rows
 
 
-class ServerGoneError(Exception):
-    """The server did not answer, or broke off: it may be restarting, and the record need not be at fault."""
-
-
-class AttemptError(Exception):
-    """This try failed on the server (a 500, a timeout, an abort); another may do better."""
-
-
-class RefusedError(RecordError):
-    """The server will not take this record, however often it is asked."""
-
-
 @dataclass(frozen=True)
 class Answer:
-    """A prefill that came back, with the server's `meta_info`: input logprobs from position 0 where asked for."""
+    """A request that came back: the server's `meta_info`, and all that it said."""
 
     meta: dict[str, Any]
+    said: dict[str, Any] = field(default_factory=dict)
 
 
 class Client:
-    """Sends prefills to one server."""
+    """Sends requests to one server."""
 
     def __init__(
         self, session: aiohttp.ClientSession, port: int, headers: Mapping[str, str], timeout_seconds: float
@@ -56,22 +45,17 @@ class Client:
         self._headers = {"Content-Type": "application/json", **headers}
         self._timeout = timeout_seconds
 
-    async def prefill(self, rid: str, tokens: NDArray[np.int32], *, logprobs: bool) -> Answer:
-        """Have one record prefilled under the request id `rid`.
+    async def generate(
+        self, rid: str, tokens: NDArray[np.int32], sampling: Mapping[str, Any], more: Mapping[str, Any] = {}
+    ) -> Answer:
+        """Have the server go on from `tokens` under the request id `rid`; `more` are further keys of the request.
 
         Raises ServerGoneError, AttemptError or RefusedError; a request that ran past its time is aborted.
         """
-        body: dict[str, Any] = {
-            "rid": rid,
-            "input_ids": tokens.tolist(),
-            "sampling_params": {"max_new_tokens": 1, "temperature": 0, "ignore_eos": True},
-        }
-        if logprobs:
-            body |= {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
+        body: dict[str, Any] = {"rid": rid, "input_ids": tokens.tolist(), "sampling_params": dict(sampling), **more}
+        most = most_bytes(len(tokens) + int(sampling["max_new_tokens"]))
         try:
-            status, answer = await asyncio.wait_for(
-                self._post("/generate", body, most_bytes(len(tokens))), self._timeout
-            )
+            status, answer = await asyncio.wait_for(self._post("/generate", body, most), self._timeout)
         except asyncio.TimeoutError:
             await self.abort(rid)
             raise AttemptError(f"The server did not answer within {self._timeout:g} s.") from None
@@ -104,7 +88,8 @@ def _understand(status: int, body: bytes, rows: int) -> Answer:
     if status != 200:
         _raise(status, _excerpt(body))
     try:
-        meta = orjson.loads(body)["meta_info"]
+        said = orjson.loads(body)
+        meta = said["meta_info"]
         prompt, reason = meta["prompt_tokens"], meta.get("finish_reason") or {}
         if reason.get("type") == "abort":
             _raise(reason.get("status_code") or 500, _excerpt(str(reason.get("message") or "aborted").encode()))
@@ -112,7 +97,7 @@ def _understand(status: int, body: bytes, rows: int) -> Answer:
             raise AttemptError(f"The server answered for {prompt!r:.40} tokens, and {rows} were sent.")
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise AttemptError(f"The server's answer could not be read ({error!r:.100}): {_excerpt(body)}") from error
-    return Answer(meta)
+    return Answer(meta, said)
 
 
 def _raise(status: int, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Starts a run's extractor so that it survives this verb, the SSH connection and the laptop; the verb `extract`.
+"""Starts a run's detached work so that it survives this verb, the SSH connection and the laptop; the verb `extract`.
 
 Runs on the host. Detached by run name (what the laptop asks for), or in this very process by assignment folder (what
 any other launcher asks for: Slurm, Ray, a container's entrypoint). Needs neither the laptop nor SSH.
@@ -7,6 +7,7 @@ any other launcher asks for: Slurm, Ray, a container's entrypoint). Needs neithe
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import signal
 import subprocess
@@ -17,19 +18,22 @@ from typing import TYPE_CHECKING
 
 from remote import detached
 from remote.context import Context
-from remote.extract import epochs
-from remote.extract.known import known
-from remote.extract.lock import is_locked, run_lock
-from remote.extract.progress import read_state, wish
 from remote.report import last_failure
 from remote.shared.errors import HostError, OtherRunError, RoostError, UsageError
 from remote.shared.files import open_own
 from remote.shared.messages.extract import ExtractorState, ExtractRequest
 from remote.shared.paths import RunPaths
+from remote.work import epochs
+from remote.work.known import known
+from remote.work.lock import is_locked, run_lock
+from remote.work.progress import read_state, wish
 
 if TYPE_CHECKING:
-    from remote.extract.assignment import Work
+    from remote.work.assignment import Work
+    from remote.work.dispatcher import Dispatcher
 
+KINDS = {"extract": "remote.extract.extractor:Extractor"}
+"""What detached work does, by the task that asks for it."""
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
 _LOG_TAIL_BYTES = 1 << 16
@@ -51,7 +55,7 @@ def extract(request: ExtractRequest, context: Context) -> ExtractorState:
 
 def run_here(paths: RunPaths, context: Context, *, then_stop: bool | None = None) -> ExtractorState:
     """Be the run's extractor, epoch after epoch, until nothing is open or somebody says stop."""
-    from remote.extract.assignment import load
+    from remote.work.assignment import load
 
     with run_lock(paths):
         if wish(paths) == "stop":  # it was meant for the session before
@@ -101,20 +105,26 @@ def _await_end(paths: RunPaths) -> None:
 
 
 def _adopt(folder: Path, context: Context) -> RunPaths:
-    from remote.extract.assignment import adopt
+    from remote.work.assignment import adopt
 
     return adopt(folder, context.workdir)
 
 
 async def _session(work: Work, paths: RunPaths, context: Context) -> ExtractorState:
-    from remote.extract.extractor import Extractor
-    from remote.extract.session import begin
+    from remote.work.session import begin
 
-    extractor = Extractor(context.workdir, paths, work, begin(paths, work), context.report)
+    kind = _kind(work)
+    dispatcher = kind(context.workdir, paths, work, begin(paths, work, kind.refusals(work)), context.report)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, extractor.stop)
-    return await extractor.run()
+        loop.add_signal_handler(number, dispatcher.stop)
+    return await dispatcher.run()
+
+
+def _kind(work: Work) -> type[Dispatcher]:
+    module, name = KINDS[work.assignment.task].split(":")
+    kind: type[Dispatcher] = getattr(importlib.import_module(module), name)
+    return kind
 
 
 def _check_epoch(paths: RunPaths, epoch: int | None) -> None:

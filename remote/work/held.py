@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from remote.context import Context
-from remote.extract import epochs
-from remote.extract.known import identity_of, known, names
-from remote.extract.verbs import status
 from remote.shared.errors import HostError, RoostError, UsageError
 from remote.shared.messages.extract import HeldRun, PlanRequest, PlanResult, RunRequest, RunsRequest, RunsResult
 from remote.shared.paths import PLAN_FILE, RunPaths
+from remote.work import epochs
+from remote.work.known import identity_of, known, names
+from remote.work.verbs import status
 
 
 def runs(request: RunsRequest, context: Context) -> RunsResult:

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from remote.extract.epochs import newest, newest_epoch, read_description
-from remote.extract.known import known
 from remote.shared.errors import HostError, UsageError
 from remote.shared.files import ASIDE, DIRECTORY_MODE, fsync_directory, make_directory
-from remote.shared.messages.extract import Assignment, longest_record
+from remote.shared.messages.extract import Assignment
 from remote.shared.paths import ASSIGNMENT_FILE, TOKENS_FILE, RunPaths, Workdir
+from remote.work.epochs import newest, newest_epoch, read_description
+from remote.work.known import known
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,16 @@ class Work:
         """Tokens of every record, int64 [N]."""
         return np.diff(self.offset)
 
-    def refusals(self) -> Iterator[tuple[int, str]]:
-        """Positions of records that no server can take, each with the reason."""
-        vocabulary, context = self.assignment.vocab_size, self.assignment.context_length
-        lengths, longest = self.lengths(), longest_record(context)
-        for position in np.flatnonzero((lengths == 0) | (lengths > longest)).tolist():
-            long = f"It has {lengths[position]} tokens; a context of {context} admits {longest}."
-            yield position, long if lengths[position] else "It has no tokens."
+    def strange_tokens(self) -> Iterator[tuple[int, str]]:
+        """Positions of records with ids outside the vocabulary, each with the reason."""
+        vocabulary = self.assignment.vocab_size
         strange = np.flatnonzero((self.token_ids < 0) | (self.token_ids >= vocabulary))
         owners = np.searchsorted(self.offset, strange, side="right") - 1
         for position, first in zip(*np.unique(owners, return_index=True), strict=True):
-            if lengths[position] > longest:
-                continue
-            wrong = self.token_ids[strange[first]]
-            yield int(position), f"Token id {wrong} lies outside the vocabulary of {vocabulary}."
+            yield (
+                int(position),
+                f"Token id {self.token_ids[strange[first]]} lies outside the vocabulary of {vocabulary}.",
+            )
 
 
 def load(directory: Path) -> Work:

@@ -14,12 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from remote.context import Context
-from remote.extract import epochs
-from remote.extract.known import known, named, names, refuse_older_plan
-from remote.extract.ledger import Ledger
-from remote.extract.lock import is_locked
-from remote.extract.progress import read_state, wish, word
-from remote.extract.ramdisk import dump_dirs, held_bytes, wait_seconds
+from remote.servers.housekeeping.ramdisk import dump_dirs, held_bytes, wait_seconds
 from remote.shared.errors import HostError, UsageError
 from remote.shared.files import ASIDE, write_whole
 from remote.shared.messages.extract import (
@@ -42,6 +37,11 @@ from remote.shared.messages.extract import (
     ShardsResult,
 )
 from remote.shared.paths import COMPRESSED_SUFFIX, RunPaths
+from remote.work import epochs
+from remote.work.known import known, named, names, refuse_older_plan
+from remote.work.ledger import Ledger
+from remote.work.lock import is_locked
+from remote.work.progress import read_state, wish, word
 
 BATCH = 500
 """Rows an item: about 60 kB of JSON."""
@@ -90,7 +90,7 @@ def follow(request: FollowRequest, context: Context) -> RunStatus:
 
 def fence(request: FenceRequest, context: Context) -> RunStatus:
     """The verb `fence`: this host starts nothing more of what it was given before; what it has stays to be pulled."""
-    from remote.extract.assignment import fence as take_away
+    from remote.work.assignment import fence as take_away
 
     paths = known(context.workdir, request.identity)
     take_away(paths, request.epoch)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote.extract.client import Client
 from remote.servers.lifecycle import key, records
 from remote.shared.errors import HostError
 from remote.shared.messages.extract import Assignment
@@ -16,6 +15,7 @@ from remote.shared.messages.server import CaptureState, ServerState
 from remote.shared.paths import ServerPaths
 from remote.shared.processes import find
 from remote.shared.shard.sessions import register
+from remote.work.client import Client
 
 
 @dataclass

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
-from remote.extract.ledger import Ledger, Row
 from remote.shared.errors import HostError, RoostError
 from remote.shared.supervised.consumer import Consumer
+from remote.work.ledger import Ledger, Row
 
 BATCH = 256
 

@@ -5,11 +5,11 @@ Runs on the host; quick to import, for the verbs that only look.
 
 from __future__ import annotations
 
-from remote.extract import epochs
-from remote.extract.ledger import Ledger
 from remote.shared.errors import UsageError
 from remote.shared.messages.run import RunIdentity, refuse_other_run
 from remote.shared.paths import RunPaths, Workdir
+from remote.work import epochs
+from remote.work.ledger import Ledger
 
 OTHER_RUN = "Plan under a name of its own; or pull what you need of the run that is here, and inv clean it."
 

@@ -1,6 +1,6 @@
 """What becomes of a record whose try failed: another try, quarantine, or the end of the whole run.
 
-Runs on the host inside the extractor's event loop. A failure is the record's own only if others succeed meanwhile: a
+Runs on the host inside the dispatcher's event loop. A failure is the record's own only if others succeed meanwhile: a
 run of consecutive ones stops the extractor, and what it quarantined on the way is open again.
 """
 
@@ -8,26 +8,20 @@ from __future__ import annotations
 
 import time
 
-from remote.extract.assignment import Work
-from remote.extract.backlog import Backlog, Task
-from remote.extract.client import AttemptError, RefusedError, ServerGoneError
-from remote.extract.commit import Committer
-from remote.extract.conditions import NoRoomError
-from remote.extract.endpoint import Endpoint
-from remote.extract.ledger import Ledger, Row
-from remote.extract.progress import Progress
-from remote.extract.watch import CaptureError
 from remote.report import Report
-from remote.shared.errors import HostError, RecordError, RoostError
+from remote.shared.errors import HostError, RoostError
 from remote.shared.paths import RunPaths
+from remote.work.assignment import Work
+from remote.work.backlog import Backlog, Task
+from remote.work.commit import Committer
+from remote.work.endpoint import Endpoint
+from remote.work.failures import HeldUpError, RefusedError, ServerGoneError, TryError
+from remote.work.ledger import Ledger, Row
+from remote.work.progress import Progress
 
 DEATHS_ALONE = 2
 """From the second death on a record travels alone, so that the third one can only be its own doing."""
 DEATHS_LIMIT = 3
-
-TryError = ServerGoneError | AttemptError | CaptureError | NoRoomError | RecordError
-"""What a try may raise that is not the host's fault."""
-TRY_ERRORS = (ServerGoneError, AttemptError, CaptureError, NoRoomError, RecordError)
 
 
 class Judgement:
@@ -62,7 +56,7 @@ class Judgement:
         As long as no other record has succeeded since its last failed try, and others are open, it is tried on: it
         may be the server that is broken, and then the run of failures ends the session.
         """
-        if isinstance(error, NoRoomError):
+        if isinstance(error, HeldUpError):
             self._progress.state.retries += 1
             self._backlog.retry(task, time.monotonic())
             return
@@ -102,7 +96,9 @@ class Judgement:
             left = f"{len(self._condemned)} records that failed on the way stay quarantined: {error.message}"
             what = f"{what} {left}"
         self.end(
-            HostError(what, remedy="Mend the cause (`inv logs` shows the server's side); then `inv extract` resumes.")
+            HostError(
+                what, remedy="Mend the cause (`inv logs` shows the server's side); then the same command resumes."
+            )
         )
 
     async def _quarantine(self, task: Task, cause: str) -> None:

@@ -1,4 +1,4 @@
-"""What a session of the extractor finds when it starts: whose run this is, what is finished, what is open.
+"""What a session of detached work finds when it starts: whose run this is, what is finished, what is open.
 
 Runs on the host under the run's lock, before any request is sent. Makes disk and ledger agree again after whatever
 ended the session before: exactly the records without a valid row are open.
@@ -6,56 +6,50 @@ ended the session before: exactly the records without a valid row are open.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from remote.extract.assignment import Work
-from remote.extract.known import OTHER_RUN, read_identity
-from remote.extract.ledger import Ledger, Row
-from remote.extract.leftovers import nonce_prefix
-from remote.extract.lock import shards_held
-from remote.parity.bands import NormBand
-from remote.shared.errors import UsageError
 from remote.shared.files import ASIDE, make_directory
 from remote.shared.messages.extract import Counts
 from remote.shared.messages.run import RunIdentity, refuse_other_run
-from remote.shared.messages.server import ServerState
 from remote.shared.paths import COMPRESSED_SUFFIX, RunPaths, shard_name
+from remote.work.assignment import Work
+from remote.work.known import OTHER_RUN, read_identity
+from remote.work.ledger import Ledger, Row
+from remote.work.lock import shards_held
 
-_OTHER_RUN = "Go back to what it was begun with, or give the changed run a name of its own."
-_RESTART = (
-    "`inv restart --mode {mode}` starts it with the inventory's `layers` and `final` as they are now; "
-    "where those are not the run's, set them back first."
-)
+PREFIX_CHARS = 16
+
+
+def nonce_prefix(paths: RunPaths) -> str:
+    """How the nonce of every session of this run begins: its dumps can be told although its ledger is lost."""
+    return hashlib.blake2b(os.fsencode(paths.root.resolve()), digest_size=PREFIX_CHARS // 2).hexdigest()
 
 
 @dataclass
 class Opened:
-    """A session's start: its nonce, those of all sessions of this run, the open records, the norms seen so far."""
+    """A session's start: its nonce, those of all sessions of this run, the open records, the counts."""
 
     nonce: str
     nonces: set[str]
     positions: list[int]
     counts: Counts
-    band: NormBand
 
 
-def begin(paths: RunPaths, work: Work) -> Opened:
-    """Check the identity, reconcile shards with rows, refuse what no server can take, and list what is open."""
+def begin(paths: RunPaths, work: Work, refused: Iterable[tuple[int, str]]) -> Opened:
+    """Check the identity, reconcile shards with rows, quarantine the `refused` positions, and list what is open."""
     make_directory(paths.shards)
     nonce = nonce_prefix(paths) + secrets.token_hex(6)
     with Ledger(paths.ledger) as ledger:
         check_identity(ledger, paths, work.assignment.identity)
         reconcile(ledger, paths)
-        _refuse(ledger, work)
+        _refuse(ledger, work, refused)
         ledger.begin_session(nonce)
-        band = NormBand(work.assignment.identity.boundaries)
-        for mean, largest in ledger.norms():
-            band.observe(mean, largest)
-        return Opened(nonce, ledger.nonces(), open_positions(ledger, work), counted(ledger, work), band)
+        return Opened(nonce, ledger.nonces(), open_positions(ledger, work), counted(ledger, work))
 
 
 def check_identity(ledger: Ledger, paths: RunPaths, identity: RunIdentity) -> None:
@@ -65,20 +59,6 @@ def check_identity(ledger: Ledger, paths: RunPaths, identity: RunIdentity) -> No
         ledger.note({"identity": identity.model_dump_json()})
     else:
         refuse_other_run("This host's ledger", read_identity(noted, paths), identity, OTHER_RUN)
-
-
-def check_server(ledger: Ledger, run: str, identity: RunIdentity, state: ServerState) -> None:
-    """Refuse a server whose capture is not the run's: other slots, another SGLang, another capture."""
-    assert state.capture is not None
-    captures, anew = f"the server {state.name!r} captures", _RESTART.format(mode=state.mode)
-    _same(run, "boundaries", list(identity.boundaries), state.capture.boundaries, captures, anew)
-    _same(run, "final", identity.final, state.capture.final, captures, anew)
-    for name, value in (("SGLang", state.sglang), ("capture", state.capture.version)):
-        before = ledger.fact(name)
-        if before is None:
-            ledger.note({name: value})
-        else:
-            _same(run, f"{name} version", before, value, f"the server {state.name!r} has")
 
 
 def reconcile(ledger: Ledger, paths: RunPaths) -> None:
@@ -128,21 +108,11 @@ def counted(ledger: Ledger, work: Work) -> Counts:
     return counts
 
 
-def _refuse(ledger: Ledger, work: Work) -> None:
+def _refuse(ledger: Ledger, work: Work, refused: Iterable[tuple[int, str]]) -> None:
     finished = ledger.states()
     lengths, epoch = work.lengths(), work.assignment.epoch
     ledger.record(
         Row(index, "quarantined", int(lengths[position]), epoch, cause=cause, attempts=0)
-        for position, cause in work.refusals()
+        for position, cause in refused
         if (index := int(work.index[position])) not in finished
     )
-
-
-def _same(
-    run: str, what: str, before: object, now: object, who: str = "this assignment says", remedy: str = _OTHER_RUN
-) -> None:
-    if before != now:
-        raise UsageError(
-            f"The run {run!r} was begun with {what} {before!r}, and {who} {now!r}.",
-            remedy=remedy,
-        )

@@ -5,10 +5,6 @@ from __future__ import annotations
 from statistics import median
 
 from remote.context import Context
-from remote.extract.known import names
-from remote.extract.ledger import Ledger
-from remote.extract.lock import is_locked
-from remote.extract.verbs import newest_run, status_of, touched
 from remote.servers.probing.gpu import gpus
 from remote.shared.errors import RoostError
 from remote.shared.messages.extract import (
@@ -21,6 +17,10 @@ from remote.shared.messages.extract import (
     StandingRequest,
 )
 from remote.shared.paths import RunPaths
+from remote.work.known import names
+from remote.work.ledger import Ledger
+from remote.work.lock import is_locked
+from remote.work.verbs import newest_run, status_of, touched
 
 RATE_MINUTES = 5
 """Fewer whole minutes of work say little of a host's speed."""

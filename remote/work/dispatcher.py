@@ -1,0 +1,276 @@
+"""The dispatcher: keeps this host's servers saturated with a run's open records until none is left.
+
+Runs on the host in a process of its own, under the run's lock. One event loop dispatches and listens; threads copy
+and commit. It starts nothing new while something holds it back, and always lets what is in flight finish. What a try
+of a record is, and what else a try needs, is said by the classes that extend it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import traceback
+from abc import ABC, abstractmethod
+
+import aiohttp
+
+from remote.report import Report
+from remote.shared.errors import HostError, RoostError
+from remote.shared.messages.extract import ExtractorState, ExtractorStatus
+from remote.shared.paths import RunPaths, Workdir
+from remote.shared.supervised.tasks import Tasks
+from remote.work.assignment import Work
+from remote.work.backlog import Backlog, Task
+from remote.work.client import Client
+from remote.work.commit import Committer
+from remote.work.conditions import Conditions
+from remote.work.endpoint import Endpoint, endpoints
+from remote.work.failures import TRY_ERRORS, AttemptError
+from remote.work.hooks import Hooks
+from remote.work.judgement import DEATHS_ALONE, Judgement
+from remote.work.ledger import Ledger, Row
+from remote.work.progress import Progress
+from remote.work.session import Opened, counted, open_positions
+
+TICK_SECONDS = 0.2
+
+
+class Dispatcher(Hooks, ABC):
+    """One session of one run's epoch on this host."""
+
+    mode: str
+    """The inventory's mode in which a server takes these requests, as `inv serve --mode` starts it."""
+
+    def __init__(self, workdir: Workdir, paths: RunPaths, work: Work, opened: Opened, report: Report) -> None:
+        self._workdir, self._paths, self._work, self._opened, self._report = workdir, paths, work, opened, report
+        assignment = work.assignment
+        self._assignment = assignment
+        self._endpoints = endpoints(assignment, [workdir.server(name) for name in assignment.server_names])
+        self._conditions = Conditions(paths, assignment)
+        self._backlog = Backlog(self.ordered(opened.positions))
+        self._progress = Progress(paths.state, assignment.run, assignment.epoch, opened.counts)
+        self._flying: dict[asyncio.Task[None], Task] = {}
+        self._ending = False
+        self._lacks_room = False
+        """A record could be sent if there was room for what its try leaves on the way."""
+        self._unready_since: float | None = None
+        self._waits_until = ""
+        """By this host's clock, as a person reads it."""
+
+    @classmethod
+    @abstractmethod
+    def refusals(cls, work: Work) -> list[tuple[int, str]]:
+        """Positions of records that no server can take, each with the reason."""
+
+    @abstractmethod
+    async def attempt(self, task: Task, endpoint: Endpoint) -> Row:
+        """Run one try to its committed row; gives its tokens back to `endpoint` once the server is done with them.
+
+        Raises one of `TRY_ERRORS` for this try, RoostError for the host.
+        """
+
+    @abstractmethod
+    async def accept(self, endpoint: Endpoint, client: Client) -> None:
+        """A server became ready: look whether it is one for this run. Raises RoostError if it is not."""
+
+    @abstractmethod
+    def tokens(self, position: int) -> int:
+        """Tokens that the record holds of a server while it is tried."""
+
+    @abstractmethod
+    def size_bytes(self, position: int) -> int:
+        """About what the record takes on the disk."""
+
+    async def run(self) -> ExtractorState:
+        """Work until nothing is open, or until told to stop; raises RoostError if it cannot go on."""
+        self._changed = asyncio.Event()
+        self._committer = Committer(self._paths.ledger)
+        self._judgement = Judgement(
+            self._work, self._paths, self._backlog, self._committer, self._progress, self._report
+        )
+        try:
+            async with Tasks() as self._tasks:
+                self._tasks.start(self._progress.run(), "the progress file", endless=True)
+                await self.begin()
+                await self._dispatch()
+            return await self._leave("stopped" if self._ending else "complete")
+        except Exception as error:
+            told = error if isinstance(error, RoostError) else _unforeseen(error)
+            await self._leave("failed", str(told))
+            raise told from error
+        finally:
+            self.close()
+            self._progress.close()
+            self._committer.close()
+
+    def stop(self) -> None:
+        """Take no further record, and end once what is in flight has finished."""
+        self._ending = True
+        self._changed.set()
+
+    def leaving(self) -> bool:
+        """Whether the session ends and waits for nothing that is not under way."""
+        return self._ending or self._judgement.fatal is not None
+
+    async def _dispatch(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=None)
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as http:
+            while not self._is_over():
+                self._changed.clear()
+                await self._observe(http)
+                self._lacks_room = False
+                if not self.leaving() and self._may_send():
+                    self._send()
+                self._progress.wait_for_room(self._lacks_room)
+                self._progress.in_flight(len(self._flying))
+                await self._wait()
+            await self.at_last()
+        if self._judgement.fatal is not None:
+            raise self._judgement.fatal
+
+    async def _wait(self) -> None:
+        try:
+            await asyncio.wait_for(self._changed.wait(), TICK_SECONDS)
+        except asyncio.TimeoutError:
+            return
+
+    def _is_over(self) -> bool:
+        """Nothing in flight and nothing to send; records that were re-queued meanwhile are taken up."""
+        if self._flying:
+            return False
+        if self.leaving():
+            return True
+        if not len(self._backlog):
+            self.before_records_come_again()
+            with Ledger(self._paths.ledger) as ledger:
+                self._backlog.add(self.ordered(open_positions(ledger, self._work)))
+                self._progress.state.counts = counted(ledger, self._work)
+        return not len(self._backlog)
+
+    async def _observe(self, http: aiohttp.ClientSession) -> None:
+        """Take in what changed outside: wishes, a newer epoch, servers that came and went."""
+        epoch = self._conditions.superseded_by()
+        if epoch is not None or self._conditions.wish() == "stop":
+            self._ending = True
+        for endpoint in self._endpoints:
+            endpoint.refresh()
+            if endpoint.is_new and not endpoint.lacks_dump_dir:
+                await self._welcome(endpoint, http)
+        self.look()
+
+    async def _welcome(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> None:
+        try:
+            seconds = self._assignment.request_timeout_seconds
+            client = Client(http, endpoint.state.port, endpoint.headers, seconds)
+            await self.accept(endpoint, client)
+        except RoostError as error:
+            self._judgement.end(error)
+            return
+        endpoint.welcome(client)
+
+    def _may_send(self) -> bool:
+        """Whether nothing holds the run back; says what does where something does."""
+        now = time.monotonic()
+        if self._conditions.wish() == "pause":
+            return self._say("paused")
+        task = self._backlog.peek(now)
+        size = self.size_bytes(task.position) if task else 0
+        under_way = sum(self.size_bytes(flying.position) for flying in self._flying.values())
+        if lacking := self._conditions.lacking_bytes(under_way + size):
+            return self._say("waiting", f"The disk lacks {_gigabytes(lacking)} above the free space to keep.")
+        if not any(endpoint.ready for endpoint in self._endpoints):
+            return self._without_server(now)
+        self._unready_since = None
+        if self.hindered(size):
+            return False
+        self._say("running")
+        return True
+
+    def _without_server(self, now: float) -> bool:
+        if self._unready_since is None:
+            self._unready_since = now
+            self._waits_until = time.strftime(
+                "%H:%M:%S", time.localtime(time.time() + self._assignment.server_wait_seconds)
+            )
+        start = f"`inv serve --host {self._assignment.host} --mode {self.mode}`"
+        why = " ".join(endpoint.why_not_ready() for endpoint in self._endpoints)
+        if now - self._unready_since > self._assignment.server_wait_seconds:
+            seconds = f"{self._assignment.server_wait_seconds:g} s"
+            remedy = f"{start} starts them; then `inv {self._assignment.task}` resumes."
+            self._judgement.end(HostError(f"No server was ready for {seconds}. {why}", remedy=remedy))
+        return self._say("waiting", f"{why} Start it with {start}; the run waits until {self._waits_until}.")
+
+    def _say(self, status: ExtractorStatus, cause: str = "") -> bool:
+        if self._progress.say(status, cause):
+            self._report.progress(cause or status)
+        return False
+
+    def _send(self) -> None:
+        """Start tries while a server has room for the next record."""
+        while (task := self._backlog.peek(time.monotonic())) is not None:
+            endpoint = self._choose(task)
+            if endpoint is None:
+                return
+            self._start(self._backlog.take(time.monotonic()), endpoint)
+
+    def _choose(self, task: Task) -> Endpoint | None:
+        """The ready server with the fewest tokens in flight that admits `task`."""
+        length = self.tokens(task.position)
+        ready = [endpoint for endpoint in self._endpoints if endpoint.ready and endpoint.admits(length)]
+        if task.deaths >= DEATHS_ALONE:
+            ready = [endpoint for endpoint in ready if endpoint.requests == 0]
+        free = self.with_room(ready, task)
+        self._lacks_room = self._lacks_room or bool(ready and not free)
+        return min(free, key=lambda endpoint: endpoint.tokens.used, default=None)
+
+    def _start(self, task: Task, endpoint: Endpoint) -> None:
+        endpoint.begin(self.tokens(task.position), alone=task.deaths >= DEATHS_ALONE)
+        self.begun(task, endpoint)
+        index = int(self._work.index[task.position])
+        trial = self._tasks.start(self._try(task, endpoint), f"try {task.attempt} of record {index}")
+        self._flying[trial] = task
+
+        def landed(_: asyncio.Task[None]) -> None:
+            del self._flying[trial]
+            endpoint.end()
+            self.ended(task, endpoint)
+            self._changed.set()
+
+        trial.add_done_callback(landed)
+
+    async def _try(self, task: Task, endpoint: Endpoint) -> None:
+        life = endpoint.life
+        try:
+            self._judgement.succeeded(await self.attempt(task, endpoint))
+        except TRY_ERRORS as error:
+            await self._judgement.failed(task, endpoint, life, error)
+        except RoostError as error:
+            self._judgement.end(error)
+        except Exception as error:
+            traceback.print_exc()  # to the run's log
+            what = f"The try met a fault of Roost's own ({type(error).__name__}: {error})."
+            await self._judgement.failed(task, endpoint, life, AttemptError(what))
+
+    async def _leave(self, status: ExtractorStatus, cause: str = "") -> ExtractorState:
+        self._progress.say(status, cause)
+        with contextlib.suppress(OSError):  # the run's end and its cause count, also where they can't be written down
+            await self._progress.write()
+        counts = self._progress.state.counts
+        self._report.progress(
+            f"{status}: {counts.done + counts.freed} of {counts.assigned} records done,"
+            f" {counts.quarantined} quarantined{self.last_word()}"
+        )
+        return self._progress.state
+
+
+def _unforeseen(error: Exception) -> HostError:
+    return HostError(
+        f"The detached work cannot go on: {type(error).__name__}: {error}.",
+        remedy="`inv logs --run` shows more; the same command resumes.",
+    )
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"
