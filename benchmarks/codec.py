@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from remote.shared.codec.layout import layout_of
 from remote.shared.codec.piece import pack, split_pieces
+from remote.shared.codec.states import find_states
 
 ROUNDS = 5
 RECORDS, RECORD_TOKENS = 3, 2000
@@ -84,8 +84,8 @@ WAYS: dict[str, Callable[[np.ndarray], float]] = {
 def states_of(shard: Path) -> np.ndarray:
     """The bf16 bit patterns of a shard, [tokens, channels]."""
     content = shard.read_bytes()
-    layout = layout_of(content)
-    return np.frombuffer(content[layout.begin : layout.end], np.uint16).reshape(-1, layout.channels)
+    states = find_states(content)
+    return np.frombuffer(content[states.begin : states.end], np.uint16).reshape(-1, states.channels)
 
 
 def measure(shards: list[Path]) -> dict[str, Any]:

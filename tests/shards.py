@@ -39,6 +39,6 @@ def shard_of(rows: int, states: bytes, size: int = 0) -> bytes:
 
 
 def rows_of(content: bytes) -> int:
-    """Rows that a shard's own header speaks of."""
+    """Return the number of rows in a shard's own header."""
     length = int.from_bytes(content[:8], "little")
     return int(json.loads(content[8 : 8 + length])["hidden_states"]["shape"][0])

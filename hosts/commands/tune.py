@@ -15,10 +15,9 @@ from hosts.tune import fragment
 from hosts.tune.confirming import Confirming
 from hosts.tune.grid import collectives, current, grid_of, with_flags
 from hosts.tune.outcome import Tuned, conclude
-from hosts.tune.plan import Plan
 from hosts.tune.record import Basis, load
 from hosts.tune.screening import Screening
-from hosts.tune.search import Search, search_of
+from hosts.tune.search import Plan, Search, search_of
 from remote.shared.messages.facts import Facts, FactsRequest
 from remote.shared.messages.tune import check_gpus
 

@@ -6,8 +6,7 @@ import copy
 
 from hosts.doctor.findings import Diagnosis, Expectations, Finding, red
 from hosts.doctor.judge import judge
-from hosts.doctor.network import measure
-from hosts.doctor.ssh import connection
+from hosts.doctor.network import connection, measure
 from hosts.errors import PythonError, RoostError
 from hosts.fleet import OnProgress
 from hosts.inventory.servers import server_needs

@@ -1,15 +1,22 @@
-"""Measures the way from the laptop to a host over its control connection. Laptop's side, called by `inv doctor`."""
+"""The way from the laptop to a host: how its control connection is carried, and how fast it is.
+
+Laptop's side, called by `inv doctor`.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hosts.doctor.findings import Network
+from hosts.doctor.findings import Finding, Network, green, yellow
 from hosts.errors import ConnectionLostError
 from hosts.transport.backend import Backend
+from hosts.transport.openssh import openssh_version
 from hosts.transport.process import Process
+from hosts.transport.settings import Route
+from hosts.transport.ssh import choose
 from hosts.transport.words import python_program
 
 EXCHANGES = 6
@@ -31,6 +38,21 @@ class Exchange:
     seconds: float
     skew: float
     """The host's clock when it answered, minus the middle of sending and receiving."""
+
+
+def connection(route: Route) -> Iterator[Finding]:
+    """Yield which of Fabric and OpenSSH carries the connection and why, and each unreadable line of known_hosts."""
+    choice = choose(route)
+    version = ".".join(map(str, openssh_version()))
+    carrier = f"OpenSSH {version}" if choice.openssh else "Fabric"
+    jumps = [hop.where.removeprefix("the jump host ") for hop in route.hops[:-1]]
+    through = f" through {', '.join(jumps)}" if jumps else ""
+    yield green("ssh", f"{carrier} to {route.target.where}{through}: {choice.why}")
+    unreadable = {line.place: line for hop in route.hops for line in hop.known().unreadable}
+    for place, line in unreadable.items():
+        yield yellow(
+            "known_hosts", f"{place} is skipped: {line.problem}", "Correct or remove that line; ssh skips it too."
+        )
 
 
 def measure(backend: Backend) -> Network:

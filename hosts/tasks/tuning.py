@@ -15,7 +15,7 @@ from hosts.inventory.kept import Kept
 from hosts.inventory.load import inventory_path
 from hosts.inventory.modes import diff_modes as differences_of
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, finish, printing, roost_task, session
-from hosts.tune.plan import Plan
+from hosts.tune.search import Plan
 from remote.shared.messages.bench import BenchRequest
 from remote.shared.messages.envelope import Progress
 

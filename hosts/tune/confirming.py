@@ -9,9 +9,9 @@ from hosts.bench.serving import OneServer
 from hosts.errors import HostError, RoostError
 from hosts.transport.backend import Backend
 from hosts.tune.grid import Setting, applied
-from hosts.tune.plan import Plan
 from hosts.tune.record import Found, Trial, TuneRecord
 from hosts.tune.score import Goal
+from hosts.tune.search import Plan
 from remote.shared.messages.bench import BenchRequest, BenchResult, Profile
 
 PROFILES: dict[Goal, list[Profile]] = {"decode": ["single"], "prefill": ["prefill"]}

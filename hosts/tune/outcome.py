@@ -12,9 +12,9 @@ from hosts.bench.compare import Comparison, compare
 from hosts.inventory.model import Host
 from hosts.tune.fragment import fragment
 from hosts.tune.grid import Setting
-from hosts.tune.plan import Plan
 from hosts.tune.record import Entry, Trial, TuneRecord
 from hosts.tune.score import Goal, speedup
+from hosts.tune.search import Plan
 from remote.shared.messages.bench import BenchResult
 from remote.shared.messages.tune import ScreenResult
 

@@ -9,30 +9,14 @@ from hosts.errors import HostError
 from hosts.inventory.servers import find_mode, gpu_ordinals
 from hosts.transport.backend import Backend
 from hosts.tune.grid import Setting, applied
-from hosts.tune.plan import Plan
 from hosts.tune.record import Screened, TuneRecord
 from hosts.tune.score import speedup, tokens
+from hosts.tune.search import BASELINE_EVERY, KEPT_SHARE, MOST_ROUNDS, Plan
 from remote.shared.messages.server import ServerSpec
 from remote.shared.messages.tune import ScreenRequest, ScreenResult
 
-KEPT_SHARE = 0.5
-"""Rounds of successive halving: each round keeps the better half and doubles the repetitions."""
 FIRST_REPETITIONS = 3
-MOST_ROUNDS = 4
-BASELINE_EVERY = 8
-"""Settings between two measurements of the current one: about a minute on an 8-GPU box."""
 OVERHEAD_SECONDS = 120.0
-
-
-def measurements(settings: int, confirm: int) -> int:
-    """Return the most measurements that a screening of `settings` makes, including those of the current setting."""
-    total, left = 0, settings - 1
-    for _ in range(MOST_ROUNDS):
-        total += left + -(-left // BASELINE_EVERY)
-        if left <= confirm:
-            break
-        left = max(confirm, int(left * KEPT_SHARE))
-    return total
 
 
 Say = Callable[[str], None]

@@ -1,16 +1,40 @@
-"""The size of a search on one host: settings, measurements, server starts and minutes. Pure."""
+"""The options of a search on one host, and its size: settings, measurements, server starts and minutes. Pure."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from pydantic import BaseModel
 
 from hosts.inventory.model import Host
 from hosts.tune.grid import collectives, grid_of, with_flags
-from hosts.tune.plan import Plan
-from hosts.tune.screening import measurements
+from hosts.tune.score import Goal
 
 SCREENING_SECONDS = 8.0
 """Seconds for one setting's collectives on two H200s (`benchmarks/results/collectives-2026-11-29.json`)."""
+
+
+KEPT_SHARE = 0.5
+"""Each round of successive halving keeps this share of the settings and doubles the repetitions."""
+MOST_ROUNDS = 4
+BASELINE_EVERY = 8
+"""Settings between two measurements of the current one: about a minute on an 8-GPU box."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One search on one host."""
+
+    mode: str
+    goal: Goal
+    confirm: int = 3
+    """NCCL settings beside the current one that get real servers, each with every combination of the grid's flags."""
+    repetitions: int = 5
+    """Repetitions of a confirming measurement."""
+    deadline_seconds: float = 60.0
+    """Seconds for one setting's screening; a setting that takes longer counts as hung."""
+    fresh: bool = False
+    """Discard the record of an unfinished search for the same host, mode and goal."""
 
 
 class Search(BaseModel):
@@ -45,3 +69,14 @@ def search_of(host: Host, plan: Plan) -> Search:
         servers=servers,
         servers_minutes_at_most=servers * host.ready_timeout / 60,
     )
+
+
+def measurements(settings: int, confirm: int) -> int:
+    """Return the most measurements that a screening of `settings` makes, including those of the current setting."""
+    total, left = 0, settings - 1
+    for _ in range(MOST_ROUNDS):
+        total += left + -(-left // BASELINE_EVERY)
+        if left <= confirm:
+            break
+        left = max(confirm, int(left * KEPT_SHARE))
+    return total

@@ -12,7 +12,7 @@ from remote.facts.programs import tools
 from remote.facts.software import capture_facts, model_facts, python_facts
 from remote.logind import login_facts
 from remote.servers.lifecycle.records import servers
-from remote.servers.probing.users import other_people
+from remote.servers.probing.holders import other_people
 from remote.shared.messages.facts import Facts, FactsRequest
 from remote.shared.messages.server import ServersRequest
 

@@ -18,8 +18,8 @@ from remote.capture.environment import VARIABLES as CAPTURE_VARIABLES
 from remote.capture.environment import environment as capture_environment
 from remote.context import Context
 from remote.servers.probing import gpu
+from remote.servers.probing.holders import other_people
 from remote.servers.probing.model import check_model, depth
-from remote.servers.probing.users import other_people
 from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.attach import CheckedFlags
 from remote.shared.messages.server import CaptureState, GpuId, ServerSpec

@@ -1,10 +1,11 @@
-"""Which processes of this host hold what a server needs: a port, device nodes, a dump directory.
+"""Which processes of this host hold what a server needs (a port, device nodes, a dump directory), and whose they are.
 
-Runs on the host, called by preflight, `stop` and `free`. Read-only: it names processes but ends none.
+Runs on the host, called by preflight, `serve`, `stop`, `free` and `facts`. Read-only: it names processes but ends none.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from remote.shared.messages.server import ProcessRow
 from remote.shared.processes import mark_of
 
 COMMAND_LIMIT = 160
+FIRST_PERSON, LAST_PERSON = 1000, 60_000_000
+"""User ids of people; smaller ids belong to the system. Directories such as LDAP give ids far above 60,000."""
+NOBODY = 65_534
 
 
 @dataclass
@@ -57,6 +61,22 @@ def port_holders(port: int) -> list[Holder]:
         Holder(process, [f"port {port}"])
         for process in _living(pid for pid in sorted(pids - {None}, key=str) if pid is not None)
     ]
+
+
+def other_people() -> list[str]:
+    """Return the names (or ids) of the people, except root and this user, who have a process on this host now.
+
+    What SGLang leaves open to other users decides which settings `serve` refuses.
+    """
+    found: dict[int, str] = {}
+    for process in psutil.process_iter():
+        try:
+            user = process.uids().real
+            if FIRST_PERSON <= user < LAST_PERSON and user not in (NOBODY, os.geteuid()) and user not in found:
+                found[user] = str(process.username())
+        except psutil.Error:
+            continue
+    return sorted(found.values())
 
 
 def command_of(process: psutil.Process) -> str:

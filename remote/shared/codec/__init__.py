@@ -1,6 +1,6 @@
-"""Lossless compression of bf16 hidden states: pieces, a container around them, a reader. Runs on either side.
+"""Lossless compression of bf16 hidden states: pieces, a container for them, and a reader. Runs on both sides.
 
-A container (`hs_{i}.safetensors.rz`) is, integers little-endian:
+A container (`hs_{i}.safetensors.rz`) has this form, with little-endian integers:
 
     magic   8 bytes `ROOSTRZ1`
     pieces  each: u32 plain bytes P, u32 channels C, u32 packed bytes K, then
@@ -10,5 +10,5 @@ A container (`hs_{i}.safetensors.rz`) is, integers little-endian:
     index   JSON {"size", "xxh3" (xxh3-128 of all plain bytes), "pieces": [[plain offset, file offset], ...]}
     tail    u32 length of the index, 8 bytes magic
 
-A bf16 value is `sign << 15 | exponent << 7 | mantissa`. The plain bytes of all pieces in a row are the file.
+A bf16 value is `sign << 15 | exponent << 7 | mantissa`. All pieces' plain bytes, in order, are the file.
 """

@@ -1,4 +1,4 @@
-"""A whole shard in a container and back, a piece in memory at a time. The format is in the package's docstring."""
+"""Packs a shard into a container and unpacks it, one piece in memory at a time; the package describes the format."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import BinaryIO
 import xxhash
 
 from remote.shared import foreign
-from remote.shared.codec.layout import PIECE_BYTES, Layout, header_bytes, layout_of
 from remote.shared.codec.piece import HEADER, Bytes, DamagedError, pack, payload_bytes, unpack
+from remote.shared.codec.states import PIECE_BYTES, StatesRange, find_states, header_bytes
 from remote.shared.errors import RecordError
 from remote.shared.files import FILE_MODE, SHARED_MODE, written_aside
 from remote.shared.paths import COMPRESSED_SUFFIX
@@ -25,12 +25,12 @@ MAGIC = b"ROOSTRZ1"
 SUFFIX = COMPRESSED_SUFFIX
 _TAIL = struct.Struct("<I8s")
 _MOST_OVERHEAD = 1 << 20
-"""What zstd adds to bytes that cannot be compressed is far less."""
+"""zstd adds far less than this to bytes that cannot be compressed."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """What a container says about itself."""
+    """The index of a container: its plain size, its digest and the places of its pieces."""
 
     size: int
     """Plain bytes."""
@@ -40,20 +40,20 @@ class Index:
     """Plain offset and file offset of each piece, rising."""
 
     def length(self, number: int) -> int:
-        """Plain bytes of piece `number`."""
+        """Return the number of plain bytes in piece `number`."""
         following = self.pieces[number + 1][0] if number + 1 < len(self.pieces) else self.size
         return following - self.pieces[number][0]
 
     def piece_at(self, offset: int) -> int:
-        """The number of the piece that holds the plain byte `offset`."""
+        """Return the number of the piece that holds the plain byte `offset`."""
         return bisect_right(self.pieces, (offset, 1 << 62)) - 1
 
 
-def layout_in(source: BinaryIO) -> Layout:
-    """The layout of an open shard; reads its header."""
+def states_in(source: BinaryIO) -> StatesRange:
+    """Return where the states lie in an open shard; reads its header."""
     source.seek(0)
     first = source.read(8)
-    return layout_of(first + source.read(header_bytes(first) - len(first)))
+    return find_states(first + source.read(header_bytes(first) - len(first)))
 
 
 def pack_file(source: Path, target: Path, *, durable: bool = True, mode: int = FILE_MODE) -> Index:
@@ -63,12 +63,12 @@ def pack_file(source: Path, target: Path, *, durable: bool = True, mode: int = F
         written_aside(target, durable=durable, mode=mode) as aside,
         aside.open("r+b") as packed,
     ):
-        layout = layout_in(plain)
+        states = states_in(plain)
         size = os.fstat(plain.fileno()).st_size
         digest = xxhash.xxh3_128()
         pieces = []
         packed.write(MAGIC)
-        for begin, end, channels in layout.cut(0, size):
+        for begin, end, channels in states.cut(0, size):
             block = os.pread(plain.fileno(), end - begin, begin)
             digest.update(block)
             pieces.append((begin, packed.tell()))
@@ -80,10 +80,10 @@ def pack_file(source: Path, target: Path, *, durable: bool = True, mode: int = F
 
 
 def read_index(stream: BinaryIO) -> Index:
-    """The index of an open container; raises DamagedError if it is none, is cut short or cannot be.
+    """Return the index of an open container; raises DamagedError if it is no container or is damaged.
 
-    An index that passes has pieces which follow each other without a gap or a repetition, none larger than a piece is
-    made: whoever unpacks needs memory for one, and never writes more than `size` bytes.
+    The pieces of a valid index follow each other without a gap or an overlap, and none is larger than `PIECE_BYTES`.
+    Unpacking therefore needs memory for a single piece and never writes more than `size` bytes.
     """
     try:
         stream.seek(-_TAIL.size, os.SEEK_END)
@@ -95,14 +95,14 @@ def read_index(stream: BinaryIO) -> Index:
         found = foreign.loads(stream.read(length))
         index = Index(found["size"], found["xxh3"], [(begin, at) for begin, at in found["pieces"]])
         if not isinstance(index.xxh3, str) or not _can_be(index, end):
-            raise DamagedError("its index cannot be")
+            raise DamagedError("its index contradicts itself")
     except (OSError, ValueError, LookupError, TypeError, struct.error) as error:
         raise error if isinstance(error, DamagedError) else DamagedError("it has no index") from error
     return index
 
 
 def _can_be(index: Index, end: int) -> bool:
-    """Whether the pieces cover [0, size) in order and lie in order before `end`, the index's own place."""
+    """Return whether the pieces cover [0, size) in order and lie, in order, before the index at byte `end`."""
     numbers = [index.size, *(number for piece in index.pieces for number in piece)]
     if not all(type(number) is int for number in numbers) or bool(index.pieces) != (index.size > 0):
         return False
@@ -115,7 +115,7 @@ def _can_be(index: Index, end: int) -> bool:
 
 
 def read_piece(stream: BinaryIO, index: Index, number: int) -> Bytes:
-    """The plain bytes of one piece: as many as the index says, whatever the piece says of itself."""
+    """Return the plain bytes of one piece; raises DamagedError if the piece disagrees with the index."""
     at, wanted = index.pieces[number][1], index.length(number)
     stream.seek(at)
     head = stream.read(HEADER.size)
@@ -123,12 +123,12 @@ def read_piece(stream: BinaryIO, index: Index, number: int) -> Bytes:
         raise DamagedError("a piece is cut short")
     plain, channels, packed = HEADER.unpack(head)
     if plain != wanted or channels > plain or packed > plain + _MOST_OVERHEAD:
-        raise DamagedError(f"a piece says that it has {plain} bytes, and the index says {wanted}")
+        raise DamagedError(f"a piece says that it has {plain} bytes, but the index says {wanted}")
     return unpack(plain, channels, packed, stream.read(payload_bytes(plain, channels, packed)))
 
 
 def plain_pieces(stream: BinaryIO) -> Iterator[Bytes]:
-    """The plain bytes of a container, piece by piece."""
+    """Yield the plain bytes of a container, piece by piece."""
     index = read_index(stream)
     for number in range(len(index.pieces)):
         yield read_piece(stream, index, number)
@@ -137,8 +137,8 @@ def plain_pieces(stream: BinaryIO) -> Iterator[Bytes]:
 def unpack_file(source: Path, target: Path) -> Index:
     """Write the plain bytes of the container `source` to `target`, whole, fsynced and verified by their digest.
 
-    Whoever may read the container may read the plain shard, as far as the umask allows. Raises RecordError if the
-    container is damaged, OSError where the disk fails.
+    The plain shard gets the container's permissions, as far as the umask allows. Raises RecordError if the container is
+    damaged, OSError if the disk fails.
     """
     digest = xxhash.xxh3_128()
     try:
@@ -149,7 +149,7 @@ def unpack_file(source: Path, target: Path) -> Index:
                 digest.update(piece)
                 plain.write(piece)
             if digest.hexdigest() != index.xxh3:
-                raise DamagedError("its bytes do not have the digest that it names")
+                raise DamagedError("its bytes do not have the digest in its index")
     except DamagedError as error:
         raise RecordError(f"{source} cannot be unpacked: {error}.") from error
     return index

@@ -1,11 +1,11 @@
-"""One piece: rows of bf16 states to a third less bytes and back. Pure functions of bytes; numpy and zstd let go of
-the GIL.
+"""Packs rows of bf16 states into a piece, a third smaller, and unpacks it. Pure functions; numpy and zstd release the
+GIL.
 
-A channel of a hidden state keeps its scale over tokens, so its exponents lie within a few of a middle one. With that
-`base` subtracted, all channels have much the same distribution, and entropy coding them needs no transposition:
-0.667 of the size where the channel-major plane comes to 0.695 (a trained model's states; the bound is 0.658), and
-short pieces lose nothing. Sign and mantissa are noise and stay as they are. Of zstd only the entropy stage is of
-use: matches of 7 bytes and a hash table of 64 entries find next to none, which is three times as fast as level 1.
+A channel of a hidden state keeps its scale over tokens, so its exponents lie close to their mean, `base`. With `base`
+subtracted, all channels have nearly the same distribution, and entropy coding needs no transposition. It reaches 0.667
+of the size; a channel-major plane reaches 0.695 (a trained model's states; the bound is 0.658), and short pieces lose
+nothing. Sign and mantissa are noise and are stored as they are. Only zstd's entropy stage is useful here: with matches
+of 7 bytes and a hash table of 64 entries it finds almost no matches, and is three times as fast as level 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 HEADER = struct.Struct("<III")
 """Plain bytes, channels, packed bytes."""
 _CACHED_VALUES = 128 << 10
-"""Values worked on at once: two bytes of input, two of scratch and two of output each stay in a core's L2 cache."""
+"""Values per step: their input, scratch space and output (two bytes each) stay in a core's L2 cache."""
 _SAMPLED_ROWS = 256
 _PARAMETERS = zstandard.ZstdCompressionParameters.from_level(
     1, strategy=zstandard.STRATEGY_FAST, min_match=7, hash_log=6
@@ -38,7 +38,7 @@ class DamagedError(ValueError):
 def pack(plain: Bytes, channels: int) -> list[Bytes]:
     """Return the piece of `plain` as parts to be written one after the other.
 
-    With `channels` > 0, `plain` holds whole rows of that many bf16 values; with 0 it can be anything.
+    If `channels` is above 0, `plain` holds whole rows of that many bf16 values; if it is 0, `plain` can be anything.
     """
     if not channels:
         packed = zstandard.ZstdCompressor(level=1).compress(plain)
@@ -62,12 +62,12 @@ def pack(plain: Bytes, channels: int) -> list[Bytes]:
 
 
 def payload_bytes(plain_bytes: int, channels: int, packed_bytes: int) -> int:
-    """Bytes that follow a piece's header."""
+    """Return the number of bytes that follow a piece's header."""
     return packed_bytes + channels + (plain_bytes // 2 if channels else 0)
 
 
 def unpack(plain_bytes: int, channels: int, packed_bytes: int, payload: Bytes) -> Bytes:
-    """Return the plain bytes of the piece with this header; raise DamagedError if it is none."""
+    """Return the plain bytes of the piece with this header; raises DamagedError if the piece is damaged."""
     view = memoryview(payload)
     if len(view) != payload_bytes(plain_bytes, channels, packed_bytes) or (channels and plain_bytes % (2 * channels)):
         raise DamagedError("a piece's lengths contradict each other")
@@ -80,7 +80,7 @@ def unpack(plain_bytes: int, channels: int, packed_bytes: int, payload: Bytes) -
 
 
 def _decompressed(packed: memoryview, size: int) -> bytes:
-    """Exactly `size` bytes; what the frame says of itself is not believed, or it could ask for any memory."""
+    """Return exactly `size` bytes; the frame's own size is not believed, because it could ask for any memory."""
     try:
         announced = zstandard.frame_content_size(packed)
         if announced not in (size, -1):
@@ -94,7 +94,7 @@ def _decompressed(packed: memoryview, size: int) -> bytes:
 
 
 def split_pieces(payload: Bytes, size: int) -> Iterator[Bytes]:
-    """The `size` plain bytes of pieces that stand one after the other; raises DamagedError if they are none."""
+    """Yield the `size` plain bytes of consecutive pieces; raises DamagedError if they are damaged."""
     view = memoryview(payload)
     left = size
     while view:
@@ -103,12 +103,12 @@ def split_pieces(payload: Bytes, size: int) -> Iterator[Bytes]:
         plain, channels, packed = HEADER.unpack_from(view)
         left -= plain
         if left < 0 or not plain:
-            raise DamagedError("its pieces hold more than they should, or nothing")
+            raise DamagedError("its pieces hold more bytes than announced, or none")
         end = HEADER.size + payload_bytes(plain, channels, packed)
         yield unpack(plain, channels, packed, view[HEADER.size : end])
         view = view[end:]
     if left:
-        raise DamagedError("its pieces hold less than they should")
+        raise DamagedError("its pieces hold fewer bytes than announced")
 
 
 def _joined(residuals: NDArray[np.uint8], base: NDArray[np.uint8], rest: NDArray[np.uint8]) -> NDArray[np.uint16]:
@@ -127,7 +127,7 @@ def _joined(residuals: NDArray[np.uint8], base: NDArray[np.uint8], rest: NDArray
 
 
 def _base(values: NDArray[np.uint16]) -> NDArray[np.uint8]:
-    """The mean exponent of each channel, over rows spread through the piece."""
+    """Return the mean exponent of each channel, over rows spread through the piece."""
     sample = values[:: max(1, len(values) // _SAMPLED_ROWS)]
     exponents = (sample >> 7).astype(np.uint8)
     total = exponents.sum(axis=0, dtype=np.uint32)
@@ -136,7 +136,7 @@ def _base(values: NDArray[np.uint16]) -> NDArray[np.uint8]:
 
 
 def _compressor() -> zstandard.ZstdCompressor:
-    """One a thread: making one costs as much as compressing 100 kB."""
+    """Return this thread's compressor: creating one costs as much as compressing 100 kB."""
     if not hasattr(_local, "compressor"):
         _local.compressor = zstandard.ZstdCompressor(compression_params=_PARAMETERS)
     compressor: zstandard.ZstdCompressor = _local.compressor

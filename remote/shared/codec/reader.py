@@ -1,4 +1,4 @@
-"""A container as a file: seek and read its plain bytes, as a training loop or `safetensors` wants them.
+"""Reads a container like a file of its plain bytes, for a training loop or `safetensors`.
 
     with CompressedShard(path) as shard:
         tensors = safetensors.torch.load(shard.read())
@@ -17,10 +17,10 @@ from remote.shared.codec.piece import Bytes
 
 
 class CompressedShard(io.RawIOBase):
-    """Keeps the newest piece unpacked, so reading on from where one stopped unpacks nothing twice."""
+    """A container opened for reading. It keeps the last piece unpacked, so sequential reads unpack no piece twice."""
 
     def __init__(self, path: Path | str) -> None:
-        """Open a container; raises DamagedError if it is none."""
+        """Open a container; raises DamagedError if the file is none or is damaged."""
         super().__init__()
         self._stream = Path(path).open("rb")  # noqa: SIM115
         self._index = read_index(self._stream)
@@ -30,12 +30,12 @@ class CompressedShard(io.RawIOBase):
 
     @property
     def xxh3(self) -> str:
-        """xxh3-128 of all plain bytes, as the container names it."""
+        """The xxh3-128 of all plain bytes, from the container's index."""
         return self._index.xxh3
 
     @property
     def size(self) -> int:
-        """Plain bytes in all."""
+        """The number of plain bytes."""
         return self._index.size
 
     def readable(self) -> bool:
@@ -48,7 +48,7 @@ class CompressedShard(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """As `io.IOBase.seek`."""
+        """Move the position, like `io.IOBase.seek`."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
         if start + offset < 0:
             raise ValueError(f"negative position {start + offset}")
@@ -56,7 +56,7 @@ class CompressedShard(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Bytes) -> int:  # type: ignore[override]
-        """Fill `buffer` from the position on, at most to the end of a piece; 0 at the end."""
+        """Read into `buffer` from the position, at most to the end of a piece; returns 0 at the end of the file."""
         if self._position >= self.size:
             return 0
         begin = self._load(self._index.piece_at(self._position))
@@ -66,7 +66,7 @@ class CompressedShard(io.RawIOBase):
         return len(found)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if not self.closed:
             self._stream.close()
         super().close()

@@ -1,4 +1,4 @@
-"""What `attach`, `attached` and `detach` ask of a host, and what the host's SGLang turned out to be."""
+"""The requests and answers of `attach`, `attached` and `detach`, and the description of a host's SGLang."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remote.shared.messages.server import Attach
 
 Way = Literal["plugin", "patch"]
 FileState = Literal["original", "attached", "outdated", "unknown", "missing"]
-"""`attached`: carries this payload's block. `outdated`: carries a block of Roost's that is not this one's.
+"""`attached`: has this payload's block. `outdated`: has another block of Roost's.
 `unknown`: edited by somebody else, or not the file that its wheel installed."""
 
 
@@ -20,50 +20,50 @@ class Installation(Message):
 
     python: str
     version: str
-    """`unknown` where a bare checkout names none."""
+    """The version; `unknown` for a bare checkout that names none."""
     package: str
-    """Folder of the `sglang` package that an import really uses."""
+    """The folder of the `sglang` package that an import really uses."""
     metadata: str | None = None
     """The `*.dist-info` or `*.egg-info` folder that describes this package; None for a bare checkout."""
     editable: bool = False
-    """The package lies outside the environment's site-packages (a git checkout)."""
+    """Whether the package lies outside the environment's site-packages (a git checkout)."""
     has_plugins: bool
-    """SGLang's scheduler loads entry points of the group `sglang.srt.plugins`."""
+    """Whether SGLang's scheduler loads entry points of the group `sglang.srt.plugins`."""
     writable: bool
-    """The model files can be replaced by this user."""
+    """Whether this user can replace the model files."""
     others: list[str] = Field(default_factory=list)
-    """Further `sglang` packages on the path, which an import does not use."""
+    """The other `sglang` packages on the path, which an import does not use."""
     fingerprint: str = ""
-    """Changes with the files of this package and with the packages beside it."""
+    """A digest that changes with the files of this package and with the packages installed beside it."""
 
 
 class Choice(Message):
-    """The way that capture gets into a server, and why this one."""
+    """The chosen way to get capture into a server, and the reason."""
 
     way: Way
     reason: str
 
 
 class Refusal(Message):
-    """Why capture could not be right with this configuration."""
+    """Why capture would be wrong with this configuration."""
 
     name: str
-    """Short and stable, as `radix-cache`."""
+    """A short and stable name, such as `radix-cache`."""
     sentence: str
     cure: str
-    """What to put on the command line, or into the environment, instead."""
+    """What to put on the command line or into the environment instead."""
 
 
 class CheckedFlags(Message):
-    """A server's arguments after the installed SGLang's own parser has read them."""
+    """A server's arguments as the installed SGLang's own parser read them."""
 
     sglang: str
     flags: list[str]
-    """As they were given, and behind them what capture needs."""
+    """The given flags, followed by those that capture needs."""
     added: list[str]
-    """What capture needed and nobody had set."""
+    """The flags that capture needs and the operator had not set."""
     values: dict[str, object]
-    """Every option's value by its `dest`, defaults included; None, bool, int, float, str, list or dict."""
+    """The value of every option by its `dest`, including defaults; None, bool, int, float, str, list or dict."""
     defaults: dict[str, object]
     """The parser's own default of every option, by its `dest`."""
 
@@ -75,44 +75,44 @@ class FamilyFile(Message):
     path: str
     state: FileState
     digest: str = ""
-    """sha256 of the file as it is now, 64 hex digits."""
+    """The sha256 of the file as it is now, 64 hex digits."""
     original_digest: str = ""
-    """Of the file without the block; empty where that is not known."""
+    """The sha256 of the file without the block; empty if unknown."""
     problem: str = ""
-    """One sentence on what is unknown about it."""
+    """A sentence on what is unknown about the file."""
     diff: str = ""
-    """From the original to what was found, where the original is at hand."""
+    """The difference from the original to the file found, if the original is available."""
 
 
 class ModuleCheck(Message):
-    """What an import of a model module by the host's Python came to."""
+    """The result of importing a model module with the host's Python."""
 
     module: str
     file: str
-    """The file really used, as the interpreter reports it."""
+    """The file that was imported, as the interpreter reports it."""
     attached: bool
-    """The module ran Roost's block, or SGLang's plugin loader would find the plugin and its code."""
+    """Whether the module ran Roost's block, or SGLang's plugin loader would find the plugin and its code."""
     problem: str = ""
-    """One sentence on why it is not."""
+    """A sentence on why capture is not attached."""
 
 
 class AttachRequest(Message):
-    """Bring capture into this host's SGLang."""
+    """Get capture into this host's SGLang."""
 
     attach: Attach = "auto"
     families: list[str] = Field(default_factory=list)
-    """Model families to patch; empty means all that this SGLang has. The plugin serves all of them."""
+    """The model families to patch; if empty, all families that this SGLang has. The plugin serves all families."""
     env: dict[str, str] = Field(default_factory=dict)
-    """The environment that servers on this host are started with, on top of the login's."""
+    """The environment of servers on this host, in addition to the login's."""
     dry_run: bool = False
     wait_for_lock: bool = False
     """Wait for another operator's command to end instead of refusing."""
     check_import: bool = True
-    """Import the model module with the host's Python afterwards; takes some seconds."""
+    """Import the model module with the host's Python afterwards, which takes seconds."""
 
 
 class AttachedRequest(Message):
-    """Report how capture stands on this host; changes nothing."""
+    """Report whether capture is attached on this host; changes nothing."""
 
     env: dict[str, str] = Field(default_factory=dict)
     check_import: bool = False
@@ -133,7 +133,7 @@ class ServerCapture(Message):
     way: Way | None
     payload: str = ""
     current: bool = False
-    """The server's capture code is this payload's."""
+    """Whether the server's capture code is this payload's."""
 
 
 class AttachReport(Message):
@@ -143,6 +143,6 @@ class AttachReport(Message):
     choice: Choice
     files: list[FamilyFile] = Field(default_factory=list)
     changed: list[str] = Field(default_factory=list)
-    """Files that were replaced, or would be with `dry_run`."""
+    """The files that were replaced (with `dry_run`: that would be)."""
     checks: list[ModuleCheck] = Field(default_factory=list)
     servers: list[ServerCapture] = Field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a server's speed was, measured by SGLang's own load generator, and under which circumstances."""
+"""A server's speed as SGLang's own load generator measured it, and the circumstances of the measurement."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ PROFILES: tuple[Profile, ...] = ("single", "prefill", "concurrent")
 
 
 def measured(values: list[float]) -> list[float]:
-    """Refuse what no measurement can come to: it will be divided by, and its logarithm taken."""
+    """Return the values; raises ValueError for none, or for one that is not above 0: logarithms are taken later."""
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
         raise ValueError("a measurement has values, each a number above 0")
     return values
 
 
 class Measurement(Message):
-    """One quantity, one value a repetition."""
+    """One quantity, with a value for each repetition."""
 
     name: str
-    """Stable over results, as `decode tokens/s, 1 at once`."""
+    """The same in all results, such as `decode tokens/s, 1 at once`."""
     unit: str
     better: Literal["higher", "lower"]
     values: list[float]
@@ -33,7 +33,7 @@ class Measurement(Message):
 
 
 class GpuCondition(Message):
-    """A GPU at the moment before or after a measurement."""
+    """A GPU's condition right before or after a measurement."""
 
     index: int
     name: str
@@ -41,7 +41,7 @@ class GpuCondition(Message):
     memory_mhz: int | None = None
     celsius: int | None = None
     throttled: str = ""
-    """Reasons as nvidia-smi names them; empty where nothing slows it."""
+    """nvidia-smi's reasons for a lower clock; empty if nothing slows the GPU."""
     memory_used_bytes: int = 0
 
 
@@ -60,19 +60,19 @@ class BenchRequest(Message):
 
 
 class Sent(Message):
-    """What one case sent and got back, every request of it, as the server itself counted."""
+    """What every request of one case sent and got back, as the server itself counted."""
 
     name: str
     requests: int
-    """Over all repetitions, without the warm-up."""
+    """The number of requests over all repetitions, without the warm-up."""
     prompt_tokens: int
-    """Of each prompt."""
+    """Tokens of each prompt."""
     output_tokens: int
-    """Of each answer."""
+    """Tokens of each answer."""
 
 
 class BenchResult(Message):
-    """Numbers with all that they depend on."""
+    """The measured numbers and everything that they depend on."""
 
     label: str = ""
     host: str = ""
@@ -84,15 +84,15 @@ class BenchResult(Message):
     torch: str
     driver: str = ""
     nccl: str = ""
-    """Version of the NCCL package beside torch; empty if there is none."""
+    """The version of the NCCL package installed beside torch; empty if there is none."""
     model: str
     command: list[str]
     env: dict[str, str]
-    """What Roost set for the server; secrets are `***`."""
+    """The variables that Roost set for the server; secrets are `***`."""
     inherited: dict[str, str] = Field(default_factory=dict)
     """The server's other `NCCL_*` variables, which the host's login set; secrets are `***`."""
     capture: Literal["none", "dormant", "active"]
-    """`dormant`: capture is attached to this SGLang and the server was started without it."""
+    """`dormant`: capture is attached to this SGLang, but the server was started without it."""
     payload: str
     request: BenchRequest
     measurements: list[Measurement]
@@ -100,6 +100,6 @@ class BenchResult(Message):
     gpus_before: list[GpuCondition] = Field(default_factory=list)
     gpus_after: list[GpuCondition] = Field(default_factory=list)
     left_out: list[str] = Field(default_factory=list)
-    """One sentence for each thing that was asked for and cannot be measured here."""
+    """A sentence for each requested measurement that is impossible here."""
     disturbed: list[str] = Field(default_factory=list)
-    """One sentence for each thing that may have changed the numbers: a foreign process on a GPU, throttling."""
+    """A sentence for each thing that may have changed the numbers: a foreign process on a GPU, throttling."""

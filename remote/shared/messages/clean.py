@@ -1,4 +1,4 @@
-"""What `inv clean` asks of a host, and what lies on its disk."""
+"""The request of `inv clean`, and the items on a host's disk."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ class CleanRequest(Message):
     """Remove old runs, payloads and logs of this workdir."""
 
     names: list[str] = Field(default_factory=list)
-    """Runs, payload digests or servers (their old logs), whatever their age; empty for everything old enough."""
+    """Runs, payload digests or servers (their old logs) to remove at any age; if empty, everything old enough."""
     older_than_seconds: float = 30 * 86_400.0
-    """Counts from the last change; ignored for what is named."""
+    """The age since the last change; ignored for named items."""
     force: bool = False
-    """Also remove a named run that holds records which no pull has freed."""
+    """Also remove a named run with records that no pull has freed."""
     dry_run: bool = False
     wait_for_lock: bool = False
 
 
 class Stored(Message):
-    """One thing on the disk and what becomes of it."""
+    """One item on the disk, and whether it is removed."""
 
     kind: Kind
     name: str
     path: str
     size_bytes: int
     age_seconds: float
-    """Since its last change."""
+    """The time since the item's last change."""
     kept: str = ""
-    """Why it stays; "" for what is removed (with `dry_run`: would be)."""
+    """Why the item stays; "" if it is removed (with `dry_run`: would be)."""
 
 
 class CleanResult(Message):
-    """Everything that was looked at, largest first."""
+    """All items, largest first."""
 
     stored: list[Stored] = Field(default_factory=list)
     removed_bytes: int = 0
-    """What was removed; 0 with `dry_run`."""
+    """The bytes that were removed; 0 with `dry_run`."""

@@ -1,4 +1,4 @@
-"""Compressed shards made plain again (`unpack`), and plain ones compressed at rest (`compress`)."""
+"""The requests and answers of `unpack` (containers to plain shards) and `compress` (plain shards to containers)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from remote.shared.messages.run import RunIdentity
 
 
 class UnpackRequest(Message):
-    """Containers, or folders whose containers (`*.rz`) are all meant."""
+    """Unpack containers, or all containers (`*.rz`) in folders."""
 
     paths: list[str]
     out: str = ""
-    """Folder that gets the plain shards; "": each lands beside its container."""
+    """The folder for the plain shards; if "", each shard goes beside its container."""
     remove: bool = False
     """Delete each container once its plain shard is durable and verified."""
     processes: int = 0
-    """0: one a core."""
+    """The number of processes; 0 means one for each core."""
 
 
 class UnpackResult(Message):
@@ -25,21 +25,21 @@ class UnpackResult(Message):
 
     unpacked: int
     present: int = 0
-    """Plain and right already."""
+    """Shards that were plain and intact already."""
     packed_bytes: int
     plain_bytes: int
     failed: dict[str, str] = Field(default_factory=dict)
-    """Containers that are damaged, by path, with the reason."""
+    """The reason for each damaged container, by path."""
 
 
 class CompressRequest(Message):
-    """Compress a run's finished shards where they lie."""
+    """Compress a run's finished shards in place."""
 
     identity: RunIdentity
     processes: int = 0
-    """0: half of the cores, since servers run beside it."""
+    """The number of processes; 0 means half of the cores, because servers run at the same time."""
     dry_run: bool = False
-    """Count, and measure the ratio on a sample; change nothing."""
+    """Only count the shards and measure the ratio on a sample."""
 
 
 class CompressResult(Message):
@@ -49,11 +49,11 @@ class CompressResult(Message):
     plain: int = 0
     """Shards that would be compressed."""
     sampled: int = 0
-    """With `dry_run`: shards that were compressed aside, to measure how far they shrink."""
+    """With `dry_run`: the shards of the sample, which were compressed to temporary files."""
     ratio: float = 0.0
-    """Bytes of the sample's containers over its plain bytes; 0 without a sample."""
+    """The sample's compressed bytes divided by its plain bytes; 0 without a sample."""
     plain_bytes: int = 0
-    """Of what was compressed, or would be."""
+    """The plain bytes of the shards that were compressed (with `dry_run`: that would be)."""
     packed_bytes: int = 0
     failed: dict[int, str] = Field(default_factory=dict)
-    """Records whose shard stays plain, with the reason."""
+    """The reason for each record whose shard stays plain."""

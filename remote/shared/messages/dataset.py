@@ -1,4 +1,4 @@
-"""A dataset of token records, and the verbs that make and read one (`prepare`, `inspect`, `assign`)."""
+"""A dataset of token records, and the requests and answers of `prepare`, `inspect` and `assign`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Ranges = list[tuple[int, int]]
 """Sorted, disjoint half-open ranges of global indices: `[(0, 3), (7, 8)]` is 0, 1, 2 and 7."""
 
 OwnKey = Literal["prompt", "answer", "system", "reasoning", "messages", "tools"]
-"""What a person's own key of a record can stand for."""
+"""What a key of a person's own records can stand for."""
 
 SourceForm = Literal["jsonl", "json", "parquet", "arrow"]
 MaskMethod = Literal["generation", "marker", "given"]
-"""Where a loss mask comes from: the template's own `{% generation %}` blocks, the difference between renderings
-(`remote.data.spans`), or an already tokenized source."""
+"""Where a loss mask comes from: the template's `{% generation %}` blocks (`generation`), the difference between
+renderings (`marker`, in `remote.data.spans`), or an already tokenized source (`given`)."""
 
 
 class Source(Message):
@@ -33,17 +33,17 @@ class Source(Message):
 
 
 class Drop(Message):
-    """Records that were left out for one reason, with the first few of them by name."""
+    """The records that were left out for one reason, the first few of them by name."""
 
     reason: str
     records: int
     tokens: int = 0
-    """Tokens lost with them, where they were tokenized at all."""
+    """The tokens of those records that had been tokenized."""
     examples: list[str] = Field(default_factory=list)
 
 
 class Manifest(Message):
-    """`manifest.json` of a dataset. Row number = global index, for ever."""
+    """`manifest.json` of a dataset. A row's number is the record's global index and never changes."""
 
     digest: str
     """xxh3-128 over the records' digests in the order of their indices: tokens, masks and order."""
@@ -57,24 +57,24 @@ class Manifest(Message):
     unread_files: list[str] = Field(default_factory=list)
     """Files of the input folders that were not read."""
     unread_keys: dict[str, int] = Field(default_factory=dict)
-    """Keys of messages that the chat template does not read, as `ROLE.KEY`, with how many messages have them."""
+    """The number of messages with each key that the chat template does not read, by `ROLE.KEY`."""
     truncated: int = 0
     """Records that were cut to `max_len` tokens and kept."""
     tokenizer: str
-    """Digest of everything that decides how text becomes ids (`remote.data.tokenizer`); "" if there was none."""
+    """Digest of everything that decides how text becomes ids (`remote.data.tokenizer`); "" without a tokenizer."""
     tokenizer_path: str
     template: str
     """xxh3-128 of the chat template's text."""
     template_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     date: str = ""
-    """The day that the template was told, where it asks for one."""
+    """The date that was given to the template, if the template asks for one."""
     mask: dict[MaskMethod, int]
-    """Records by the method that made their loss mask."""
+    """The number of records by the method that made their loss mask."""
     seed: int | None
-    """None: the order of the sources was kept."""
+    """The seed of the shuffle; None if the order of the sources was kept."""
     max_len: int | None
     vocab_size: int
-    """Ids are below this; the model's embedding rows where its config was at hand."""
+    """All ids are below this: the rows of the model's embedding, if its config was available."""
     format: int = 1
 
 
@@ -82,34 +82,34 @@ class PrepareRequest(Message):
     """Make a dataset of conversations."""
 
     inputs: list[str]
-    """Files, or folders whose `.jsonl`, `.json`, `.parquet` and `.arrow` files are read in order of name, each also
-    compressed (`.gz`, `.zst`, `.bz2`, `.xz`); here, or in a bucket (`s3://…`)."""
+    """Files, or folders whose `.jsonl`, `.json`, `.parquet` and `.arrow` files are read in order of name. They may be
+    compressed (`.gz`, `.zst`, `.bz2`, `.xz`) and may lie in a bucket (`s3://…`)."""
     out: str
     tokenizer: str
-    """A model's or tokenizer's folder, or a name that transformers resolves; for tokenized records alone, a folder
-    with the model's `config.json` is enough."""
+    """The folder of a model or tokenizer, or a name that transformers resolves. If all records are tokenized already,
+    a folder with the model's `config.json` is enough."""
     chosen: bool = False
-    """Read the chosen answers of preference pairs (`chosen`, `rejected`), which are refused otherwise."""
+    """Read the chosen answers of preference pairs (`chosen`, `rejected`); without this, such pairs are refused."""
     keys: dict[OwnKey, str] = Field(default_factory=dict)
-    """The records' own keys, as in `{"prompt": "ask", "answer": "reply"}`: `messages`, or both of these."""
+    """The records' own keys, such as `{"prompt": "ask", "answer": "reply"}`: `messages`, or both of those."""
     ignore: list[str] = Field(default_factory=list)
-    """Keys of messages that are left out on purpose."""
+    """Keys of messages to leave out on purpose."""
     seed: int | None = 0
-    """Of the shuffle; None keeps the order of the sources."""
+    """The seed of the shuffle; None keeps the order of the sources."""
     max_len: int | None = None
     too_long: Literal["drop", "truncate"] = "drop"
     min_len: int = 2
-    """A drafter learns to predict the next token: a record of one token has none."""
+    """A drafter learns to predict the next token, and a record of one token has none."""
     bad: Literal["error", "drop"] = "error"
-    """A record that cannot be used (unreadable, a mask that is all 0 or all 1, an id outside the vocabulary)
-    ends the preparation, or is dropped and counted."""
+    """Whether an unusable record (unreadable, a mask of only 0 or only 1, an id outside the vocabulary) ends the
+    preparation with an error, or is dropped and counted."""
     template_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Further variables of the chat template, as in `{"enable_thinking": false}`."""
+    """Further variables of the chat template, such as `{"enable_thinking": false}`."""
     date: str = ""
-    """ISO day for chat templates that write today's date into the prompt; default: today."""
+    """The ISO date for chat templates that write today's date into the prompt; "" means today."""
     trust_remote_code: bool = False
     processes: int | None = None
-    """Default: one a core."""
+    """The number of processes; None means one for each core."""
 
     @model_validator(mode="after")
     def _keys_make_a_conversation(self) -> PrepareRequest:
@@ -119,12 +119,12 @@ class PrepareRequest(Message):
 
 
 class PrepareResult(Message):
-    """What was made; `reused` when the same dataset was there already."""
+    """The dataset that was made; `reused` if the same dataset was there already."""
 
     out: str
     manifest: Manifest
     histogram: list[tuple[int, int, int]]
-    """(from, to, records) by length in tokens, half open."""
+    """(from, to, records): the number of records with a length in [from, to) tokens."""
     reused: bool = False
     wall_seconds: float = 0.0
 
@@ -135,7 +135,7 @@ class InspectRequest(Message):
     dataset: str
     indices: list[int] = Field(default_factory=list)
     tokenizer: str | None = None
-    """Default: the path in the manifest."""
+    """The tokenizer; None means the path in the manifest."""
     trust_remote_code: bool = False
 
 
@@ -144,12 +144,12 @@ class Piece(Message):
 
     text: str
     masked: bool
-    """True where the loss is taken (the assistant's tokens)."""
+    """Whether these tokens count for the loss (the assistant's tokens do)."""
     tokens: int
 
 
 class InspectedRecord(Message):
-    """One record, decoded piece by piece."""
+    """One record, decoded in pieces."""
 
     index: int
     origin: str
@@ -160,18 +160,18 @@ class InspectedRecord(Message):
 
 
 class InspectResult(Message):
-    """The manifest; the records themselves were streamed as items."""
+    """The manifest; the records were streamed as items."""
 
     manifest: Manifest
 
 
 class HostShare(Message):
-    """One host's assignment and the records in it; `assignment.records` and `.tokens` are counted by the verb."""
+    """One host's assignment; the verb counts `assignment.records` and `.tokens`."""
 
     assignment: Assignment
     ranges: Ranges
     folder: str
-    """Where `assignment.json` and `tokens.safetensors` go; made when missing."""
+    """The folder for `assignment.json` and `tokens.safetensors`; created if missing."""
 
     @model_validator(mode="after")
     def _ranges_are_sorted(self) -> HostShare:
@@ -195,4 +195,4 @@ class AssignResult(Message):
 
     assignments: list[Assignment]
     size_bytes: list[int]
-    """Of each `tokens.safetensors`."""
+    """The bytes of each `tokens.safetensors`."""

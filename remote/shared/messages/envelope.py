@@ -1,7 +1,7 @@
-"""What wraps every exchange: one JSON line in, JSON lines out.
+"""The lines of every exchange: one JSON line in, JSON lines out.
 
-Out come a `Hello`, any number of `Progress` and `Item` lines, then exactly one `Result` or `Failure`.
-Lines before the `Hello` with the caller's nonce (a `.bashrc` that prints) are noise.
+A verb answers with a `Hello`, any number of `Progress` and `Item` lines, and exactly one `Result` or `Failure`. Lines
+before the `Hello` with the caller's nonce are noise, for example from a `.bashrc` that prints.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ BEAT_SECONDS = 5.0
 
 
 class Message(BaseModel):
-    """Base of everything that travels: unknown keys are an error, so a mistyped field never passes silently."""
+    """The base of everything that travels: unknown keys are errors, so a mistyped field never passes silently."""
 
-    # Validators are built when a message is first used: a verb uses three of some hundred, and building them all was
-    # a fifth of the CPU time of a short call.
+    # Validators are built when a message is first used: a verb uses three out of some hundred, and building all of
+    # them took a fifth of the CPU time of a short call.
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
@@ -27,15 +27,15 @@ class Call(Message):
     verb: str
     request: dict[str, Any] = Field(default_factory=dict)
     workdir: str
-    """The host's working directory; `~` is the home directory of the user over there."""
+    """The host's working directory; `~` is the home directory of the user on the host."""
     tethered: bool = False
-    """End the verb when stdin closes (the laptop is gone and nobody reads on), and send beats until then."""
+    """Send beats, and end the verb when stdin closes, because then the laptop is gone."""
     operator: str = ""
-    """Who types, as `user@laptop`: shown to a second operator by the host's lock."""
+    """The operator as `user@laptop`; the host's lock shows it to a second operator."""
 
 
 class Hello(Message):
-    """First line of an answer: the payload is there and this Python runs it."""
+    """The first line of an answer: the payload is there and this Python runs it."""
 
     type: Literal["hello"] = "hello"
     nonce: str
@@ -44,7 +44,7 @@ class Hello(Message):
 
 
 class Progress(Message):
-    """A sentence for the person who waits, and optionally how far along."""
+    """A sentence for the waiting person, optionally with how far the work has come."""
 
     type: Literal["progress"] = "progress"
     text: str
@@ -54,7 +54,7 @@ class Progress(Message):
 
 
 class Beat(Message):
-    """Nothing to say yet, still there: sent every `BEAT_SECONDS`, so that silence means a lost connection."""
+    """A sign of life, sent every `BEAT_SECONDS`, so that silence means a lost connection."""
 
     type: Literal["beat"] = "beat"
 
@@ -74,7 +74,7 @@ class Result(Message):
 
 
 class Failure(Message):
-    """The verb's error, for `RoostError.message`, `.remedy`, `.kind` and `.details`."""
+    """The verb's error, with the fields of a RoostError."""
 
     type: Literal["error"] = "error"
     kind: str

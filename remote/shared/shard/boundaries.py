@@ -1,7 +1,7 @@
 """The slots of a record as boundaries: boundary k is the residual stream after k blocks. Standard library only.
 
-A record has the auxiliary layers that were asked for, in rising order, and last the boundary behind all blocks (the
-model's depth). They are put together here and nowhere else, and travel as one list.
+A record has the requested auxiliary layers in rising order, followed by the boundary after all blocks (the model's
+depth). This list is built here and nowhere else.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ FORM = "boundaries in rising order, each once"
 
 
 def are_rising(boundaries: Sequence[int]) -> bool:
-    """Whether these are whole numbers from 0 on in rising order, each once."""
+    """Return whether these are non-negative numbers in rising order, each once."""
     return all(boundary >= 0 for boundary in boundaries) and sorted(set(boundaries)) == list(boundaries)
 
 
 def boundaries_of(layers: Sequence[int], depth: int, *, whose: str = "the model") -> list[int]:
-    """The slots of a record with auxiliary `layers` of a model with `depth` blocks.
+    """Return the slots of a record with auxiliary `layers` of a model with `depth` blocks.
 
-    Raises UsageError if the layers are not in rising order, or reach the last boundary; `whose` names the model there.
+    Raises UsageError if the layers are not in rising order or reach the last boundary; `whose` names the model in that
+    error.
     """
     if not are_rising(layers):
         raise UsageError(f"The layers {list(layers)} are not {FORM}.")

@@ -1,8 +1,8 @@
-"""The header of a safetensors file: the one place where headers are read and written. Standard library only.
+"""The header of a safetensors file: the only module that reads and writes headers. Standard library only.
 
-A header may come from anybody (a server that was taken over, a file from elsewhere), so everything in it is checked:
-its length, the exact type of every value, and that the tensors fill the file's data without a gap or an overlap.
-Whatever is wrong is a `HeaderError`, whose text completes a sentence that begins with the file.
+A header may be hostile (from a server that was taken over, or a foreign file), so everything in it is checked: its
+length, the exact type of every value, and that the tensors fill the file's data without a gap or an overlap. Every
+fault is a `HeaderError`, whose text completes a sentence that begins with the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ITEM_BYTES = {
     **dict.fromkeys(("U32", "I32", "F32"), 4),
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 8),
 }
-"""Bytes of one value, by the dtype's name in safetensors."""
+"""Bytes of one value for each dtype, by its name in safetensors."""
 LONGEST = 100 << 20
 """The longest header (bytes) that the safetensors format allows; checkpoints need up to some megabytes."""
 LONGEST_OF_A_SHARD = 1 << 20
@@ -32,22 +32,22 @@ _LARGEST = 1 << 62
 
 
 class Readable(Protocol):
-    """An open file, or what reads like one."""
+    """An open file, or an object that reads like one."""
 
     def read(self, size: int = -1, /) -> bytes | None:
-        """Read at most so many bytes."""
+        """Read at most `size` bytes."""
 
     def fileno(self) -> int:
         """The descriptor."""
 
 
 class HeaderError(ValueError):
-    """A header that no safetensors file has; the text completes "The file …"."""
+    """A fault in a header; the text completes "The file …"."""
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor that is to be written; `dtype` is safetensors' name."""
+    """A tensor to be written; `dtype` is safetensors' name."""
 
     name: str
     dtype: str
@@ -63,7 +63,7 @@ class Span:
     """A tensor's place in a file: bytes [begin, end) from the file's start."""
 
     dtype: str
-    """safetensors' name; one that this program does not know is kept as it is."""
+    """safetensors' name; an unknown name is kept."""
     shape: tuple[int, ...]
     begin: int
     end: int
@@ -71,7 +71,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Header:
-    """What a header says, checked. The spans lie within the file and do not overlap."""
+    """The checked content of a header. The spans lie within the file and do not overlap."""
 
     tensors: dict[str, Span]
     metadata: dict[str, str]
@@ -80,9 +80,9 @@ class Header:
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
-    """Open a regular file to read, unbuffered; raises HeaderError for a pipe or a device, OSError as `open` does.
+    """Open a regular file for unbuffered reading; raises HeaderError for a pipe or a device, OSError like `open`.
 
-    A pipe under a shard's name would otherwise keep its reader waiting for ever.
+    Otherwise a pipe with a shard's name would block its reader for ever.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
     descriptor = os.open(path, flags)
@@ -93,9 +93,9 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
 
 
 def read(file: Readable, *, size: int | None = None, longest: int = LONGEST_OF_A_SHARD) -> Header:
-    """Read the header of an open file from its start; raises HeaderError.
+    """Read and check the header of an open file from its start; raises HeaderError.
 
-    `size` is the whole file's in bytes, for what is no file of the operating system.
+    `size` is the number of bytes of the whole file, if `file` is not a file of the operating system.
     """
     size = os.fstat(file.fileno()).st_size if size is None else size
     head = _exactly(file, 8)
@@ -103,9 +103,9 @@ def read(file: Readable, *, size: int | None = None, longest: int = LONGEST_OF_A
 
 
 def parse(content: Any, size: int | None, *, longest: int = LONGEST_OF_A_SHARD) -> Header:
-    """Read the header at the start of `content` (bytes, bytearray or mmap); raises HeaderError.
+    """Read and check the header at the start of `content` (bytes, bytearray or mmap); raises HeaderError.
 
-    `size` is the whole file's in bytes; None where it is not known, and then the header's own word is taken.
+    `size` is the number of bytes of the whole file; if it is None, the header's own figure is taken.
     """
     length = length_of(content[:8], longest)
     base = 8 + length
@@ -116,12 +116,12 @@ def parse(content: Any, size: int | None, *, longest: int = LONGEST_OF_A_SHARD) 
     spans = {name: _span(name, entry, base) for name, entry in entries.items()}
     end = _filled(spans, base)
     if size is not None and end != size:
-        raise HeaderError(f"has {size} bytes and its header speaks of {end}")
+        raise HeaderError(f"has {size} bytes, but its header says {end}")
     return Header(spans, metadata, end)
 
 
 def length_of(head: bytes, longest: int) -> int:
-    """Bytes of the header's JSON, from the file's first 8 bytes; raises HeaderError unless it is 2 to `longest`."""
+    """Return the length of the header's JSON, from the file's first 8 bytes; raises HeaderError above `longest`."""
     if len(head) < 8:
         raise HeaderError(f"has {len(head)} bytes, too few for a safetensors file")
     length = int.from_bytes(head, "little")
@@ -133,7 +133,7 @@ def length_of(head: bytes, longest: int) -> int:
 def write(
     tensors: Sequence[TensorSpec], metadata: Mapping[str, str] | None = None, *, area: int | None = None
 ) -> bytes:
-    """The bytes before the data: 8 bytes of length, then JSON with spaces up to a multiple of 8, or up to `area` bytes.
+    """Return the bytes before the data: 8 bytes of length, then JSON padded to a multiple of 8, or to `area` bytes.
 
     Raises ValueError if the header does not fit into `area`.
     """
@@ -146,12 +146,12 @@ def write(
     text = json.dumps(entries, separators=(",", ":")).encode()
     room = len(text) + -len(text) % 8 if area is None else area - 8
     if len(text) > room:
-        raise ValueError(f"the header takes {len(text)} bytes, and its area holds {room}")
+        raise ValueError(f"the header takes {len(text)} bytes, but its area holds {room}")
     return room.to_bytes(8, "little") + text.ljust(room)
 
 
 def _exactly(file: Readable, count: int) -> bytes:
-    """Read `count` bytes, or as many as there are."""
+    """Read `count` bytes, or fewer at the end of the file."""
     found = bytearray()
     while len(found) < count:
         part = file.read(count - len(found))
@@ -174,7 +174,7 @@ def _entries(text: bytes) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Readers disagree about a name that occurs twice, so it is refused."""
+    """Return the pairs as a dict; raises HeaderError for a repeated name, because readers disagree about it."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise HeaderError("has a header that names something twice")
@@ -183,13 +183,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _metadata(found: Any) -> dict[str, str]:
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise HeaderError("has metadata that are not texts")
+        raise HeaderError("has metadata that is not text")
     return found
 
 
 def _span(name: str, entry: Any, base: int) -> Span:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise HeaderError(f"describes its tensor {name!r:.80} by something else than dtype, shape and data_offsets")
+        raise HeaderError(f"does not describe its tensor {name!r:.80} by dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str):
         raise HeaderError(f"has a dtype that is not a text for its tensor {name!r:.80}: {dtype!r:.80}")
@@ -204,12 +204,12 @@ def _span(name: str, entry: Any, base: int) -> Span:
 
 
 def _are_sizes(values: Any) -> bool:
-    """Whole numbers in a list; True and 3.0 are none."""
+    """Return whether this is a list of non-negative integers; True and 3.0 do not count."""
     return isinstance(values, list) and all(type(value) is int and 0 <= value <= _LARGEST for value in values)
 
 
 def _filled(spans: Mapping[str, Span], base: int) -> int:
-    """Where the last tensor ends; raises HeaderError if the tensors leave a gap or overlap."""
+    """Return the end of the last tensor; raises HeaderError if the tensors leave a gap or overlap."""
     end = base
     for name, span in sorted(spans.items(), key=lambda item: (item[1].begin, item[1].end)):
         if span.begin != end:

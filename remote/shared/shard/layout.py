@@ -1,7 +1,7 @@
-"""The bytes of a dump, which are the bytes of the shard: safetensors with a header area of fixed size. No torch.
+"""The layout of a dump, which is also the shard's: safetensors with a header area of fixed size. Needs no torch.
 
-`token_ids` I64 [rows] comes first, `hidden_states` [rows, slots, hidden] after it. The header area is padded, so that
-the place of every row is known before the metadata is, and rows are written where they stay.
+`token_ids` I64 [rows] comes first, then `hidden_states` [rows, slots, hidden]. The header area is padded, so that the
+place of every row is known before the metadata is, and each row is written once, to its final place.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Layout:
     slots: int
     hidden: int
     dtype: str
-    """As safetensors names it: BF16, F16 or F32."""
+    """safetensors' name: BF16, F16 or F32."""
 
     @property
     def header_bytes(self) -> int:
-        """Whole pages that hold the header's length, its JSON and the padding."""
+        """The size of the header area: whole pages for the header's length, its JSON and the padding."""
         needed = _BASE + _PER_SLOT * self.slots
         return -(-needed // _UNIT) * _UNIT
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row's states, all slots."""
+        """The number of bytes of one row's states in all slots."""
         return self.slots * self.hidden * ITEM_BYTES[self.dtype]
 
     @property
@@ -50,15 +50,15 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Bytes of the whole file."""
+        """The number of bytes of the whole file."""
         return self.states_offset + self.rows * self.row_bytes
 
     def row_offset(self, row: int) -> int:
-        """Where row `row` of `hidden_states` begins."""
+        """Return the offset of row `row` of `hidden_states`."""
         return self.states_offset + row * self.row_bytes
 
     def header(self, metadata: dict[str, str]) -> bytes:
-        """The header area with `metadata`; raises ValueError if that is too long for the area."""
+        """Return the header area with `metadata`; raises ValueError if the metadata does not fit."""
         tensors = [
             TensorSpec(TOKENS, "I64", (self.rows,)),
             TensorSpec(STATES, self.dtype, (self.rows, self.slots, self.hidden)),

@@ -7,19 +7,19 @@ import re
 WHOLE = ".safetensors"
 FAILED = ".error.json"
 CANARY = ".canary"
-"""Between id and stage in the name of what the canary's own hook saw."""
+"""Stands between id and stage in the name of the file that the canary's own hook writes."""
 _DIGITS = 4
-"""No server has more pipeline stages than these digits can say."""
+"""Stage numbers have at most this many digits."""
 _STAGE = re.compile(r"\.stage\d+of\d+$")
 
 
 def stage_suffix(stage: int, count: int) -> str:
-    """What stands between a dump's request id and its extension: "" if one stage holds all slots."""
+    """Return the text between a dump's request id and its extension: "" if one stage holds all slots."""
     return "" if count == 1 else f".stage{stage}of{count}"
 
 
 def stages(rid: str, names: set[str]) -> list[str]:
-    """Names of a record's parts, one a pipeline stage, once all of them are there; else an empty list."""
+    """Return the names of a record's parts, one for each pipeline stage; none until all parts are there."""
     first = next((name for name in names if name.startswith(f"{rid}.stage") and name.endswith(WHOLE)), None)
     if first is None:
         return []
@@ -31,7 +31,7 @@ def stages(rid: str, names: set[str]) -> list[str]:
 
 
 def request_of(name: str) -> str:
-    """The request id in a dump's file name, or "" if it is another file."""
+    """Return the request id in a dump's file name, or "" for any other file."""
     for ending in (WHOLE, FAILED):
         if name.endswith(ending):
             stem = _STAGE.sub("", name[: -len(ending)])

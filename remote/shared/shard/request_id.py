@@ -1,8 +1,8 @@
 """The SGLang request id of a captured record. Standard library only: the extractor formats it, capture parses it.
 
-The id carries what capture must know before the first row arrives: that the request is Roost's at all (warm-up
-requests, health probes and other users of the server have other ids and leave no trace) and how many rows make it
-whole (a chunked prompt arrives over several forward passes).
+The id tells capture two things before the first row arrives: that the request is Roost's (warm-up requests, health
+probes and other users of the server have other ids and leave no trace), and how many rows complete it (a chunked
+prompt arrives over several forward passes).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 CANARY = "canary"
-"""The index of a canary: a prompt that is captured at all boundaries, by an independent hook as well."""
+"""Stands for the index in the id of a canary: a prompt whose states an independent hook also captures."""
 
 _FORM = re.compile(r"roost\.([A-Za-z0-9]{1,32})\.(canary|0|[1-9][0-9]{0,18})\.(0|[1-9][0-9]{0,8})\.([1-9][0-9]{0,8})")
 _NONCE = re.compile(r"[A-Za-z0-9]{1,32}")
@@ -21,8 +21,8 @@ _NONCE = re.compile(r"[A-Za-z0-9]{1,32}")
 class RequestId:
     """`roost.<nonce>.<index>.<attempt>.<rows>`, unique for the life of a server.
 
-    `nonce` tells one extractor's session from another's, `index` is the record's global index or None for a canary,
-    `rows` the prompt's number of tokens.
+    `nonce` identifies the session of an extractor, `index` is the record's global index (None for a canary), and `rows`
+    is the number of tokens in the prompt.
     """
 
     nonce: str
@@ -46,7 +46,7 @@ class RequestId:
 
     @classmethod
     def parse(cls, rid: object) -> RequestId | None:
-        """Return the parts of `rid`, or None where it is not Roost's."""
+        """Return the parts of `rid`, or None if it is not Roost's."""
         found = _FORM.fullmatch(rid) if isinstance(rid, str) else None
         if found is None:
             return None

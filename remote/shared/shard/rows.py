@@ -1,8 +1,8 @@
-"""What no row of hidden states can be, judged in one place for capture, the collector and `verify`. Needs numpy.
+"""Checks rows of hidden states, for capture, the collector and `verify`. Needs numpy.
 
-A value that is not finite, a row of zeros, a row with one magnitude throughout, and rows that are all alike although
-their tokens are not: no forward pass leaves these. Zeros are right at boundary 0 alone, where a row is an embedding
-(that of a padding token is often zero).
+A correct forward pass never leaves a value that is not finite, a row of zeros, a row of a single magnitude, or equal
+rows for different tokens. Zeros are allowed only at boundary 0, where a row is an embedding (a padding token's is
+often zero).
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _BITS: dict[str, tuple[Any, int, int]] = {
 _NOT_FINITE = "holds a value that is not finite"
 _ZEROS = "is all zeros"
 TILE_BYTES = 512 << 10
-"""Rows that are looked at together: what a core's second-level cache holds along with the scratch space."""
+"""Bytes of rows that are checked together; with the scratch space they fit into a core's L2 cache."""
 
 
 def check_norms(norms: NDArray[np.float32], boundaries: Sequence[int]) -> None:
-    """Judge rows by their norms [rows, slots], which are not finite if a value of the row is not.
+    """Check rows by their norms [rows, slots]: a norm is not finite if a value of the row is not.
 
-    Raises RecordError naming the first row and the boundary.
+    Raises RecordError naming the first wrong row and its boundary.
     """
     _refuse(~np.isfinite(norms), 0, boundaries, _NOT_FINITE)
     _refuse((norms == 0) & _may_not_be_zero(boundaries), 0, boundaries, _ZEROS)
 
 
 class RowCheck:
-    """Looks at the rows of one record's states, in their order, and adds up their sums."""
+    """Checks the rows of one record, in order, and computes their row sums."""
 
     def __init__(self, states: Span, boundaries: Sequence[int], index: int) -> None:
         """`states` is the tensor [rows, slots, hidden] of record `index`; its slots are the `boundaries`."""
@@ -49,14 +49,14 @@ class RowCheck:
         _, slots, self._hidden = states.shape
         self.row_bytes = slots * self._hidden * np.dtype(self._type).itemsize
         self.sums = RowSums(index, boundaries)
-        """Of the rows so far; to be compared with what capture claimed."""
+        """The sums of the rows so far, to be compared with the sums that capture stored."""
         self._boundaries = list(boundaries)
         self._nonzero = _may_not_be_zero(boundaries)
         self.seen = 0
-        """Rows so far."""
+        """The number of rows so far."""
         self._first: NDArray[Any] | None = None
         self._alike = list(range(slots))
-        """Slots whose rows have all been the same so far."""
+        """The slots whose rows have all been equal so far."""
 
     def look(self, piece: memoryview) -> None:
         """Check every value of the next rows; raises RecordError naming the first wrong row."""
@@ -70,8 +70,8 @@ class RowCheck:
     def take(self, piece: memoryview) -> None:
         """Check the next rows (whole ones, as raw bytes); raises RecordError naming the first wrong row.
 
-        That their values are finite is left to the sums: those are capture's only if the rows are, and capture has
-        seen that they are finite.
+        Whether values are finite is left to the row sums: they agree with capture's only if the rows are the same, and
+        capture has checked that its rows are finite.
         """
         rows = self._rows(piece)
         self.sums.add(rows)
@@ -82,19 +82,19 @@ class RowCheck:
         self.seen += len(rows)
 
     def finish(self, tokens: NDArray[Any]) -> None:
-        """All rows were looked at, and `tokens` [rows] are theirs; raises RecordError if rows are all alike.
+        """Finish after the last row, with the record's `tokens` [rows]; raises RecordError if all rows are equal.
 
-        Equal tokens have equal rows, so a record of one repeated token is right.
+        Equal tokens have equal rows, so a record of one repeated token passes.
         """
         if self.seen > 1 and self._alike and bool((tokens != tokens[0]).any()):
             raise RecordError(f"All rows of boundary {self._boundaries[self._alike[0]]} are the same.")
 
     def _rows(self, piece: memoryview) -> NDArray[Any]:
-        """[n, slots, hidden], as bits."""
+        """Return the rows as bits [n, slots, hidden]."""
         return np.frombuffer(piece, self._type).reshape(-1, len(self._boundaries), self._hidden)
 
     def _refuse_uniform(self, rows: NDArray[Any]) -> None:
-        """Refuse rows with one magnitude throughout; for nearly every row, three values tell that it has several."""
+        """Raise RecordError for a row of a single magnitude; three values suffice to clear almost every row."""
         mask = self._type(self._mask)
         few = rows[:, :, [0, self._hidden // 2, -1]] & mask
         uniform = (few[:, :, 0] == few[:, :, 1]) & (few[:, :, 0] == few[:, :, 2])
@@ -108,7 +108,7 @@ class RowCheck:
             self._refuse(uniform & ~zero, 0, "has one magnitude throughout")
 
     def _is_alike(self, rows: NDArray[Any], slot: int) -> bool:
-        """The last row differs as a rule, so that the others are hardly ever compared."""
+        """Return whether all rows of a slot are equal; the last row usually differs, which saves the comparison."""
         if self._first is None:
             return True
         first = self._first[slot]
@@ -119,12 +119,12 @@ class RowCheck:
 
 
 def _may_not_be_zero(boundaries: Sequence[int]) -> NDArray[np.bool_]:
-    """bool [slots]."""
+    """Return for each slot whether zeros are wrong there: bool [slots]."""
     return np.array([boundary != 0 for boundary in boundaries], np.bool_)
 
 
 def _refuse(wrong: NDArray[np.bool_], first: int, boundaries: Sequence[int], what: str) -> None:
-    """Raise RecordError for the first True of `wrong` [rows, slots]; its rows begin at row `first` of the record."""
+    """Raise RecordError for the first True in `wrong` [rows, slots], whose first row is the record's row `first`."""
     if wrong.any():
         row, slot = divmod(int(np.flatnonzero(wrong)[0]), wrong.shape[1])
         raise RecordError(f"Row {first + row} of boundary {boundaries[slot]} {what}.")

@@ -1,8 +1,8 @@
-"""Which request ids are really ours: the sessions that registered in the dump directory. Shared by both ends.
+"""Which request ids are really Roost's: sessions are registered in the dump directory. Standard library only.
 
-A request id is only a name, and whoever reaches the server can make one up. The extractor (and whoever sends a canary)
-registers its session's nonce as a file in the dump directory, which the server's user alone can write to; capture
-writes nothing for any other nonce. Standard library only.
+A request id is only a name, which any client of the server can make up. The extractor, and every sender of a canary,
+therefore registers its nonce as a file in the dump directory, where only the server's user can write. Capture writes
+nothing for any other nonce.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PREFIX = ".session-"
 
 
 def register(directory: Path, nonce: str) -> None:
-    """Have the requests of this session captured; to be done before the first one is sent. Raises OSError."""
+    """Register a session before its first request, so that its requests are captured. Raises OSError."""
     os.close(
         os.open(directory / f"{PREFIX}{nonce}", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
     )
@@ -31,14 +31,14 @@ def withdraw(directory: Path, nonce: str) -> None:
 
 
 class Sessions:
-    """The sessions of one dump directory as capture sees them. Any thread may ask."""
+    """The sessions of one dump directory as capture sees them. Safe for any thread."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._known: set[str] = set()
 
     def __contains__(self, nonce: str) -> bool:
-        """Whether the server's own user registered `nonce`; once seen, a session counts until the server ends."""
+        """Return whether the server's own user registered `nonce`; a session that was seen counts from then on."""
         if nonce in self._known:
             return True
         try:

@@ -1,4 +1,4 @@
-"""A safetensors file read as numpy views, without torch: mapped, or unpacked if it is a compressed container."""
+"""Reads a safetensors file as numpy views, without torch; a compressed container is unpacked into memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NUMPY = {
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A safetensors file whose header was checked; arrays are views into it (BF16 as its bits, uint16)."""
+    """A safetensors file with a checked header; arrays are views into it (BF16 as bits, uint16)."""
 
     header: Header
     content: Buffer
@@ -74,13 +74,13 @@ class TensorFile:
         if span is None:
             raise RecordError(f"it has no tensor {name!r} but {', '.join(self.header.tensors) or 'none':.200}")
         if span.dtype not in _NUMPY:
-            raise RecordError(f"its tensor {name!r} is of dtype {span.dtype:.40}, which nothing here reads")
+            raise RecordError(f"its tensor {name!r} is of dtype {span.dtype:.40}, which Roost cannot read")
         flat = np.frombuffer(self.content, _NUMPY[span.dtype], math.prod(span.shape), span.begin)
         return flat.reshape(span.shape)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """A shard's own metadata, of which no more than the beginning is read or unpacked; raises RecordError."""
+    """Return a shard's own metadata, reading or unpacking only the beginning; raises RecordError."""
     try:
         if path.suffix == CONTAINER_SUFFIX:
             with CompressedShard(path) as shard:
@@ -94,7 +94,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def unpacked(path: Path) -> bytearray:
-    """The plain bytes of a compressed shard; raises RecordError if it is damaged."""
+    """Return the plain bytes of a compressed shard; raises RecordError if it is damaged."""
     plain = bytearray()
     try:
         with path.open("rb") as packed:

@@ -1,4 +1,4 @@
-"""One thread that takes what others hand in, in batches: what one fsync or one commit is worth."""
+"""One thread that takes the items of a queue in batches, so that a batch shares one fsync or one commit."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from remote.shared.supervised.threads import DeadlineError, Thread
 T = TypeVar("T")
 
 STALL_SECONDS = 600.0
-"""A batch that takes longer hangs: a network file system that is gone, a disk that does not answer."""
+"""A batch that takes longer is hanging, for example on a lost network file system or a dead disk."""
 
 
 class Consumer(Generic[T]):
-    """Calls `take` with batches of what was handed in, on a thread of its own.
+    """Calls `take` with batches of the items that were put, on a thread of its own.
 
-    `take`'s first exception ends the consumer: what is queued is dropped, `error` has the exception, and `put` and
-    `close` raise it. A batch has `most` items at most, and waits `seconds` for others to join its first one. `at_end`
-    is called on the same thread, however it ends.
+    The first exception of `take` ends the consumer: queued items are dropped, `error` has the exception, and `put` and
+    `close` raise it. A batch has at most `most` items; its first item waits `seconds` for others. `at_end` is called
+    on the same thread in every case.
     """
 
     def __init__(
@@ -43,15 +43,15 @@ class Consumer(Generic[T]):
 
     @property
     def error(self) -> BaseException | None:
-        """What ended the consumer, once something has."""
+        """The exception that ended the consumer, or None."""
         return self._thread.error
 
     def put(self, item: T) -> None:
-        """Hand an item in, waiting while `queued` items wait; raises what ended the consumer."""
+        """Queue an item, after waiting while the queue holds `queued` items; raises the consumer's error."""
         self._put(item)
 
     def close(self) -> None:
-        """Return once all that was handed in was taken; raises what ended the consumer, DeadlineError if it hangs."""
+        """Wait until all queued items were taken; raises the consumer's error, or DeadlineError if it hangs."""
         self._put(None)
         while self._thread.alive:
             with contextlib.suppress(DeadlineError):
@@ -73,7 +73,7 @@ class Consumer(Generic[T]):
         if since is not None and time.monotonic() - since > STALL_SECONDS:
             raise DeadlineError(
                 f"{self._name} has not finished a batch for {STALL_SECONDS:.0f} s.",
-                remedy="A disk or a network file system hangs: `dmesg` says more.",
+                remedy="A disk or a network file system is hanging: see `dmesg`.",
             )
 
     def _run(self) -> None:
@@ -94,9 +94,9 @@ class Consumer(Generic[T]):
 
 
 def take_batch(waiting: queue.Queue[T | None], most: int, seconds: float = 0.0) -> tuple[list[T], bool]:
-    """Wait for one item, then take what else is there or comes within so many seconds, `most` in all.
+    """Wait for one item, then take the others that are queued or come within `seconds`, at most `most` in all.
 
-    The second value is True once None, the end, has come.
+    The second value is True once None, the mark of the end, has come.
     """
     batch: list[T] = []
     item = waiting.get()

@@ -1,4 +1,4 @@
-"""A pool of processes with an owner: a worker that is killed is told in a sentence, and a cut ends all of them."""
+"""A process pool with an owner: a killed worker is reported in a sentence, and a cut ends all workers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from remote.shared.supervised import ENDING_SECONDS
 
 @contextlib.contextmanager
 def process_pool(count: int, *, preload: Sequence[str] = (), remedy: str = "") -> Iterator[ProcessPoolExecutor]:
-    """A pool of `count` processes for the block. `preload` names modules that a fork server imports once for all.
+    """Give the block a pool of `count` processes; a fork server imports the modules in `preload` once for all of them.
 
-    Left by an exception (a Ctrl-C, a job's failure that the block does not catch), the block cancels what is queued
-    and kills the workers: what they write must be aside until it is whole. Raises HostError with `remedy` where a
+    If an exception leaves the block (a Ctrl-C, or a job's uncaught failure), queued jobs are cancelled and the workers
+    are killed. Jobs must therefore write to temporary names until a file is whole. Raises HostError with `remedy` if a
     worker was killed from outside.
     """
     context = multiprocessing.get_context("forkserver" if preload else "spawn")
@@ -36,7 +36,7 @@ def process_pool(count: int, *, preload: Sequence[str] = (), remedy: str = "") -
         pool.shutdown(wait=False, cancel_futures=True)
         _kill([child for child in multiprocessing.active_children() if child not in before])
         if isinstance(error, BrokenProcessPool):
-            why = "A worker process was killed, most likely for want of memory."
+            why = "A worker process was killed, most likely for lack of memory."
             raise HostError(why, remedy=remedy) from error
         raise
     pool.shutdown(wait=True)
@@ -50,7 +50,7 @@ def _kill(workers: list[BaseProcess]) -> None:
 
 
 def _begin() -> None:
-    """In a worker: Ctrl-C is for its owner, and a worker whose owner was killed ends instead of waiting for ever."""
+    """Prepare a worker: it leaves Ctrl-C to its owner, and ends if its owner was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None

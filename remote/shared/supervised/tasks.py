@@ -1,4 +1,4 @@
-"""Asyncio tasks with an owner: a block that ends with them, or a callback that is told of an unexpected end."""
+"""Asyncio tasks with an owner: either a block that waits for them, or a callback that gets an unexpected end."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ T = TypeVar("T")
 
 
 class EndedError(RuntimeError):
-    """Work that was to go on until it is cancelled returned instead."""
+    """Work that should run until it is cancelled returned instead."""
 
 
 def start(
     coroutine: Coroutine[Any, Any, T], name: str, on_end: Callable[[BaseException], None], *, endless: bool = False
 ) -> asyncio.Task[T]:
-    """Start a task; `on_end` is told of an exception in it, and of a return where it is `endless`.
+    """Start a task; `on_end` gets an exception in it, and an EndedError if an `endless` task returns.
 
-    A task that is cancelled ends as its owner wishes, and is not told.
+    A cancelled task ends as its owner wishes, so `on_end` is not called.
     """
     task = asyncio.create_task(coroutine, name=name)
 
@@ -30,7 +30,7 @@ def start(
             return
         error = task.exception()
         if error is None and endless:
-            error = EndedError(f"{name} ended without a word")
+            error = EndedError(f"{name} ended without an error")
         if error is not None:
             on_end(error)
 
@@ -39,9 +39,9 @@ def start(
 
 
 async def together(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
-    """Run coroutines at once and return their results in order; the first exception cancels the others and is raised.
+    """Run coroutines concurrently and return their results in order; the first exception cancels the others.
 
-    Their deadlines are their own.
+    The coroutines set their own deadlines.
     """
     async with Tasks() as tasks:
         running = [tasks.start(one, getattr(one, "__qualname__", "a coroutine")) for one in coroutines]
@@ -51,10 +51,10 @@ async def together(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
 
 
 class Tasks:
-    """An `async with` block that owns tasks: none of them outlives it.
+    """An `async with` block that owns tasks: no task outlives the block.
 
-    The first unexpected end of a task cancels the block's body, and the block raises it. Whatever ends the block
-    cancels the tasks that are left and waits for them, `ENDING_SECONDS` at most.
+    The first unexpected end of a task cancels the body of the block, and the block raises that task's error. At the end
+    of the block, the remaining tasks are cancelled and awaited for at most `ENDING_SECONDS`.
     """
 
     def __init__(self) -> None:
@@ -75,14 +75,14 @@ class Tasks:
         if self._failure is None:
             return
         if error is not None and not (isinstance(error, asyncio.CancelledError) and self._cuts):
-            return  # what the body itself raised comes first
-        if owner is not None and hasattr(owner, "uncancel"):  # Python 3.11: our cancellation is over
+            return  # the body's own exception takes precedence
+        if owner is not None and hasattr(owner, "uncancel"):  # Python 3.11: undo our own cancellation
             for _ in range(self._cuts):
                 owner.uncancel()
         raise self._failure
 
     def start(self, coroutine: Coroutine[Any, Any, T], name: str, *, endless: bool = False) -> asyncio.Task[T]:
-        """Start a task of this block; one that is `endless` fails the block also where it returns."""
+        """Start a task of this block; an `endless` task fails the block even if it returns."""
         task = start(coroutine, name, self._failed, endless=endless)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -94,14 +94,14 @@ class Tasks:
             self._cut()
 
     def _cut(self) -> None:
-        """Cancel the body, again and again: `asyncio.wait_for` of Python 3.11 and before can lose a cancellation."""
+        """Cancel the body repeatedly: `asyncio.wait_for` up to Python 3.11 can lose a cancellation."""
         if self._owner is not None and not self._owner.done():
             self._cuts += 1
             self._owner.cancel()
             asyncio.get_running_loop().call_later(ATTENTION_SECONDS, self._cut)
 
     async def _cancel(self) -> None:
-        """Cancel what is left and wait for it; a task that does not end is left behind, and named."""
+        """Cancel the remaining tasks and wait for them; tasks that do not end are left behind and named."""
         left = {task for task in self._tasks if not task.done()}
         for task in left:
             task.cancel()

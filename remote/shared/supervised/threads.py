@@ -1,4 +1,4 @@
-"""Threads with an owner, and pools of them. All are daemons: one that hangs never keeps its process alive."""
+"""Threads with an owner, and thread pools. All are daemons: a hanging thread never keeps its process alive."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class DeadlineError(HostError, TimeoutError):
 
 
 def log_end(error: BaseException) -> None:
-    """An `on_end` for an owner that can only write to a log: capture, inside SGLang."""
+    """Log an unexpected end; an `on_end` for owners that can do nothing else (capture, inside SGLang)."""
     logging.getLogger(__name__).error("%s ended unexpectedly", threading.current_thread().name, exc_info=error)
 
 
 class Thread:
-    """One thread; its exception is told to `on_end` at once and raised by `join`."""
+    """One thread; `on_end` gets its exception at once, and `join` raises it."""
 
     def __init__(
         self, work: Callable[[], None], name: str, on_end: Callable[[BaseException], None] | None = None
@@ -48,7 +48,7 @@ class Thread:
         return self._thread.is_alive()
 
     def join(self, seconds: float = ENDING_SECONDS) -> None:
-        """Wait for the thread's end; raises what ended it, and DeadlineError where it goes on."""
+        """Wait for the thread's end; raises the thread's exception, or DeadlineError if the thread goes on."""
         self._thread.join(seconds)
         if self._thread.is_alive():
             raise DeadlineError(f"{self.name} did not end within {seconds:g} s.")
@@ -65,10 +65,10 @@ class Thread:
 
 
 class Pool(Executor):
-    """A few threads that do jobs; a job's exception is its future's.
+    """A few threads that run jobs; a job's exception goes to its future.
 
-    Left by an exception, the block cancels the jobs that have not begun and raises at once; left otherwise, it waits
-    for all jobs. `asyncio` takes a pool wherever it takes an executor.
+    If an exception leaves the block, jobs that have not begun are cancelled and the exception is raised at once.
+    Otherwise the block waits for all jobs. `asyncio` accepts a pool wherever it accepts an executor.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -99,10 +99,10 @@ class Pool(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more jobs; with `cancel_futures` those that have not begun never will.
+        """Accept no more jobs; with `cancel_futures`, cancel the jobs that have not begun.
 
-        With `wait`, return once the last job is done, however long it takes; one that was to be cancelled and hangs is
-        left to its daemon thread after `ENDING_SECONDS`.
+        With `wait`, return once the last job is done, however long that takes. With `cancel_futures` as well, a job
+        that still runs after `ENDING_SECONDS` is left to its daemon thread.
         """
         with self._lock:
             self._closed = True
@@ -132,7 +132,7 @@ class Pool(Executor):
 
 
 async def in_thread(function: Callable[..., T], *arguments: object) -> T:
-    """Await `function(*arguments)` on a thread of its own, which the end of the event loop does not wait for."""
+    """Await `function(*arguments)` on a thread of its own; the end of the event loop does not wait for that thread."""
     import asyncio  # 30 ms, which a verb without an event loop must not pay
 
     pool = Pool(1, getattr(function, "__name__", "call"))
@@ -143,9 +143,9 @@ async def in_thread(function: Callable[..., T], *arguments: object) -> T:
 
 
 def as_finished(jobs: Iterable[Future[T]]) -> Iterator[Future[T]]:
-    """As `concurrent.futures.as_completed`, and a Ctrl-C is never lost.
+    """Yield jobs as they finish, like `concurrent.futures.as_completed`, without losing a Ctrl-C.
 
-    One that comes between Python's last look at its signals and the kernel's wait is only seen once that wait ends.
+    A Ctrl-C between Python's last check for signals and the kernel's wait is only noticed after that wait.
     """
     pending = set(jobs)
     while pending:
@@ -165,7 +165,7 @@ def in_order(pool: Executor, function: Callable[[Item], T], items: Iterable[Item
 
 
 def outcome(job: Future[T]) -> T:
-    """The job's result or exception, once it is there; looks up twice a second, so that a Ctrl-C is seen."""
+    """Wait for the job and return its result; wakes twice a second, so that a Ctrl-C is noticed."""
     while not job.done():
         wait([job], ATTENTION_SECONDS)
     return job.result()

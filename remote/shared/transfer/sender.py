@@ -111,14 +111,14 @@ class Source:
             sys.path.insert(0, str(Path(payload).expanduser()))
         self._name = ""
         self._file: Plain | Compressed | None = None
-        self._layout: Any = None
+        self._states: Any = None
 
     def open(self, name: str, size: int) -> Plain | Compressed:
         """The shard, which must have the plain size that the ledger says."""
         if self._file is None or name != self._name:
             if self._file is not None:
                 self._file.close()
-            self._file, self._layout = None, None
+            self._file, self._states = None, None
             path = self._root / name
             self._file = Compressed(path) if name.endswith(".rz") else Plain(path)
             self._name = name
@@ -128,14 +128,14 @@ class Source:
 
     def pack(self, file: Plain | Compressed, offset: int, length: int) -> list[bytes]:
         """The pieces of a range of the newest file, as parts to be written."""
-        from remote.shared.codec.layout import header_bytes, layout_of
         from remote.shared.codec.piece import pack
+        from remote.shared.codec.states import find_states, header_bytes
 
-        if self._layout is None:
-            self._layout = layout_of(file.read(0, header_bytes(file.read(0, 8))))
+        if self._states is None:
+            self._states = find_states(file.read(0, header_bytes(file.read(0, 8))))
         plain = memoryview(file.read(offset, length))
         parts: list[Any] = []
-        for begin, end, channels in self._layout.cut(offset, offset + length):
+        for begin, end, channels in self._states.cut(offset, offset + length):
             parts += pack(plain[begin - offset : end - offset], channels)
         return parts
 

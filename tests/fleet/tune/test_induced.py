@@ -15,9 +15,9 @@ from hosts.inventory.servers import server_specs
 from hosts.practice.paths import PracticePaths
 from hosts.transport.local import LocalBackend
 from hosts.tune.grid import collectives, current
-from hosts.tune.plan import Plan
 from hosts.tune.record import Basis, load
 from hosts.tune.screening import Screening
+from hosts.tune.search import Plan
 
 pytestmark = pytest.mark.engine
 

@@ -12,8 +12,8 @@ from hosts.fleet import Outcome
 from hosts.inventory.model import Host, Mode
 from hosts.tune.grid import Setting, current, grid_of
 from hosts.tune.outcome import conclude
-from hosts.tune.plan import Plan
 from hosts.tune.record import Basis, Screened, Trial, TuneRecord
+from hosts.tune.search import Plan
 from remote.shared.messages.tune import CollectiveChoice, Sample, ScreenResult
 from tests.measurements import measured
 

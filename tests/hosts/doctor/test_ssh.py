@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hosts.doctor.ssh import connection
+from hosts.doctor.network import connection
 from hosts.inventory.model import Host
 from hosts.transport.settings import resolve
 

@@ -20,8 +20,8 @@ from hosts.transport.backend import Backend
 from hosts.transport.process import Process
 from hosts.tune.confirming import Confirming
 from hosts.tune.grid import Setting, current
-from hosts.tune.plan import Plan
 from hosts.tune.record import Basis, Found, TuneRecord, load
+from hosts.tune.search import Plan
 from remote.shared.messages.bench import BenchRequest, BenchResult, Measurement
 from remote.shared.messages.server import (
     ServeRequest,

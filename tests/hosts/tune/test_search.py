@@ -20,9 +20,9 @@ from hosts.transport.process import Process
 from hosts.tune import fragment
 from hosts.tune.grid import Setting, applied, collectives, current, grid_of, with_flags
 from hosts.tune.outcome import conclude
-from hosts.tune.plan import Plan
 from hosts.tune.record import Basis, Found, Screened, Trial, TuneRecord, load
-from hosts.tune.screening import Screening, measurements
+from hosts.tune.screening import Screening
+from hosts.tune.search import Plan, measurements
 from remote.shared.messages.facts import GpuFact, GpuFacts
 from remote.shared.messages.tune import CollectiveChoice, Sample, ScreenRequest, ScreenResult
 from tests.measurements import measured

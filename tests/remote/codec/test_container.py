@@ -11,9 +11,9 @@ import pytest
 import xxhash
 
 from remote.shared.codec.container import pack_file, read_index, unpack_file
-from remote.shared.codec.layout import PIECE_BYTES, Layout, layout_of
 from remote.shared.codec.piece import HEADER, pack, unpack
 from remote.shared.codec.reader import CompressedShard
+from remote.shared.codec.states import PIECE_BYTES, StatesRange, find_states
 from remote.shared.errors import RecordError
 
 
@@ -81,19 +81,19 @@ def test_states_take_at_most_seven_tenths(tmp_path: Path) -> None:
 
 
 def test_any_range_can_be_cut_into_pieces_that_cover_it_once() -> None:
-    layout = Layout(begin=100, end=100 + 64 * 50, channels=32)
+    states = StatesRange(begin=100, end=100 + 64 * 50, channels=32)
     size = 100 + 64 * 50 + 17
     for start in range(0, size, 37):
         for stop in range(start + 1, size, 91):
-            pieces = list(layout.cut(start, stop))
+            pieces = list(states.cut(start, stop))
             assert [begin for begin, _, _ in pieces] == [start, *[end for _, end, _ in pieces[:-1]]]
             assert pieces[-1][1] == stop
             assert all((begin - 100) % 64 == 0 == (end - 100) % 64 for begin, end, channels in pieces if channels)
 
 
 @pytest.mark.parametrize("head", [b"", b"1234567", b"\xff" * 8, b"\x02" + bytes(7) + b"{}", b"\x02" + bytes(7) + b"[]"])
-def test_what_is_no_safetensors_header_has_no_layout(head: bytes) -> None:
-    assert layout_of(head) == Layout()
+def test_what_is_no_safetensors_header_has_no_states(head: bytes) -> None:
+    assert find_states(head) == StatesRange()
 
 
 def test_the_reader_is_a_file(tmp_path: Path) -> None:

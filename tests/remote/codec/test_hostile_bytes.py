@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote.shared.codec.container import MAGIC, plain_pieces, read_index
-from remote.shared.codec.layout import PIECE_BYTES, layout_of
 from remote.shared.codec.piece import HEADER, DamagedError, pack, split_pieces
+from remote.shared.codec.states import PIECE_BYTES, find_states
 from tests.hostile import examples, json_objects
 
 PLAIN = np.arange(4 * 64, dtype=np.uint16).tobytes()
@@ -89,15 +89,15 @@ tensors = st.fixed_dictionaries(
     st.integers(0, 1 << 20),
 )
 def test_a_shard_is_cut_whole_whatever_its_header_says(text: bytes, size: int) -> None:
-    pieces = list(layout_of(header_of(text)).cut(0, size))
+    pieces = list(find_states(header_of(text)).cut(0, size))
     assert [begin for begin, _, _ in pieces] == [0, *(end for _, end, _ in pieces[:-1])][: len(pieces)]
     assert (pieces[-1][1] if pieces else 0) == size
     assert all(0 < end - begin <= PIECE_BYTES for begin, end, _ in pieces)
     assert all(not channels or (end - begin) % (2 * channels) == 0 for begin, end, channels in pieces)
 
 
-def test_a_deeply_nested_header_has_no_layout() -> None:
-    assert layout_of(header_of(b"[" * 100_000)).channels == 0
+def test_a_deeply_nested_header_has_no_states() -> None:
+    assert find_states(header_of(b"[" * 100_000)).channels == 0
 
 
 @examples(75)

@@ -63,7 +63,7 @@ def test_a_fault_that_passes_costs_a_retry(host: Host, fault: str) -> None:
         ("nonfinite", "The capture saw a value that is not finite", 3),
         ("nan", "The rows of boundary 3 are not those that the forward pass left", 3),
         ("zeros", "Row 64 of boundary 3 is all zeros", 3),
-        ("short", "and its header speaks of", 3),
+        ("short", "but its header says", 3),
         ("error", "A row never came", 3),
         ("foreign slot", "The rows of boundary 1 are not those that the forward pass left", 3),
         ("slots exchanged", "The rows of boundary 1 are not those that the forward pass left", 3),

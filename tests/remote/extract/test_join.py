@@ -78,7 +78,7 @@ def test_rows_that_change_in_a_part_or_while_parts_are_joined_are_seen(part: Mak
 def test_a_part_that_is_cut_short_is_refused(part: MakePart, tmp_path: Path) -> None:
     short = part(1)
     short.write_bytes(short.read_bytes()[:-10])
-    with pytest.raises(RecordError, match="and its header speaks of"):
+    with pytest.raises(RecordError, match="but its header says"):
         join([part(0), short], tmp_path / "whole.safetensors")
 
 

@@ -59,7 +59,7 @@ def with_broken_config(model: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (cut, "is damaged: it has 160 bytes and its header speaks of 168"),
+        (cut, "is damaged: it has 160 bytes, but its header says 168"),
         (pointer, "Git LFS pointer"),
         (without_a_block, r"lack block 1 \(1 of 2 are missing\)"),
         (without_an_indexed_file, "lacks 1 of its weight files, model-7.safetensors among them"),

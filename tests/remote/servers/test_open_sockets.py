@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from remote.servers.lifecycle.command import TRUSTED, _refuse_open_sockets
-from remote.servers.probing.users import other_people
+from remote.servers.probing.holders import other_people
 from remote.shared.errors import HostError
 from remote.shared.messages.attach import CheckedFlags
 from tests.attacks.stranger import UID, needs_root, start_as

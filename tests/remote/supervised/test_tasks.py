@@ -34,7 +34,7 @@ def test_an_endless_task_that_returns_is_named() -> None:
             tasks.start(asyncio.sleep(0), "the beats", endless=True)
             await for_ever()
 
-    with pytest.raises(EndedError, match="the beats ended without a word"):
+    with pytest.raises(EndedError, match="the beats ended without an error"):
         asyncio.run(asyncio.wait_for(block(), 10))
 
 

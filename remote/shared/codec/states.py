@@ -1,4 +1,4 @@
-"""Where the bf16 states of a shard lie in its bytes, and how it is cut into pieces. Pure."""
+"""Finds the bf16 states in the bytes of a shard, and cuts the shard into pieces. Pure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from remote.shared.shard import header
 from remote.shared.shard.header import HeaderError
 
 PIECE_BYTES = 16 << 20
-"""Plain bytes of a piece: 292 rows of four slots of 7,168; the base then costs 0.2%."""
+"""Plain bytes of a piece: 292 rows of four slots of 7,168. The base then costs 0.2 % of the piece."""
 _MOST_HEADER_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Layout:
-    """States from byte `begin` to byte `end`, rows of `channels` bf16 values; none if `channels` is 0."""
+class StatesRange:
+    """The states fill the bytes [begin, end) with rows of `channels` bf16 values; there are none if `channels` is 0."""
 
     begin: int = 0
     end: int = 0
     channels: int = 0
 
     def cut(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Cut the bytes [start, stop) of the shard into pieces (begin, end, channels), whole rows where that can be."""
+        """Cut the bytes [start, stop) of the shard into pieces (begin, end, channels), of whole rows if possible."""
         row = 2 * self.channels
         first = _up(max(start, self.begin) - self.begin, row) + self.begin if row else stop
         last = (min(stop, self.end) - self.begin) // row * row + self.begin if row else stop
@@ -35,24 +35,24 @@ class Layout:
         yield from _pieces(last, stop, PIECE_BYTES, 0)
 
 
-def layout_of(head: bytes) -> Layout:
-    """The layout of the safetensors file that begins with `head` (header included); of any other file, none.
+def find_states(head: bytes) -> StatesRange:
+    """Return where the states lie in the safetensors file that begins with `head`, which includes the header.
 
-    The largest BF16 tensor counts; its rows are all of its dimensions but the first.
+    The largest BF16 tensor is taken; a row is one entry of its first dimension. Any other file has no states.
     """
     try:
         spans = header.parse(head, None, longest=_MOST_HEADER_BYTES).tensors.values()
     except HeaderError:
-        return Layout()
+        return StatesRange()
     states = max((span for span in spans if span.dtype == "BF16"), key=lambda span: span.end - span.begin, default=None)
     if states is None or states.begin == states.end:
-        return Layout()
+        return StatesRange()
     channels = math.prod(states.shape[1:])
-    return Layout(states.begin, states.end, channels) if 0 < channels <= PIECE_BYTES // 2 else Layout()
+    return StatesRange(states.begin, states.end, channels) if 0 < channels <= PIECE_BYTES // 2 else StatesRange()
 
 
 def header_bytes(first: bytes) -> int:
-    """How many bytes of the file `layout_of` needs, from its first 8; 8 if it is no safetensors file."""
+    """Return how many bytes `find_states` needs, from the file's first 8; 8 if the file is no safetensors file."""
     try:
         return 8 + header.length_of(first, _MOST_HEADER_BYTES)
     except HeaderError:
