@@ -49,7 +49,8 @@ from remote.shared.messages.transfer import Source, Wish
 from remote.shared.shard.layout import Layout
 from remote.shared.transfer.bounds import Bounds
 from remote.shared.transfer.destination import Destination
-from remote.shared.transfer.engine import Engine, Offer
+from remote.shared.transfer.engine import Engine
+from remote.shared.transfer.origin import Offer
 from remote.shared.transfer.stream import SOURCE
 
 IDENTITY = RunIdentity(

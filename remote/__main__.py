@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 from remote.context import Context
 from remote.report import LogReport, Report
 from remote.shared.errors import PythonError, RoostError, UsageError, of_the_disk
-from remote.shared.messages.envelope import BEAT_SECONDS, Beat, Call, Failure, Result
+from remote.shared.messages.envelope import BEAT_SECONDS, Beat, Call, Failure, Result, first_problem
 from remote.shared.paths import Workdir
 from remote.shared.supervised.threads import Thread
 from remote.verbs import VERBS
@@ -77,7 +77,7 @@ def _read_call(arguments: list[str]) -> Call:
     try:
         call = Call.model_validate_json(sys.stdin.buffer.readline())
     except ValidationError as error:
-        raise UsageError(f"The request could not be read: {_first_problem(error)}.") from error
+        raise UsageError(f"The request could not be read: {first_problem(error)}.") from error
     if arguments and arguments[0] != call.verb:
         raise UsageError(f"The command line says {arguments[0]!r} and the request says {call.verb!r}.")
     return call
@@ -101,7 +101,7 @@ def _run(call: Call, report: Report) -> BaseModel:
     try:
         request = request_type.model_validate(call.request)
     except ValidationError as error:
-        raise UsageError(f"The request for {call.verb!r} is wrong: {_first_problem(error)}.") from error
+        raise UsageError(f"The request for {call.verb!r} is wrong: {first_problem(error)}.") from error
     return verb(request, context)
 
 
@@ -123,12 +123,6 @@ def _lacking(verb: str, error: ModuleNotFoundError) -> RoostError:
         remedy="Set the host's `python` to the one with SGLang; for the laptop, set `python` under `local:` to one "
         "with the `data` extra (pip install 'roost-fleet[data]').",
     )
-
-
-def _first_problem(error: ValidationError) -> str:
-    problem = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in problem["loc"])
-    return f"{where}: {problem['msg']}" if where else str(problem["msg"])
 
 
 def _end_with_stdin() -> None:

@@ -19,12 +19,12 @@ from hosts.plan.plan import Plan, dataset_of
 from hosts.pull.bucket import destination_of, is_bucket
 from hosts.pull.places import Place, place_of
 from hosts.pull.push import push
-from hosts.pull.sources import LaptopOrigin, source_for_host, source_for_laptop
+from hosts.pull.sources import laptop_origin, source_for_host
 from hosts.transport.backend import Backend
 from remote.shared import ranges
 from remote.shared.errors import told
 from remote.shared.messages.dataset import Ranges
-from remote.shared.messages.extract import ShardBatch, ShardsRequest, ShardsResult
+from remote.shared.messages.extract import ShardsRequest, ShardsResult
 from remote.shared.messages.hello import HelloRequest, HelloResult
 from remote.shared.messages.transfer import (
     DestinationManifest,
@@ -35,11 +35,12 @@ from remote.shared.messages.transfer import (
     Store,
     Wish,
 )
-from remote.shared.transfer.bounds import Bounds, Listing
+from remote.shared.transfer.bounds import Bounds
 from remote.shared.transfer.dataset import gaps, place_dataset
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.engine import Engine, Tallies, look
 from remote.shared.transfer.manifest import opened_for, refuse_other, refuse_split, write_manifest
+from remote.shared.transfer.origin import Asked, listed
 
 Watch = Callable[[Tallies], Callable[[], None]]
 """Given the tallies, starts to show them and returns how to end that."""
@@ -77,9 +78,8 @@ class _Job:
     """The dataset's folder, if it is on this laptop."""
     bounds: Bounds
 
-    def origin(self, backend: Backend, folder: Path) -> LaptopOrigin:
-        source = source_for_laptop(backend.host, self.plan, self.bounds, folder)
-        return LaptopOrigin(backend, source, self.bounds)
+    def origin(self, backend: Backend, folder: Path) -> Asked:
+        return laptop_origin(backend, self.plan, self.bounds, folder)
 
     def judged(self, outcomes: list[Outcome[HostTally]]) -> list[Outcome[HostTally]]:
         """A host that does not know the run, and that the plan gave no share, has nothing to bring: no failure."""
@@ -156,11 +156,7 @@ def _elsewhere(job: _Job) -> Ranges:
 
 def _listed(job: _Job, backend: Backend, request: ShardsRequest) -> Ranges:
     """The records that a host lists; rows that cannot be of this run raise OfferError."""
-    listing = Listing(job.bounds)
-    backend.call(
-        "shards", request, ShardsResult, on_item=lambda value: listing.take(ShardBatch.model_validate(value).rows)
-    )
-    return ranges.from_indices(row.index for row in listing.rows)
+    return ranges.from_indices(row.index for row in listed(backend.call, job.bounds, request).rows)
 
 
 def _bring(job: _Job, destination: Destination, watch: Watch) -> list[Outcome[HostTally]]:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import fsspec
 
-from hosts.errors import HostError, UsageError
+from hosts.errors import HostError, RoostError, UsageError
 from remote.shared.files import make_directory
 from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.transfer import DeliveredRow, Store
@@ -71,15 +71,12 @@ class Bucket(Destination):
     def __enter__(self) -> Bucket:
         make_directory(self.root)
         super().__enter__()
-        try:
-            self._sizes = {
-                name: int(found["size"])
-                for name, found in self._files.find(f"{self._path}/hidden_states", detail=True).items()
-            }
+        with ExitStack() as undo, self._reading():
+            undo.callback(super().__exit__)
+            found = self._files.find(f"{self._path}/hidden_states", detail=True)
+            self._sizes = {name: int(about["size"]) for name, about in found.items()}
             self._adopt_ledger()
-        except Exception as error:
-            super().__exit__()
-            raise self._unreadable(error) from error
+            undo.pop_all()
         return self
 
     def __exit__(self, *about: object) -> None:
@@ -115,28 +112,30 @@ class Bucket(Destination):
         if time.monotonic() - self._copied_at > LEDGER_SECONDS:
             self._copy_ledger()
 
-    def holds(self, relative: str) -> bool:
-        return bool(self._files.exists(self._object(relative)))
-
     def read(self, relative: str) -> bytes | None:
-        try:
-            content: bytes = self._files.cat_file(self._object(relative))
-        except FileNotFoundError:
-            return None
-        except Exception as error:  # botocore's errors have no common root with OSError
-            raise self._unreadable(error) from error
-        return content
+        with self._reading():
+            try:
+                content: bytes = self._files.cat_file(self._object(relative))
+            except FileNotFoundError:
+                return None
+            return content
 
     def holds_records(self) -> bool:
-        try:
+        with self._reading():
             return bool(self._files.find(f"{self._path}/hidden_states"))
-        except Exception as error:
-            raise self._unreadable(error) from error
 
-    def _unreadable(self, error: Exception) -> HostError:
-        return HostError(
-            f"{self.name} could not be read: {without_credentials(str(error))}.", remedy="Check the name and the keys."
-        )
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn what fsspec raises into one sentence; botocore's errors have no common root with OSError."""
+        try:
+            yield
+        except RoostError:
+            raise
+        except Exception as error:
+            raise HostError(
+                f"{self.name} could not be read: {without_credentials(str(error))}.",
+                remedy="Check the name and the keys.",
+            ) from error
 
     def equals(self, relative: str, source: Path) -> bool:
         """By size; the dataset's manifest, which has its digest, by content."""
@@ -191,11 +190,7 @@ class Bucket(Destination):
         """Take over the rows of the bucket's copy that the spool's ledger lacks."""
         if not self._files.exists(self._object(LEDGER)):
             return
-        descriptor, name = tempfile.mkstemp(dir=self.roost)
-        os.close(descriptor)
-        try:
-            self._files.get_file(self._object(LEDGER), name)
-            rows = foreign_rows(Path(name))
-            self.ledger.record([row for row in rows if self.ledger.find(row.index) is None])
-        finally:
-            Path(name).unlink()
+        with tempfile.TemporaryDirectory(dir=self.roost) as folder:
+            copy = Path(folder) / "ledger.sqlite"
+            self._files.get_file(self._object(LEDGER), str(copy))
+            self.ledger.record([row for row in foreign_rows(copy) if self.ledger.find(row.index) is None])

@@ -6,7 +6,6 @@ Runs on the laptop for whoever needs something on a host (assignments, datasets,
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from hosts.transport.call import LONGEST_MESSAGE
 from hosts.transport.process import Process
 from hosts.transport.words import python_program
 from remote.shared.transfer import receiver
+from remote.shared.transfer.receiver import digest_of
 
 SOURCE = Path(receiver.__file__).read_text(encoding="ascii")
 BLOCK_BYTES = 1 << 20
@@ -126,7 +126,12 @@ def _files(root: Path) -> list[_File]:
         raise UsageError(f"{root} is not a folder, so it cannot be pushed.")
     paths = sorted(path for path in root.rglob("*") if path.is_file())
     return [
-        _File(path, path.relative_to(root).as_posix(), path.stat().st_size, _digest(path, path.stat().st_size))
+        _File(
+            path,
+            path.relative_to(root).as_posix(),
+            path.stat().st_size,
+            digest_of(path.resolve(), path.stat().st_size).hexdigest(),
+        )
         for path in paths
     ]
 
@@ -136,17 +141,8 @@ def _start(file: _File, prefix: Any) -> int:
     size = prefix.get("size") if isinstance(prefix, dict) else None
     if not isinstance(size, int):
         raise ProtocolError("The receiver did not say what it has of the files.")
-    kept = 0 < size <= file.size and _digest(file.path, size) == prefix.get("sha256")
+    kept = 0 < size <= file.size and digest_of(file.path.resolve(), size).hexdigest() == prefix.get("sha256")
     return size if kept else 0
-
-
-def _digest(path: Path, size: int) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while size > 0 and (block := stream.read(min(BLOCK_BYTES, size))):
-            digest.update(block)
-            size -= len(block)
-    return digest.hexdigest()
 
 
 class _Dialogue:

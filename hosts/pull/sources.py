@@ -1,43 +1,28 @@
 """The hosts of the inventory as sources of records: how each is reached, what it offers, how it frees.
 
-Runs on the laptop. `LaptopOrigin` is the engine's host when it runs here; a `Source` alone is what the verb `fetch`
+Runs on the laptop. An origin is the engine's host if the engine runs here; a `Source` alone is what the verb `fetch`
 needs to reach the same host from another one.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from hosts.inventory.model import Host
 from hosts.plan.plan import Plan
 from hosts.transport.backend import Backend
-from hosts.transport.openssh import AES_CIPHER, ssh_command
+from hosts.transport.openssh import AES_CIPHER, HARDENING, destination, login_options, ssh_command
 from hosts.transport.payload import current_payload
 from hosts.transport.words import python_program, remote_command
-from remote.shared.messages.extract import (
-    Delivered,
-    FreedRequest,
-    IndicesResult,
-    ShardBatch,
-    ShardsRequest,
-    ShardsResult,
-)
 from remote.shared.messages.transfer import Source
-from remote.shared.transfer.bounds import Bounds, Listing
-from remote.shared.transfer.engine import Offer
+from remote.shared.transfer.bounds import Bounds
+from remote.shared.transfer.origin import Asked
 from remote.shared.transfer.stream import SOURCE
 
-LISTING_DEADLINE_SECONDS = 300.0
-FREEING_DEADLINE_SECONDS = 600.0
+CALL_SECONDS = 600.0
+"""For a ledger to be listed, or shards to be freed."""
 
-_OPTIONS = {
-    "BatchMode": "yes",
-    "StrictHostKeyChecking": "yes",
-    "ServerAliveInterval": "15",
-    "ServerAliveCountMax": "3",
-    "Compression": "no",
-    "Ciphers": f"^{AES_CIPHER}",
-}
 _BARE = ["-I", "-S"]
 _VERB = (
     "import os, sys; sys.path.insert(0, os.path.expanduser(sys.argv[1])); os.umask(0o077); "
@@ -46,30 +31,10 @@ _VERB = (
 """Runs the verb that stdin names, from a payload that is there already."""
 
 
-class LaptopOrigin:
-    """A host that the laptop itself pulls from, through its own connection."""
-
-    def __init__(self, backend: Backend, source: Source, bounds: Bounds) -> None:
-        self.source = source
-        self._backend = backend
-        self._bounds = bounds
-
-    def offers(self, after: int) -> Offer:
-        """Rows of the host's ledger that are newer than the cursor `after`, each within the run's bounds."""
-        listing = Listing(self._bounds)
-        result = self._backend.call(
-            "shards",
-            ShardsRequest(identity=self._bounds.identity, after=after),
-            ShardsResult,
-            deadline=LISTING_DEADLINE_SECONDS,
-            on_item=lambda value: listing.take(ShardBatch.model_validate(value).rows),
-        )
-        return Offer(listing.rows, result.cursor, result.status)
-
-    def free(self, records: list[Delivered]) -> IndicesResult:
-        """Let the host delete what is delivered; a record that it has made anew since stays."""
-        request = FreedRequest(identity=self._bounds.identity, records=records)
-        return self._backend.call("freed", request, IndicesResult, deadline=FREEING_DEADLINE_SECONDS)
+def laptop_origin(backend: Backend, plan: Plan, bounds: Bounds, folder: Path) -> Asked:
+    """A host that the laptop itself pulls from, asked through its own connection; `folder` as below."""
+    source = source_for_laptop(backend.host, plan, bounds, folder)
+    return Asked(source, bounds, partial(backend.call, deadline=CALL_SECONDS))
 
 
 def source_for_laptop(host: Host, plan: Plan, bounds: Bounds, folder: Path) -> Source:
@@ -78,9 +43,9 @@ def source_for_laptop(host: Host, plan: Plan, bounds: Bounds, folder: Path) -> S
     return _source(host, plan, bounds, [] if local else ssh_command(host, folder), local=local)
 
 
-def source_for_host(host: Host, plan: Plan, bounds: Bounds, destination: Host) -> Source:
-    """How the host `destination` reaches `host`: by the same address, with its own keys and known hosts."""
-    local = host.name == destination.name
+def source_for_host(host: Host, plan: Plan, bounds: Bounds, from_host: Host) -> Source:
+    """How `from_host` reaches `host`: by the same address, with its own keys and known hosts."""
+    local = host.name == from_host.name
     return _source(host, plan, bounds, [] if local else _login(host), local=local)
 
 
@@ -106,7 +71,7 @@ def _source(host: Host, plan: Plan, bounds: Bounds, login: list[str], *, local: 
 
 
 def _login(host: Host) -> list[str]:
-    options = [f"-o{key}={value}" for key, value in _OPTIONS.items()]
-    user = ["-l", host.user] if host.user else []
-    port = ["-p", str(host.ssh_port)] if host.ssh_port else []
-    return ["ssh", *options, f"-oConnectTimeout={host.connect_timeout:.0f}", *user, *port, host.address or host.name]
+    """For a host's own `ssh`, which reads no configuration of the laptop's."""
+    settings = [*HARDENING, f"Ciphers ^{AES_CIPHER}", f"ConnectTimeout {host.connect_timeout:.0f}"]
+    options = [f"-o{setting.replace(' ', '=', 1)}" for setting in settings]
+    return ["ssh", *options, *login_options(host.user, host.ssh_port), destination(host)]

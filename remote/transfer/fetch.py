@@ -19,7 +19,7 @@ from remote.shared.transfer.dataset import gaps, place_dataset
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.engine import Engine, look
 from remote.shared.transfer.manifest import opened_for, refuse_other, refuse_split, write_manifest
-from remote.transfer.login import LoginOrigin
+from remote.transfer.login import login_origin
 
 NEWS_SECONDS = 1.0
 LOGIN_UMASK = "ROOST_UMASK"
@@ -43,7 +43,7 @@ def fetch(request: FetchRequest, context: Context) -> FetchResult:
             place_dataset(Path(request.dataset).expanduser(), destination)
         with Engine(destination, wish, bounds) as engine, Pool(max(1, len(request.sources)), "host") as pool:
             engine.enlist([source.name for source in request.sources])
-            origins = [LoginOrigin(source, bounds) for source in request.sources]
+            origins = [login_origin(source, bounds) for source in request.sources]
             jobs = {origin.source.name: pool.submit(engine.bring, origin) for origin in origins}
             while wait(jobs.values(), NEWS_SECONDS).not_done:
                 _tell(context, engine, jobs)
@@ -72,7 +72,7 @@ def _look(place: Destination, request: FetchRequest, bounds: Bounds, context: Co
 
     def tell(source: Source, destination: Destination | None) -> None:
         try:
-            tally, failure = look(LoginOrigin(source, bounds), destination), None
+            tally, failure = look(login_origin(source, bounds), destination), None
         except RoostError as error:
             tally, failure = HostTally(), error
         context.report.item(_news(source.name, tally, failure))

@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from remote.shared.errors import HostError, RoostError, told
+from remote.shared.errors import HostError, told
 from remote.shared.messages.envelope import LINE, Call, Failure, Item, Line, Result
-from remote.shared.messages.extract import (
-    Delivered,
-    FreedRequest,
-    IndicesResult,
-    ShardBatch,
-    ShardsRequest,
-    ShardsResult,
-)
 from remote.shared.messages.transfer import Source
-from remote.shared.transfer.bounds import Bounds, Listing
-from remote.shared.transfer.engine import Offer
+from remote.shared.transfer.bounds import Bounds
 from remote.shared.transfer.hostpull import LostHostError
+from remote.shared.transfer.origin import Asked
 from remote.shared.transfer.stream import Child, StreamLost
 
 CALL_SECONDS = 600.0
@@ -37,48 +30,38 @@ LONGEST_MESSAGE = 4000
 R = TypeVar("R", bound=BaseModel)
 
 
-class LoginOrigin:
-    """The engine's host on a host. Raises LostHostError if the connection breaks, the verb's own error otherwise."""
+def login_origin(source: Source, bounds: Bounds) -> Asked:
+    """The engine's host on a host."""
+    return Asked(source, bounds, partial(_call, source))
 
-    def __init__(self, source: Source, bounds: Bounds) -> None:
-        self.source = source
-        self._bounds = bounds
 
-    def offers(self, after: int) -> Offer:
-        """Rows of the host's ledger that are newer than the cursor `after`, each within the run's bounds."""
-        listing = Listing(self._bounds)
-        result = self._call(
-            "shards",
-            ShardsRequest(identity=self._bounds.identity, after=after),
-            ShardsResult,
-            lambda value: listing.take(ShardBatch.model_validate(value).rows),
-        )
-        return Offer(listing.rows, result.cursor, result.status)
-
-    def free(self, records: list[Delivered]) -> IndicesResult:
-        """Let the host delete what is delivered; a record that it has made anew since stays."""
-        return self._call("freed", FreedRequest(identity=self._bounds.identity, records=records), IndicesResult)
-
-    def _call(
-        self, verb: str, request: BaseModel, result: type[R], on_item: Callable[[dict[str, Any]], None] | None = None
-    ) -> R:
-        call = Call(verb=verb, request=request.model_dump(mode="json"), workdir=self.source.workdir, tethered=True)
-        ends_at = time.monotonic() + CALL_SECONDS
-        try:
-            with Child(self.source.verbs, SILENCE_SECONDS) as child:
-                child.write(call.model_dump_json().encode() + b"\n")
-                while True:
-                    line = _parsed(child.line(LINE_BYTES, ends_at))
-                    if isinstance(line, Item) and on_item is not None:
-                        on_item(line.value)
-                    elif isinstance(line, Failure):
-                        raise _error(line)
-                    elif isinstance(line, Result):
-                        return result.model_validate(line.value)
-        except StreamLost as error:
-            raise LostHostError(f"The host could not be asked ({verb}): {error}.") from error
-        except ValidationError as error:
-            raise HostError(f"The host's answer to {verb} is not Roost's.") from error
+def _call(
+    source: Source,
+    verb: str,
+    request: BaseModel,
+    result: type[R],
+    /,
+    *,
+    on_item: Callable[[dict[str, Any]], None] | None,
+) -> R:
+    """Run one verb. Raises LostHostError if the connection breaks, the verb's own error otherwise."""
+    call = Call(verb=verb, request=request.model_dump(mode="json"), workdir=source.workdir, tethered=True)
+    ends_at = time.monotonic() + CALL_SECONDS
+    try:
+        with Child(source.verbs, SILENCE_SECONDS) as child:
+            child.write(call.model_dump_json().encode() + b"\n")
+            while True:
+                line = _parsed(child.line(LINE_BYTES, ends_at))
+                if isinstance(line, Item) and on_item is not None:
+                    on_item(line.value)
+                elif isinstance(line, Failure):
+                    raise told(line.kind, line.message[:LONGEST_MESSAGE], line.remedy[:LONGEST_MESSAGE])
+                elif isinstance(line, Result):
+                    return result.model_validate(line.value)
+    except StreamLost as error:
+        raise LostHostError(f"The host could not be asked ({verb}): {error}.") from error
+    except ValidationError as error:
+        raise HostError(f"The host's answer to {verb} is not Roost's.") from error
 
 
 def _parsed(raw: bytes) -> Line | None:
@@ -87,7 +70,3 @@ def _parsed(raw: bytes) -> Line | None:
         return LINE.validate_json(raw)
     except ValidationError:
         return None
-
-
-def _error(failure: Failure) -> RoostError:
-    return told(failure.kind, failure.message[:LONGEST_MESSAGE], failure.remedy[:LONGEST_MESSAGE])

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from remote.shared.errors import UsageError
+from remote.shared.messages.envelope import first_problem
 from remote.shared.messages.extract import Assignment
 from remote.shared.paths import ASSIGNMENT_FILE, RunPaths
 
@@ -43,9 +44,7 @@ def read_description(directory: Path) -> Assignment:
             remedy="`inv extract` pushes one; other launchers give a folder with --assignment.",
         ) from error
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in problem["loc"])
         raise UsageError(
-            f"{path} is wrong at {where or 'its start'}: {problem['msg']}.",
+            f"{path} is no assignment ({first_problem(error)}).",
             remedy="`inv extract` replaces a damaged one; other launchers give a folder with --assignment.",
         ) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 BEAT_SECONDS = 5.0
 
@@ -85,3 +85,10 @@ class Failure(Message):
 
 Line = Annotated[Hello | Beat | Progress | Item | Result | Failure, Field(discriminator="type")]
 LINE: TypeAdapter[Line] = TypeAdapter(Line, config=ConfigDict(defer_build=True))
+
+
+def first_problem(error: ValidationError) -> str:
+    """Say where a message is wrong, and what is wrong there; never a value, which may be a secret."""
+    problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    return f"{where}: {problem['msg']}" if where else str(problem["msg"])

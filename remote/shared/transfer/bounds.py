@@ -12,19 +12,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from remote.shared import foreign
 from remote.shared.errors import HostError
 from remote.shared.messages.extract import ShardRow
 from remote.shared.messages.run import RunIdentity
+from remote.shared.shard.header import LONGEST_OF_A_SHARD, HeaderError, open_regular, read
 
-HEADER_LIMIT = 1 << 20
-"""Bytes of a shard's header; capture's own take some pages."""
 MOST_ROWS = 1 << 24
 """Of a record whose length nobody here knows: longer than any server's context."""
 LONGEST_REASON = 500
 _TOKEN_BYTES = 8
-_FIRST_BYTES = 8192
-"""The header of most shards."""
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
@@ -57,36 +53,26 @@ class Bounds:
         if not 0 < row.rows <= MOST_ROWS:
             return f"it is said to have {row.rows:,} rows"
         least = self.tensor_bytes(row.rows)
-        if not least < row.size_bytes <= least + HEADER_LIMIT:
+        if not least < row.size_bytes <= least + LONGEST_OF_A_SHARD:
             return f"it is said to have {row.size_bytes:,} bytes, and its {row.rows:,} rows take {least:,}"
         return "" if _DIGEST.fullmatch(row.xxh3) else "its digest is not one"
 
     def misfit(self, row: ShardRow, path: Path) -> str:
         """Why the whole, plain shard at `path` is no record of this run by its own header; "" if it is one."""
         identity = self.identity
-        wanted = (identity.dtype, [row.rows, len(identity.boundaries), identity.hidden_size])
+        wanted = (identity.dtype, (row.rows, len(identity.boundaries), identity.hidden_size))
         try:
-            with path.open("rb", buffering=0) as stream:
-                start = stream.read(_FIRST_BYTES)
-                length = int.from_bytes(start[:8], "little")
-                if length > HEADER_LIMIT:
-                    raise ValueError
-                text = start[8 : 8 + length]
-                while len(text) < length and (more := stream.read(length - len(text))):
-                    text += more
-            entries = foreign.loads(text)
-            metadata = dict(entries.pop("__metadata__", {}))
-            found = entries["hidden_states"]["dtype"], entries["hidden_states"]["shape"]
-            size = 8 + length + max(entry["data_offsets"][1] for entry in entries.values())
-        except (ValueError, LookupError, TypeError, AttributeError):
+            with open_regular(path, follow_links=False) as stream:
+                header = read(stream)
+            found = header.tensors["hidden_states"]
+        except (HeaderError, KeyError):
             return "its safetensors header cannot be read"
-        if found != wanted:
-            return f"its hidden_states are {found[0]} {found[1]}; {wanted[0]} {wanted[1]} was wanted"[:LONGEST_REASON]
-        if size != row.size_bytes:
-            return f"its header speaks of {size:,} bytes, and it has {row.size_bytes:,}"[:LONGEST_REASON]
-        if self._marks.items() <= metadata.items():
+        if (found.dtype, found.shape) != wanted:
+            said = f"{found.dtype} {list(found.shape)}; {wanted[0]} {list(wanted[1])}"
+            return f"its hidden_states are {said} was wanted"[:LONGEST_REASON]
+        if self._marks.items() <= header.metadata.items():
             return ""
-        return identity.mismatch(metadata)[:LONGEST_REASON].rstrip(".")
+        return identity.mismatch(header.metadata)[:LONGEST_REASON].rstrip(".")
 
     @cached_property
     def _marks(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ import filecmp
 import io
 import os
 import shutil
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +103,7 @@ class Destination:
 
     def room_bytes(self) -> float:
         """What may be brought here before the disk is called full; infinite where nothing limits it."""
-        left = sum(path.stat().st_size for path in self.parts.iterdir())
+        left = sum(max(0, _size(path)) for path in self.parts.iterdir())
         return self.free_bytes() - SPARE_BYTES + left
 
     def free_bytes(self) -> int:
@@ -125,11 +126,14 @@ class Destination:
 
         A file under the final name that no row vouches for becomes the record's part. One that a row vouches for
         stays until it is replaced; its blocks are copied, so that only those that differ are fetched.
+        A part that is no regular file, such as a link of somebody else's, is removed and never written through.
         Raises OSError (ENOSPC) where the record would fill the disk.
         """
         if self.free_bytes() < row.size_bytes + SPARE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.root))
         final, part = self.final(row.index), self.part(row.index)
+        if _size(part) < 0:
+            part.unlink(missing_ok=True)
         if _size(final) >= 0:
             if self.ledger.find(row.index) is None:
                 final.replace(part)
@@ -170,10 +174,6 @@ class Destination:
         for index in indices:
             self.final(index, replaced).unlink(missing_ok=True)
 
-    def holds(self, relative: str) -> bool:
-        """Whether there is a file of this name below the root."""
-        return (self.root / relative).exists()
-
     def read(self, relative: str) -> bytes | None:
         """A file's bytes, or None if there is no such file; works on a destination that is not open."""
         try:
@@ -189,7 +189,7 @@ class Destination:
 
     def equals(self, relative: str, source: Path) -> bool:
         """Whether there is a file of this name with the bytes of `source`."""
-        return self.holds(relative) and filecmp.cmp(self.root / relative, source, shallow=False)
+        return (self.root / relative).is_file() and filecmp.cmp(self.root / relative, source, shallow=False)
 
     def put(self, relative: str, source: Path) -> None:
         """Copy a file to below the root, whole."""
@@ -210,7 +210,7 @@ class Destination:
         return compressed_stream(path) if known.stored == "compressed" else path.open("rb")
 
     def _locked(self) -> int:
-        descriptor = os.open(self.roost / "lock", os.O_RDWR | os.O_CREAT, SHARED_MODE)
+        descriptor = os.open(self.roost / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, SHARED_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -229,10 +229,12 @@ def cannot_write(destination: Destination, error: OSError) -> HostError:
 
 
 def _size(path: Path) -> int:
+    """Bytes of a regular file; -1 where there is none, which a link is not."""
     try:
-        return path.stat().st_size
+        status = path.lstat()
     except FileNotFoundError:
         return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
 
 def compressed_stream(path: Path) -> BinaryIO:

@@ -12,12 +12,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Protocol
 
 from remote.shared.errors import HostError, RoostError, UsageError
-from remote.shared.messages.extract import Delivered, IndicesResult, ShardRow
-from remote.shared.messages.transfer import HostTally, Source, Store, Wish
+from remote.shared.messages.extract import ShardRow
+from remote.shared.messages.transfer import HostTally, Store, Wish
 from remote.shared.supervised import ATTENTION_SECONDS
 from remote.shared.supervised.threads import DeadlineError, Thread
 from remote.shared.transfer.books import Books
@@ -25,7 +23,11 @@ from remote.shared.transfer.bounds import Bounds
 from remote.shared.transfer.delivery import Delivery
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.hostpull import HostPull
+from remote.shared.transfer.lane import Way
+from remote.shared.transfer.origin import Offer, Origin
 from remote.shared.transfer.rate import RateLimit
+from remote.shared.transfer.work import Pull
+from remote.shared.words import counted
 
 FOLLOW_SECONDS = 2.0
 AT_WORK = ("running", "paused", "waiting")
@@ -39,50 +41,32 @@ Tallies = dict[str, HostTally]
 """By host name."""
 
 
-@dataclass
-class Offer:
-    """What a host has, as far as its ledger has been read."""
-
-    rows: list[ShardRow] = field(default_factory=list)
-    cursor: int = 0
-    status: str = ""
-    """Of the host's extractor."""
-
-
-class Origin(Protocol):
-    """A host that records come from. Both calls raise RoostError; ConnectionError too if the host may come back."""
-
-    source: Source
-
-    def offers(self, after: int) -> Offer:
-        """Rows of the host's ledger that are newer than the cursor `after`, each within the run's bounds."""
-
-    def free(self, records: list[Delivered]) -> IndicesResult:
-        """Let the host delete what is delivered; a record that it has made anew since stays."""
-
-
 class Engine:
     """One pull into one open destination; a context manager whose end stops everything that is under way."""
 
     def __init__(self, destination: Destination, wish: Wish, bounds: Bounds) -> None:
         self.tallies: Tallies = {}
         self.stop = threading.Event()
-        self.destination = destination
-        self.wish = wish
-        self.bounds = bounds
-        self.books = Books(destination, self.stop)
-        self.rate = RateLimit(wish.limits.bytes_per_second)
-        self.delivery = Delivery(destination, self.stop.set)
+        self._delivery = Delivery(destination, self.stop.set)
+        self._pull = Pull(
+            destination,
+            wish,
+            bounds,
+            Books(destination, self.stop),
+            self._delivery,
+            RateLimit(wish.limits.bytes_per_second),
+            self.stop,
+        )
 
     def __enter__(self) -> Engine:
-        self.delivery.__enter__()
+        self._delivery.__enter__()
         return self
 
     def __exit__(self, kind: object, *about: object) -> None:
         self.stop.set()
-        self.delivery.__exit__(kind, *about)
-        if self.delivery.error is not None and kind is None:
-            raise self.delivery.error
+        self._delivery.__exit__(kind, *about)
+        if self._delivery.error is not None and kind is None:
+            raise self._delivery.error
 
     def enlist(self, names: list[str]) -> None:
         """Begin a tally for each host, in this order."""
@@ -91,8 +75,8 @@ class Engine:
     def bring(self, origin: Origin) -> HostTally:
         """Bring one host's records; with `follow` until its run is complete. Raises RoostError for what ends it."""
         tally = self.tallies.setdefault(origin.source.name, HostTally())
-        self.books.open(origin.source.name)
-        session = _Session(self, origin, tally)
+        self._pull.books.open(origin.source.name)
+        session = _Session(self._pull, origin, tally)
         with session.freeing():
             session.run()
         return tally
@@ -115,35 +99,25 @@ def look(origin: Origin, destination: Destination | None) -> HostTally:
 class _Session:
     """One host's part of a pull: list, bring, list again."""
 
-    def __init__(self, engine: Engine, origin: Origin, tally: HostTally) -> None:
-        self._engine = engine
+    def __init__(self, pull: Pull, origin: Origin, tally: HostTally) -> None:
+        self._pull = pull
         self._origin = origin
         self._source = origin.source
-        self._wish = engine.wish
-        self._books = engine.books
+        self._wish = pull.wish
+        self._books = pull.books
         self._tally = tally
         self._over = threading.Event()
         self._given_up: set[tuple[int, str, Store]] = set()
         """What was tried and did not come right, as `_version` tells it."""
         self._codec = self._wish.limits.compress != "never"
-        self._puller = HostPull(
-            self._source.name,
-            engine.destination,
-            engine.books,
-            engine.delivery,
-            self._wish.limits,
-            engine.rate,
-            engine.bounds,
-            tally,
-            engine.stop,
-        )
+        self._puller = HostPull(self._source.name, pull, tally)
 
     def run(self) -> None:
         """One round, or with `follow` one after the other until the host's run is complete."""
         if self._wish.follow:
             self._tally.share_records, self._tally.share_bytes = self._source.share_records, self._source.share_bytes
         cursor = 0
-        while not self._engine.stop.is_set():
+        while not self._pull.stop.is_set():
             offer = self._listed(cursor)
             self._tally.status = offer.status
             if not cursor:
@@ -156,7 +130,7 @@ class _Session:
                 return
             cursor = offer.cursor if error is None else 0
             self._tally.waiting = _to_reach_again(error) if error is not None else ""
-            self._engine.stop.wait(FOLLOW_SECONDS)
+            self._pull.stop.wait(FOLLOW_SECONDS)
 
     @contextmanager
     def freeing(self) -> Iterator[None]:
@@ -179,13 +153,14 @@ class _Session:
         _ended(thread)
         if self._tally.not_durable:
             raise HostError(
-                f"{self._tally.not_durable:,} records were not freed: the destination's file system cannot fsync.",
+                f"{counted(self._tally.not_durable, 'record was', 'records were')} not freed: "
+                "the destination's file system cannot fsync.",
                 remedy="Pull to a local disk, or free by hand after checking with inv verify.",
             )
 
     def _free(self) -> None:
         lost = 0
-        while not self._engine.stop.is_set():
+        while not self._pull.stop.is_set():
             over = self._over.is_set()
             batch = self._books.to_free(self._source.name, FREE_RECORDS)
             if not batch:
@@ -226,7 +201,7 @@ class _Session:
                 if not self._wish.follow or not (unbegun or isinstance(error, ConnectionError)):
                     raise
                 self._tally.waiting = "for the run to begin there" if unbegun else _to_reach_again(error)
-                if self._engine.stop.wait(FOLLOW_SECONDS):
+                if self._pull.stop.wait(FOLLOW_SECONDS):
                     raise
 
     def _begin_count(self) -> None:
@@ -252,7 +227,7 @@ class _Session:
 
     def _is_here(self, row: ShardRow) -> bool:
         """Whether the record was delivered and needs no other. It is read again before its host may free it."""
-        destination = self._engine.destination
+        destination = self._pull.destination
         known = destination.ledger.find(row.index) if destination.has(row, self._source.name) else None
         if known is None:
             return False
@@ -267,10 +242,13 @@ class _Session:
 
     def _bring(self) -> RoostError | None:
         """Bring what is offered; what failed because its host has changed it meanwhile is brought as it is now."""
-        while not self._engine.stop.is_set() and not self._books.is_fetched(self._source.name):
+        while not self._pull.stop.is_set() and not self._books.is_fetched(self._source.name):
             source = self._source
-            command = source.codec_sender if self._codec else source.sender
-            error = self._puller.bring(command, source.root, source.payload if self._codec else "")
+            error = self._puller.bring(
+                Way(source.codec_sender, source.root, source.payload, self._wish.limits.compress == "always")
+                if self._codec
+                else Way(source.sender, source.root)
+            )
             failed = self._books.failed(source.name)
             self._given_up |= {_version(row) for row in failed.values()}
             if error is not None or not failed:

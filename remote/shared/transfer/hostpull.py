@@ -6,20 +6,14 @@ holds back nobody.
 
 from __future__ import annotations
 
-import threading
 import time
 
 from remote.shared.errors import HostError, RoostError
-from remote.shared.messages.transfer import DeliveredRow, HostTally, Limits
-from remote.shared.transfer.books import Books
-from remote.shared.transfer.bounds import Bounds
-from remote.shared.transfer.delivery import Delivery, Ready
-from remote.shared.transfer.destination import Destination, cannot_write
-from remote.shared.transfer.landing import Landing
-from remote.shared.transfer.lane import Lane, Packing, Trade
-from remote.shared.transfer.rate import RateLimit
+from remote.shared.messages.transfer import HostTally
+from remote.shared.transfer.destination import cannot_write
+from remote.shared.transfer.lane import Lane, Way
 from remote.shared.transfer.tuning import MOST_STREAMS, WAITING, Climb, Cores, Trial, streams_for
-from remote.shared.transfer.work import Work
+from remote.shared.transfer.work import Pull, Work
 
 STEER_SECONDS = 0.25
 EARLY_SECONDS = 0.25
@@ -35,51 +29,21 @@ class LostHostError(HostError, ConnectionError):
 class HostPull:
     """Brings what the books offer of one host; `bring` may be called again and again, the tally goes on."""
 
-    def __init__(
-        self,
-        name: str,
-        destination: Destination,
-        books: Books,
-        delivery: Delivery,
-        limits: Limits,
-        rate: RateLimit,
-        bounds: Bounds,
-        tally: HostTally,
-        stop: threading.Event,
-    ) -> None:
+    def __init__(self, name: str, pull: Pull, tally: HostTally) -> None:
         self._name = name
-        self._destination = destination
-        self._books = books
-        self._delivery = delivery
-        self._limits = limits
-        self._rate = rate
-        self._bounds = bounds
+        self._pull = pull
+        self._limits = pull.wish.limits
         self._tally = tally
-        self._stop = stop
         self._lanes: list[Lane] = []
 
-    def bring(self, command: list[str], root: str, payload: str) -> RoostError | None:
-        """Pull until every offered record is durable or refused; returns the error that ends it earlier.
-
-        `command` starts a sender, `root` is the folder of the shards on its host, `payload` a folder there that holds
-        `remote/` ("" where nothing is compressed, in flight or at rest).
-        """
+    def bring(self, way: Way) -> RoostError | None:
+        """Pull until every offered record is durable or refused; returns the error that ends it earlier."""
         began = time.monotonic()
-        work = Work(self._name, self._books, self._destination, self._tally)
+        self._way = way
+        self._work = Work(self._name, self._pull, self._tally)
         self._lanes = []
-        trade = Trade(
-            command=command,
-            root=root,
-            work=work,
-            tally=self._tally,
-            limit=self._rate,
-            stop=self._stop,
-            hand_in=self._hand_in,
-            misfit=lambda landing: self._bounds.misfit(landing.row, landing.part),
-            packing=Packing(payload, active=self._limits.compress == "always"),
-        )
         try:
-            self._steer(trade)
+            self._steer()
         finally:
             for lane in self._lanes:
                 lane.cut()
@@ -87,45 +51,36 @@ class HostPull:
                 lane.join()
             self._tally.streams = max(self._tally.streams, sum(lane.brought for lane in self._lanes))
             self._tally.seconds += time.monotonic() - began
-        error = self._error(work)
-        self._books.give_back(self._name)
+        error = self._error()
+        self._pull.books.give_back(self._name)
         self._await_delivery()
         return error
 
-    def _hand_in(self, landing: Landing) -> None:
-        self._delivery.hand_in(Ready(landing, self._name, lambda row: self._delivered(landing, row)))
-
-    def _delivered(self, landing: Landing, row: DeliveredRow) -> None:
-        self._tally.delivered += 1
-        self._tally.delivered_bytes += row.size_bytes
-        self._tally.not_durable += not row.durable
-        self._books.deliver(self._name, landing.row, durable=row.durable)
-
-    def _steer(self, trade: Trade) -> None:
+    def _steer(self) -> None:
         """Start lanes and change their number until the work is done, or nobody works any more."""
-        self._start(trade)
-        self._reach(trade, self._lanes[0])
-        climb = None if self._limits.streams else Climb(trade.tally)
-        trial = Trial(trade.tally, trade.packing) if self._limits.compress == "auto" else None
-        while not self._over(trade) and not trade.work.wait_finished(STEER_SECONDS):
+        self._start()
+        self._reach(self._lanes[0])
+        climb = None if self._limits.streams else Climb(self._tally)
+        trial = Trial(self._tally, self._way) if self._limits.compress == "auto" else None
+        while not self._over() and not self._work.wait_finished(STEER_SECONDS):
             if climb is not None and not climb.settled:
-                self._adapt(trade, climb)
+                self._adapt(climb)
             elif trial is not None:
                 trial.judge()
-        self._tally.compressed = trade.packing.active
+        self._tally.compressed = self._way.packed
 
-    def _reach(self, trade: Trade, first: Lane) -> None:
+    def _reach(self, first: Lane) -> None:
         """Connect as many streams as the round trip asks for; those begun before it was known may be too many."""
         cores = Cores()
-        while not first.connected.wait(EARLY_SECONDS) and not self._over(trade):
+        while not first.connected.wait(EARLY_SECONDS) and not self._over():
             if self._limits.streams is None and cores.at_work() < WAITING:
                 while len(self._lanes) < MOST_STREAMS:
-                    self._start(trade)
+                    self._start()
         if first.error is not None:
             return
         wanted = self._limits.streams or streams_for(first.round_trip)
         while len(self._lanes) < wanted:
-            self._start(trade)
+            self._start()
         for lane in self._lanes[wanted:]:
             if lane.connected.is_set():
                 lane.retire()
@@ -134,42 +89,37 @@ class HostPull:
 
     def _await_delivery(self) -> None:
         """Return once every record that was handed in is durable, or will not be."""
-        while not self._books.is_settled(self._name) and self._delivery.error is None and not self._stop.is_set():
-            self._books.wait(STEER_SECONDS)
+        while not self._pull.books.is_settled(self._name) and not self._pull.stop.is_set():
+            self._pull.books.wait(STEER_SECONDS)
 
-    def _adapt(self, trade: Trade, climb: Climb) -> None:
+    def _adapt(self, climb: Climb) -> None:
         active = [lane for lane in self._lanes if lane.is_alive()]
         change = climb.judge(len(active))
         if change > 0:
-            self._start(trade)
+            self._start()
         elif change < 0 and len(active) > 1:
             active[-1].retire()
 
-    def _start(self, trade: Trade) -> None:
-        lane = Lane(trade, f"{self._name}-{len(self._lanes)}")
+    def _start(self) -> None:
+        lane = Lane(self._way, self._work, f"{self._name}-{len(self._lanes)}")
         self._lanes.append(lane)
         lane.start()
 
-    def _over(self, trade: Trade) -> bool:
-        return (
-            self._stop.is_set()
-            or trade.work.finished
-            or self._delivery.error is not None
-            or not any(lane.is_alive() for lane in self._lanes)
-        )
+    def _over(self) -> bool:
+        return self._pull.stop.is_set() or self._work.finished or not any(lane.is_alive() for lane in self._lanes)
 
-    def _error(self, work: Work) -> RoostError | None:
-        if work.finished or self._stop.is_set() or self._delivery.error is not None:
+    def _error(self) -> RoostError | None:
+        if self._work.finished or self._pull.stop.is_set():
             return None
-        if work.error is not None:
-            return cannot_write(self._destination, work.error)
+        if self._work.error is not None:
+            return cannot_write(self._pull.destination, self._work.error)
         errors = [lane.error for lane in self._lanes if lane.error is not None]
         if not errors:
             return LostHostError("The streams ended before the work was done.", remedy="Run it again.")
         if isinstance(errors[0], RoostError):
             return errors[0]
         if isinstance(errors[0], OSError):
-            return cannot_write(self._destination, errors[0])
+            return cannot_write(self._pull.destination, errors[0])
         return LostHostError(
             f"The connection was lost and did not come back: {errors[0]}.",
             remedy="The next pull goes on where this one stopped.",

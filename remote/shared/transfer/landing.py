@@ -78,7 +78,7 @@ class Landing:
         self._told = False
         self._frontier = 0
         self._ahead.clear()
-        descriptor = os.open(self.part, os.O_RDWR)
+        descriptor = os.open(self.part, os.O_RDWR | os.O_NOFOLLOW)
         try:
             os.truncate(descriptor, min(os.fstat(descriptor).st_size, self.row.size_bytes))
             missing = [
@@ -109,7 +109,7 @@ class Landing:
         """A stream starts to write; the file is open while one does."""
         with self._lock:
             if not self._writers:
-                self._descriptor = os.open(self.part, os.O_RDWR | os.O_CREAT, SHARED_MODE)
+                self._descriptor = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, SHARED_MODE)
             self._writers += 1
 
     def write(self, offset: int, piece: memoryview) -> None:
@@ -138,11 +138,6 @@ class Landing:
             last = not self._writers and not self._told and self._frontier == self.row.size_bytes
             self._told = self._told or last
             return last
-
-    def complete(self) -> bool:
-        """Whether every byte has been hashed."""
-        with self._lock:
-            return self._frontier == self.row.size_bytes
 
     def is_right(self) -> bool:
         """Whether the whole record has the digest that the host's ledger says."""

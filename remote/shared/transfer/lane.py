@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from remote.shared.errors import HostError
-from remote.shared.messages.transfer import HostTally
 from remote.shared.supervised.threads import DeadlineError, Thread
-from remote.shared.transfer.landing import Landing, Range
-from remote.shared.transfer.rate import RateLimit
+from remote.shared.transfer.landing import Range
 from remote.shared.transfer.sender import BLOCK_BYTES, DATA, DIGEST_BYTES, DIGESTS, PACKED, REFUSED
 from remote.shared.transfer.stream import Frame, Stream, StreamBrokenError, StreamLost
 from remote.shared.transfer.work import Job, Work
@@ -39,37 +36,24 @@ LONGEST_BACKOFF_SECONDS = 30.0
 
 
 @dataclass
-class Packing:
-    """Whether ranges are asked for compressed; changed while lanes work."""
-
-    payload: str = ""
-    """Folder on the source that holds `remote/`; empty where nothing is compressed, in flight or at rest."""
-    active: bool = False
-
-
-@dataclass(frozen=True)
-class Trade:
-    """What every lane of a host works with."""
+class Way:
+    """How a host's sender is started and asked."""
 
     command: list[str]
-    """Starts a sender: its source is the last argument."""
+    """Its last argument is the sender's source."""
     root: str
     """Folder of the shards on the source."""
-    work: Work
-    tally: HostTally
-    limit: RateLimit
-    stop: threading.Event
-    hand_in: Callable[[Landing], None]
-    misfit: Callable[[Landing], str]
-    """Why a record whose digest is right is none of this run; "" if it is one."""
-    packing: Packing = field(default_factory=Packing)
+    payload: str = ""
+    """Folder on the source that holds `remote/`; empty where nothing is compressed, in flight or at rest."""
+    packed: bool = False
+    """Whether ranges are asked for compressed; changed while lanes work."""
 
 
 class Lane:
     """One stream's thread. `error` says why it ended early; `round_trip` is known once it is connected."""
 
-    def __init__(self, trade: Trade, name: str) -> None:
-        self._trade = trade
+    def __init__(self, way: Way, work: Work, name: str) -> None:
+        self._way, self._work, self._tally, self._stop = way, work, work.tally, work.pull.stop
         self._name = name
         self._retire = threading.Event()
         self._pending: deque[Job] = deque()
@@ -117,45 +101,45 @@ class Lane:
 
     def _run(self) -> None:
         lost = 0
-        while not self._ending() and not self._trade.work.finished:
-            received = self._trade.tally.wire_bytes
+        while not self._ending() and not self._work.finished:
+            received = self._tally.wire_bytes
             try:
                 self._connected()
             except StreamLost as error:
-                lost = 1 if self._trade.tally.wire_bytes > received else lost + 1
+                lost = 1 if self._tally.wire_bytes > received else lost + 1
                 if lost >= PATIENCE and not self._ending():
                     raise
                 self.error = error
-                self._trade.stop.wait(min(2.0 ** (lost - 1), LONGEST_BACKOFF_SECONDS) if not self._ending() else 0)
+                self._stop.wait(min(2.0 ** (lost - 1), LONGEST_BACKOFF_SECONDS) if not self._ending() else 0)
             else:
                 self.error = None
 
     def _ending(self) -> bool:
-        return self._retire.is_set() or self._trade.stop.is_set()
+        return self._retire.is_set() or self._stop.is_set()
 
     def _connected(self) -> None:
-        with Stream(self._trade.command, self._trade.root, self._trade.packing.payload) as self._stream:
+        with Stream(self._way.command, self._way.root, self._way.payload) as self._stream:
             try:
                 self._stream.hello()
                 self.round_trip = self._stream.round_trip
                 self.connected.set()
-                while self._fill(self._stream) or self._trade.work.wait(WAIT_SECONDS):
-                    if self._trade.stop.is_set() or (self._retire.is_set() and not self._pending):
+                while self._fill(self._stream) or self._work.wait(WAIT_SECONDS):
+                    if self._stop.is_set() or (self._retire.is_set() and not self._pending):
                         return
                     if self._pending:
                         self._take(self._stream)
             finally:
                 while self._pending:
-                    self._trade.work.give_back(self._pending.pop())
+                    self._work.give_back(self._pending.pop())
 
     def _fill(self, stream: Stream) -> bool:
         """Ask for more while little is in flight; returns whether anything is."""
-        packed = self._trade.packing.active
+        packed = self._way.packed
         most = 2 * PACKED_BYTES if packed else IN_FLIGHT_BYTES
         ahead = sum(job.wanted.length for job in self._pending if job.wanted)
         requests: list[dict[str, Any]] = []
         while ahead < most and len(self._pending) < IN_FLIGHT_REQUESTS and not self._ending():
-            job = self._trade.work.take(PACKED_BYTES if packed else 0)
+            job = self._work.take(PACKED_BYTES if packed else 0)
             if job is None:
                 break
             self._pending.append(job)
@@ -184,16 +168,16 @@ class Lane:
     def _refused(self, stream: Stream, frame: Frame) -> None:
         reason = stream.payload(frame.length)[:LONGEST_REASON].decode("utf-8", "replace")
         job = self._pending.popleft()
-        self._trade.work.refuse(job.landing, reason)
+        self._work.refuse(job.landing, reason)
 
     def _take_digests(self, stream: Stream, job: Job, length: int) -> None:
         digests = stream.payload(length, -(-job.compare_bytes // BLOCK_BYTES) * DIGEST_BYTES)
         self._pending.popleft()
-        done = self._trade.work.compared(job, digests)
+        done = self._work.compared(job, digests)
         if not job.landing.repaired:
-            self._trade.tally.kept_bytes += job.landing.row.size_bytes - job.landing.missing_bytes
+            self._tally.kept_bytes += job.landing.row.size_bytes - job.landing.missing_bytes
         if done:
-            self._finish(job.landing)
+            self._work.finish(job.landing)
 
     def _take_data(self, stream: Stream, job: Job, wanted: Range) -> None:
         landing = job.landing
@@ -208,26 +192,26 @@ class Lane:
                 if received - counted >= COUNTED_BYTES:
                     self._count(received - counted)
                     counted = received
-                self._trade.limit.spend(size, self._trade.stop)
+                self._work.pull.rate.spend(size, self._stop)
         finally:
             self._count(received - counted)
             complete = landing.end(wanted.offset, wanted.offset + received)
             self._pending.popleft()
             if received < wanted.length:
-                self._trade.work.give_back(job, received)
+                self._work.give_back(job, received)
         if complete:
-            self._finish(landing)
+            self._work.finish(landing)
 
     def _count(self, size: int) -> None:
-        self._trade.tally.wire_bytes += size
-        self._trade.tally.plain_bytes += size
+        self._tally.wire_bytes += size
+        self._tally.plain_bytes += size
 
     def _take_packed(self, stream: Stream, job: Job, wanted: Range, length: int) -> None:
         from remote.shared.codec.piece import DamagedError, split_pieces
 
         payload = stream.payload(length, 2 * wanted.length + PACKED_SPARE_BYTES)
-        self._trade.tally.wire_bytes += length
-        self._trade.limit.spend(length, self._trade.stop)
+        self._tally.wire_bytes += length
+        self._work.pull.rate.spend(length, self._stop)
         landing, offset = job.landing, wanted.offset
         self.brought = True
         landing.begin()
@@ -241,26 +225,11 @@ class Lane:
             complete = landing.end(wanted.offset, offset)
             self._pending.popleft()
             received = offset - wanted.offset
-            self._trade.tally.plain_bytes += received
+            self._tally.plain_bytes += received
             if received < wanted.length:
-                self._trade.work.give_back(job, received)
+                self._work.give_back(job, received)
         if complete:
-            self._finish(landing)
-
-    def _finish(self, landing: Landing) -> None:
-        """Every byte is here: right, or wrong somewhere, or wrong at the source."""
-        if landing.settled:
-            return
-        if landing.is_right():
-            problem = self._trade.misfit(landing)
-            if problem:
-                self._trade.work.refuse(landing, problem)
-            elif self._trade.work.landed(landing):
-                self._trade.hand_in(landing)
-        elif landing.repaired:
-            self._trade.work.refuse(landing, "its bytes on the host differ from the host's own ledger")
-        else:
-            self._trade.work.compare_again(landing)
+            self._work.finish(landing)
 
 
 def _request(job: Job, packed: bool) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from remote.shared.errors import HostError
+from remote.shared.messages.envelope import first_problem
 from remote.shared.messages.transfer import DeliveredRow
 
 _SCHEMA = """
@@ -162,9 +163,7 @@ def _row(values: tuple[object, ...], path: Path) -> DeliveredRow:
     try:
         return DeliveredRow.model_validate(dict(zip(_FIELDS, values, strict=True)))
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, problem["loc"]))
         raise HostError(
-            f"{path} has a row that Roost did not write (record {values[0]!r:.40}, {where}: {problem['msg']}).",
+            f"{path} has a row that Roost did not write (record {values[0]!r:.40}, {first_problem(error)}).",
             remedy=_REMEDY,
         ) from error

@@ -9,15 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from remote.shared import foreign
 from remote.shared.errors import UsageError
+from remote.shared.messages.envelope import first_problem
 from remote.shared.messages.run import RunIdentity, refuse_other_run
 from remote.shared.messages.transfer import DestinationManifest
 from remote.shared.transfer.destination import Destination
+from remote.shared.words import counted
 
 MANIFEST = "roost/manifest.json"
 DATASET_MANIFEST = "manifest.json"
@@ -26,19 +28,7 @@ OWN_FOLDER = "Pull into a folder of its own."
 D = TypeVar("D", bound=Destination)
 
 
-class Place(Protocol):
-    """A destination as it is looked at, opened or not: a folder or a bucket."""
-
-    name: str
-
-    def read(self, relative: str) -> bytes | None:
-        """A file's bytes, or None if there is no such file."""
-
-    def holds_records(self) -> bool:
-        """Whether there is any shard under a final name."""
-
-
-def manifest_of(place: Place) -> DestinationManifest | None:
+def manifest_of(place: Destination) -> DestinationManifest | None:
     """What the destination says about itself; None if nothing was ever pulled there. Reads only.
 
     Raises UsageError if there are shards without a manifest, or if the manifest cannot be read or was edited.
@@ -53,11 +43,9 @@ def manifest_of(place: Place) -> DestinationManifest | None:
     try:
         manifest = DestinationManifest.model_validate_json(content)
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in problem["loc"]) or "its start"
         raise UsageError(
-            f"{place.name} has a {MANIFEST} that names no run ({where}: {problem['msg']}): it was edited, or written "
-            "by a Roost that knew no run identity.",
+            f"{place.name} has a {MANIFEST} that names no run ({first_problem(error)}): it was edited, or written by a "
+            "Roost that knew no run identity.",
             remedy=OWN_FOLDER,
         ) from error
     if manifest.identity_digest != manifest.identity.digest:
@@ -69,7 +57,7 @@ def manifest_of(place: Place) -> DestinationManifest | None:
     return manifest
 
 
-def refuse_other(place: Place, identity: RunIdentity) -> bool:
+def refuse_other(place: Destination, identity: RunIdentity) -> bool:
     """Raise UsageError if the destination holds anything but records of this run. Reads only.
 
     Returns whether this run was pulled there before.
@@ -98,9 +86,9 @@ def refuse_split(destination: Destination, run: str, elsewhere: list[tuple[int, 
             lacking.difference_update(destination.ledger.indices())
     if lacking:
         raise UsageError(
-            f"--free is refused: {len(lacking):,} records of the run {run!r} (the first is {min(lacking)}) were freed "
-            f"on their hosts after a pull to another folder and are not in {destination.name}, so that neither folder "
-            "would have the whole run.",
+            f"--free is refused: {counted(len(lacking), 'record')} of the run {run!r} (the first is {min(lacking)}) "
+            f"{'was' if len(lacking) == 1 else 'were'} freed on the hosts after a pull to another folder and cannot "
+            f"come to {destination.name}, so that neither would have the whole run.",
             remedy="Pull to that other folder, or pull here without --free.",
         )
 

@@ -1,7 +1,8 @@
 """The far end of a push: takes one folder from stdin and makes it appear whole, or not at all.
 
 Runs on the host as `python -I -S -c SOURCE` (`hosts/pull/push.py` hands over this very text), so it needs neither a
-payload nor a package. Writes only TARGET and `.aside-push-*` beside it. Protocol, one JSON line unless said otherwise:
+payload nor a package. Writes only TARGET and `.aside-push-*` beside it, which must be this user's own: no link is
+followed and no FIFO waited for. Protocol, one JSON line unless said otherwise:
 
     <- {"target": PATH, "files": [{"path", "size", "sha256"}]}; with "shared": true, modes follow the login's umask
     -> {"state": "have"} and the end, or {"state": "need", "prefixes": [{"size", "sha256"}]} (what an earlier push left)
@@ -11,11 +12,13 @@ payload nor a package. Writes only TARGET and `.aside-push-*` beside it. Protoco
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,10 +35,24 @@ def say(**message: Any) -> None:
     os.write(1, json.dumps(message).encode("ascii") + b"\n")
 
 
+def opened(path: Path, flags: int = os.O_RDONLY) -> int:
+    """The descriptor of a regular file; another user may have put a link, a FIFO or a device there."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise
+    else:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    raise Refusal(f"{path} is not a regular file.", "Find out who put it there, and remove it.")
+
+
 def digest_of(path: Path, size: int) -> hashlib._Hash:
     """The sha256 of the first `size` bytes of `path`, ready for more."""
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open(opened(path), "rb") as stream:
         while size and (block := stream.read(min(BLOCK, size))):
             digest.update(block)
             size -= len(block)
@@ -59,7 +76,8 @@ def is_damaged(root: Path, files: list[dict[str, Any]], owner: str) -> bool:
     """
     path = root / owner
     try:
-        json.loads(path.read_bytes())
+        with open(opened(path), "rb") as stream:
+            json.load(stream)
     except (OSError, ValueError):
         return True
     size = path.stat().st_size
@@ -76,8 +94,7 @@ def prefix_of(path: Path) -> dict[str, Any]:
 def receive_file(path: Path, file: dict[str, Any], start: int) -> None:
     """Append the bytes from stdin to the kept prefix; the whole file must have the announced digest."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    with path.open("r+b") as stream:
+    with open(opened(path, os.O_RDWR | os.O_CREAT), "r+b") as stream:
         stream.truncate(start)
         stream.seek(start)
         digest = digest_of(path, start)
@@ -105,9 +122,17 @@ def fsync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_own(folder: Path) -> None:
+    """Make a folder that nobody else can write to, or find the one that an earlier push made."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise Refusal(f"{folder} is not a folder of this user alone.", "Find out who put it there, and remove it.")
+
+
 def lock(path: Path) -> None:
     """Hold `path` against a second push of the same folder; the lock ends with this process."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = opened(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -152,7 +177,7 @@ def receive(umask: int) -> None:
             raise Refusal(f"{target} exists with other content.", remedy)
     manifest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
     aside = target.with_name(f".aside-push-{target.name}-{manifest}")
-    aside.mkdir(exist_ok=True)
+    make_own(aside)
     lock_file = aside.with_name(f"{aside.name}.lock")
     lock(lock_file)
     say(state="need", prefixes=[prefix_of(aside / file["path"]) for file in files])
@@ -163,6 +188,7 @@ def receive(umask: int) -> None:
     damaged = target.with_name(f".aside-damaged-{target.name}-{os.getpid()}")
     if os.path.lexists(target):
         target.rename(damaged)
+    aside.chmod(0o777 & ~os.umask(0o077))
     aside.rename(target)
     shutil.rmtree(damaged, ignore_errors=True)
     lock_file.unlink()

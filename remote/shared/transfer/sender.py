@@ -46,7 +46,7 @@ class Plain:
     """A shard as it is."""
 
     def __init__(self, path: Path) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY)
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     @property
     def size(self) -> int:

@@ -191,29 +191,22 @@ class Stream(Child):
 
     def hello(self) -> None:
         """Wait until the sender answers, passing over what a login shell prints; measures the round trip."""
-        nonce = secrets.token_hex(16)
-        self._say({**self._hello, "nonce": nonce})
-        self._pass_over(b"\n" + nonce.encode() + b"\n")
-        asked = time.monotonic()
-        self.ask({"do": "ping", "ticket": 0})
-        if self.frame() != Frame(PONG, 0, 0):
-            raise StreamBrokenError("The far end answers, and not as a sender does.")
-        self.round_trip = time.monotonic() - asked
-        self._patience = SILENCE_SECONDS
-
-    def _pass_over(self, wanted: bytes) -> None:
-        """Read to the end of `wanted`, byte by byte, since what follows it is not text."""
-        seen, passed, ends_at = b"", 0, time.monotonic() + HELLO_SECONDS
-        while seen != wanted:
-            seen = seen[-len(wanted) + 1 :] + self._read_byte()
-            passed += 1
+        nonce = secrets.token_hex(16).encode()
+        self._say({**self._hello, "nonce": nonce.decode()})
+        passed, ends_at = 0, time.monotonic() + HELLO_SECONDS
+        while (line := self.line(NOISE_BYTES, ends_at)) != nonce:
+            passed += len(line) + 1
             if passed > NOISE_BYTES:
                 raise StreamBrokenError(
                     "The login shell printed over 1 MiB before the sender's first word.",
                     remedy="Make the shell's start-up files silent for sessions without a terminal.",
                 )
-            if time.monotonic() > ends_at:
-                raise StreamLost(f"no sender spoke within {HELLO_SECONDS:.0f} s")
+        asked = time.monotonic()
+        self.ask({"do": "ping", "ticket": 0})
+        if self._heard or self.frame() != Frame(PONG, 0, 0):
+            raise StreamBrokenError("The far end answers, and not as a sender does.")
+        self.round_trip = time.monotonic() - asked
+        self._patience = SILENCE_SECONDS
 
     def ask(self, *requests: dict[str, Any]) -> None:
         """Send requests; their answers come in this order."""
@@ -233,11 +226,6 @@ class Stream(Child):
         while view:
             view = view[self.read_into(view) :]
         return bytes(data)
-
-    def _read_byte(self) -> bytes:
-        byte = bytearray(1)
-        self.read_into(memoryview(byte))
-        return bytes(byte)
 
     def _say(self, message: dict[str, Any]) -> None:
         self.write(json.dumps(message).encode() + b"\n")

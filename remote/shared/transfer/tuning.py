@@ -9,7 +9,7 @@ import time
 import psutil
 
 from remote.shared.messages.transfer import HostTally
-from remote.shared.transfer.lane import Packing
+from remote.shared.transfer.lane import Way
 
 CHANNEL_WINDOW_BYTES = 2 << 20
 """OpenSSH's flow control lets so much be under way in a channel: a stream's limit is window / round trip."""
@@ -107,9 +107,9 @@ class Climb:
 class Trial:
     """Compares the pace with and without compression, once, and leaves on what is faster."""
 
-    def __init__(self, tally: HostTally, packing: Packing) -> None:
+    def __init__(self, tally: HostTally, way: Way) -> None:
         self._pace = Pace(tally)
-        self._packing = packing
+        self._way = way
         self._plain: float | None = None
         self._warm = False
         self._over = False
@@ -121,9 +121,9 @@ class Trial:
             return
         if self._plain is None:
             self._plain = pace
-            self._packing.active = True
+            self._way.packed = True
         elif not self._warm:
             self._warm = True
         else:
-            self._packing.active = pace > self._plain
+            self._way.packed = pace > self._plain
             self._over = True

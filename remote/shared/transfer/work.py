@@ -9,10 +9,26 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-from remote.shared.messages.transfer import HostTally
+from remote.shared.messages.transfer import DeliveredRow, HostTally, Wish
 from remote.shared.transfer.books import Books
+from remote.shared.transfer.bounds import Bounds
+from remote.shared.transfer.delivery import Delivery, Ready
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.landing import Landing, Range
+from remote.shared.transfer.rate import RateLimit
+
+
+@dataclass(frozen=True)
+class Pull:
+    """What the hosts of one pull share."""
+
+    destination: Destination
+    wish: Wish
+    bounds: Bounds
+    books: Books
+    delivery: Delivery
+    rate: RateLimit
+    stop: threading.Event
 
 
 @dataclass(frozen=True)
@@ -27,11 +43,11 @@ class Job:
 class Work:
     """The records that the books offer of one host."""
 
-    def __init__(self, host: str, books: Books, destination: Destination, tally: HostTally) -> None:
+    def __init__(self, host: str, pull: Pull, tally: HostTally) -> None:
+        self.pull = pull
+        self.tally = tally
         self._host = host
-        self._books = books
-        self._destination = destination
-        self._tally = tally
+        self._books = pull.books
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self.error: OSError | None = None
@@ -86,15 +102,34 @@ class Work:
             self._changed.notify_all()
         return not missing
 
-    def compare_again(self, landing: Landing) -> None:
-        """The whole record has a wrong digest: find out which of its blocks are wrong."""
-        landing.repaired = True
-        with self._changed:
-            self._jobs.appendleft(Job(landing, None, landing.row.size_bytes))
-            self._changed.notify_all()
+    def finish(self, landing: Landing) -> None:
+        """Every byte is here: hand the record to the delivery, or find out which of its blocks are wrong."""
+        if landing.settled:
+            return
+        if landing.is_right():
+            problem = self.pull.bounds.misfit(landing.row, landing.part)
+            if problem:
+                self.refuse(landing, problem)
+            elif self._landed(landing):
+                self.pull.delivery.hand_in(Ready(landing, self._host, lambda row: self._delivered(landing, row)))
+        elif landing.repaired:
+            self.refuse(landing, "its bytes on the host differ from the host's own ledger")
+        else:
+            landing.repaired = True
+            with self._changed:
+                self._jobs.appendleft(Job(landing, None, landing.row.size_bytes))
+                self._changed.notify_all()
 
-    def landed(self, landing: Landing) -> bool:
-        """Every byte is here and right. True to the first caller only, who hands the record to the delivery."""
+    def refuse(self, landing: Landing, reason: str) -> None:
+        """Give the record up for now, with the reason."""
+        with self._changed:
+            if self._settle(landing):
+                self.tally.failed[landing.row.index] = reason
+                self._books.refuse(self._host, landing.row)
+                self._changed.notify_all()
+
+    def _landed(self, landing: Landing) -> bool:
+        """Return True to the first caller only; that caller hands the record to the delivery."""
         with self._changed:
             if not self._settle(landing):
                 return False
@@ -102,13 +137,11 @@ class Work:
             self._changed.notify_all()
             return True
 
-    def refuse(self, landing: Landing, reason: str) -> None:
-        """Give the record up for now, with the reason."""
-        with self._changed:
-            if self._settle(landing):
-                self._tally.failed[landing.row.index] = reason
-                self._books.refuse(self._host, landing.row)
-                self._changed.notify_all()
+    def _delivered(self, landing: Landing, row: DeliveredRow) -> None:
+        self.tally.delivered += 1
+        self.tally.delivered_bytes += row.size_bytes
+        self.tally.not_durable += not row.durable
+        self._books.deliver(self._host, landing.row, durable=row.durable)
 
     def _settle(self, landing: Landing) -> bool:
         """True once for each record; late answers for it are dropped."""
@@ -125,7 +158,7 @@ class Work:
             self._changed.notify_all()
             return False
         try:
-            landing = self._destination.landing(row)
+            landing = self.pull.destination.landing(row)
             left = landing.left()
         except OSError as error:
             self.error = error

@@ -99,3 +99,33 @@ def test_a_bucket_with_shards_of_nobody_knows_which_run_is_refused(site: Site, b
     with pytest.raises(UsageError, match="holds shards and does not say of which run"):
         site.pull()
     assert objects(bucket) == before
+
+
+def test_a_run_that_was_freed_into_a_folder_is_not_freed_into_a_bucket(site: Site, bucket: str) -> None:
+    site.give_share("one", 3)
+    site.give("one", {0: SMALL, 1: SMALL})
+    site.to = str(site.root / "folder")
+    site.pull(free=True)
+    site.give("one", {2: SMALL})
+    site.to = bucket
+    refusal = r"--free is refused: 2 records of the run 'trial' \(the first is 0\) were freed on the hosts"
+    with pytest.raises(UsageError, match=refusal):
+        site.pull(free=True)
+    assert objects(bucket) == {}
+    assert site.pull().missing[0] == (0, 2)
+    before = objects(bucket)
+    with pytest.raises(UsageError, match=refusal):
+        site.pull(free=True)
+    assert objects(bucket) == before
+    assert site.run_paths("one").shard(2).exists()
+
+
+def test_a_host_frees_what_its_bucket_holds_and_goes_on_freeing_there(site: Site, bucket: str) -> None:
+    site.give_share("one", 2)
+    site.give("one", {0: SMALL})
+    site.pull(free=True)
+    site.give("one", {1: SMALL})
+    shutil.rmtree(site.root / ".roost" / "spool")
+    site.pull(free=True)
+    assert not any(site.run_paths("one").shard(index).exists() for index in range(2))
+    assert objects(bucket)["hidden_states/hs_0.safetensors"] == site.records[0]

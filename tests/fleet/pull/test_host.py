@@ -137,7 +137,7 @@ def test_a_run_that_was_freed_into_a_folder_here_is_not_freed_into_one_on_a_host
     site.pull(free=True)
     site.give("one", {1: SMALL})
     site.to = on_host
-    with pytest.raises(UsageError, match="--free is refused: 1 records of the run 'trial'"):
+    with pytest.raises(UsageError, match="--free is refused: 1 record of the run 'trial'"):
         site.pull(free=True)
     assert not (target / "hidden_states").exists()
     assert site.run_paths("one").shard(1).exists()

@@ -12,12 +12,11 @@ import pytest
 
 from hosts.inventory.kept import Kept
 from hosts.plan.plan import PlannedShare, load, save
-from hosts.pull.sources import LaptopOrigin
 from remote.shared.messages.codec import UnpackRequest, UnpackResult
 from remote.shared.messages.transfer import DestinationManifest, Limits
 from remote.shared.transfer import tuning
-from remote.shared.transfer.engine import Offer
 from remote.shared.transfer.ledger import DestinationLedger
+from remote.shared.transfer.origin import Asked, Offer
 from tests.fleet.pull.conftest import MIB, RUN, SMALL, Site
 from tests.shards import shard, shard_of
 
@@ -173,15 +172,15 @@ def test_a_shard_that_is_compressed_while_it_is_pulled_arrives_in_the_same_pull(
 ) -> None:
     site.put("one", {0: state_shard(50), 1: state_shard(10)})
 
-    offers = LaptopOrigin.offers
+    offers = Asked.offers
 
-    def then_compress(self: LaptopOrigin, after: int) -> Offer:
+    def then_compress(self: Asked, after: int) -> Offer:
         found = offers(self, after)
         if self.source.name == "one" and site.run_paths("one").shard(1).exists():
             site.compress("one", 1)
         return found
 
-    monkeypatch.setattr(LaptopOrigin, "offers", then_compress)
+    monkeypatch.setattr(Asked, "offers", then_compress)
     (outcome, _) = site.pull(free=True).outcomes
     tally = outcome.result
     assert (tally.delivered, tally.failed, outcome.result.freed) == (2, {}, 2)

@@ -103,7 +103,7 @@ def test_a_run_that_was_freed_into_one_folder_is_not_freed_into_a_second_one(sit
     site.pull(free=True)
     site.give("one", {2: SMALL})
     site.to = str(site.root / "second")
-    refusal = r"--free is refused: 2 records of the run 'trial' \(the first is 0\) were freed on their hosts"
+    refusal = r"--free is refused: 2 records of the run 'trial' \(the first is 0\) were freed on the hosts"
     with pytest.raises(UsageError, match=refusal):
         site.pull(free=True)
     assert not Path(site.to).exists()

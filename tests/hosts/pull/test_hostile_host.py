@@ -20,7 +20,6 @@ from hosts.fleet import Fleet
 from hosts.inventory.model import Host, Inventory
 from hosts.pull import push as pushing
 from hosts.pull.push import push
-from hosts.pull.sources import LaptopOrigin
 from hosts.transport.backend import Backend
 from remote.shared.messages.bench import BenchResult
 from remote.shared.messages.dataset import InspectedRecord, InspectRequest
@@ -29,6 +28,7 @@ from remote.shared.messages.logs import LogsRequest
 from remote.shared.messages.transfer import Source
 from remote.shared.messages.verify import Fault, VerifyRequest
 from remote.shared.transfer.bounds import Bounds
+from remote.shared.transfer.origin import Asked
 from tests.hostile import Maker, examples, json_values, objects_like, values_of
 from tests.hosts.transport.test_hostile_answers import Script, Scripted, line
 from tests.shards import IDENTITY, ROW_BYTES
@@ -106,7 +106,7 @@ def offered(*batches: dict[str, Any]) -> list[ShardRow]:
     said = [line({"type": "item", "value": batch}) for batch in batches]
     source = Source(name="h", sender=[], codec_sender=[], root="")
     scripted = Scripted(*said, line({"type": "result", "value": RESULT}))
-    return LaptopOrigin(scripted, source, BOUNDS).offers(0).rows
+    return Asked(source, BOUNDS, scripted.call).offers(0).rows
 
 
 @examples(100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,63 @@ def test_a_wrong_byte_in_what_was_left_is_repaired(backend: LocalBackend, folder
     part.write_bytes(left)
     push(backend, folder, str(target))
     assert contents(target) == contents(folder)
+
+
+def test_a_folder_that_another_push_s_name_leads_away_from_is_refused(
+    backend: LocalBackend, folder: Path, tmp_path: Path
+) -> None:
+    target, elsewhere = tmp_path / "host" / "target", tmp_path / "elsewhere"
+    aside = leave_half(folder, target)
+    aside.rename(elsewhere)
+    before = contents(elsewhere)
+    aside.symlink_to(elsewhere)
+    with pytest.raises(HostError, match="not a folder of this user alone"):
+        push(backend, folder, str(target))
+    assert contents(elsewhere) == before
+
+
+def test_a_folder_that_others_can_write_to_takes_no_push(backend: LocalBackend, folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "host" / "target"
+    leave_half(folder, target).chmod(0o777)
+    with pytest.raises(HostError, match="not a folder of this user alone"):
+        push(backend, folder, str(target))
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_file_that_is_no_regular_one_is_neither_followed_nor_waited_for(
+    backend: LocalBackend, folder: Path, tmp_path: Path, kind: str
+) -> None:
+    target, victim = tmp_path / "host" / "target", tmp_path / "victim"
+    victim.write_bytes(b"somebody's own")
+    left = leave_half(folder, target) / "assignment.json"
+    left.unlink()
+    if kind == "link":
+        left.symlink_to(victim)
+    else:
+        os.mkfifo(left)
+    with pytest.raises(HostError, match="not a regular file"):
+        push(backend, folder, str(target))
+    assert victim.read_bytes() == b"somebody's own"
+
+
+def test_a_fifo_in_the_folder_that_is_replaced_holds_nobody(
+    backend: LocalBackend, folder: Path, tmp_path: Path
+) -> None:
+    push(backend, folder, str(tmp_path / "target"))
+    (tmp_path / "target" / "assignment.json").unlink()
+    os.mkfifo(tmp_path / "target" / "assignment.json")
+    with pytest.raises(HostError, match="not a regular file"):
+        push(backend, folder, str(tmp_path / "target"), owner="assignment.json")
+
+
+def test_a_pushed_folder_that_is_shared_has_the_modes_of_the_login(
+    backend: LocalBackend, folder: Path, tmp_path: Path
+) -> None:
+    push(backend, folder, str(tmp_path / "target"), shared=True)
+    umask = os.umask(0o077)
+    os.umask(umask)
+    assert (tmp_path / "target").stat().st_mode & 0o777 == 0o777 & ~umask
+    assert (tmp_path / "target" / "assignment.json").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
 def test_a_path_that_leaves_the_folder_is_refused(backend: LocalBackend, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from remote.shared.messages.extract import Delivered, IndicesResult, ShardRow
 from remote.shared.messages.transfer import Source, Wish
 from remote.shared.paths import shard_name
 from remote.shared.transfer.bounds import Bounds
-from remote.shared.transfer.engine import Offer
+from remote.shared.transfer.origin import Offer
 from remote.shared.transfer.stream import SOURCE
 from tests.shards import IDENTITY, rows_of
 

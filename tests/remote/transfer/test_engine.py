@@ -20,8 +20,9 @@ from remote.shared.transfer import destination as destinations
 from remote.shared.transfer import engine as engines
 from remote.shared.transfer import ledger
 from remote.shared.transfer.destination import Destination
-from remote.shared.transfer.engine import Engine, Offer
+from remote.shared.transfer.engine import Engine
 from remote.shared.transfer.hostpull import LostHostError
+from remote.shared.transfer.origin import Offer
 from tests.remote.transfer.origins import SENDER, Shelf, bounds_of, wish
 from tests.shards import SMALLEST, shard
 
@@ -280,3 +281,33 @@ def test_what_does_not_fit_is_refused_before_a_byte_is_sent(
     error = bring(to, Shelf("one", tmp_path / "1", {0: shard(MIB)}))["one"]
     assert isinstance(error, HostError)
     assert "are to come" in str(error)
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "fifo"])
+def test_a_part_that_is_no_regular_file_is_removed_and_nothing_is_written_through_it(
+    tmp_path: Path, to: Path, kind: str
+) -> None:
+    victim, part = tmp_path / "victim", to / "roost" / "parts" / "hs_0.safetensors.part"
+    part.parent.mkdir(parents=True)
+    if kind == "fifo":
+        os.mkfifo(part)
+    else:
+        part.symlink_to(victim)
+    if kind == "link":
+        victim.write_bytes(b"somebody's own")
+    content = shard(MIB)
+    bring(to, Shelf("one", tmp_path / "1", {0: content}))
+    assert (to / FINAL).read_bytes() == content
+    assert not (to / FINAL).is_symlink()
+    assert not victim.exists() or victim.read_bytes() == b"somebody's own"
+
+
+def test_a_shard_on_its_host_that_is_a_link_is_not_sent(tmp_path: Path, to: Path) -> None:
+    content = shard(MIB)
+    host = Shelf("one", tmp_path / "1", {0: content})
+    (tmp_path / "1" / "hs_0.safetensors").rename(tmp_path / "elsewhere")
+    (tmp_path / "1" / "hs_0.safetensors").symlink_to(tmp_path / "elsewhere")
+    tally = bring(to, host)["one"]
+    assert isinstance(tally, HostTally)
+    assert "cannot be read there" in tally.failed[0]
+    assert not (to / FINAL).exists()

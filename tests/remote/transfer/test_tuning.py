@@ -10,7 +10,7 @@ import pytest
 
 from remote.shared.messages.transfer import HostTally
 from remote.shared.transfer import rate, tuning
-from remote.shared.transfer.lane import Packing
+from remote.shared.transfer.lane import Way
 from remote.shared.transfer.tuning import MEASURE_SECONDS, MOST_STREAMS, Climb, Trial, streams_for
 
 
@@ -85,13 +85,13 @@ def test_a_long_round_trip_begins_with_more_streams() -> None:
 
 @pytest.mark.parametrize(("packed_pace", "kept"), [(140e6, True), (90e6, False)])
 def test_compression_stays_only_where_more_plain_bytes_arrive(clock: Clock, packed_pace: float, kept: bool) -> None:
-    tally, packing = HostTally(), Packing("payload")
-    trial = Trial(tally, packing)
+    tally, way = HostTally(), Way([], "", "payload")
+    trial = Trial(tally, way)
     for _ in range(5):
         clock.now += MEASURE_SECONDS
-        tally.plain_bytes += int(MEASURE_SECONDS * (packed_pace if packing.active else 100e6))
+        tally.plain_bytes += int(MEASURE_SECONDS * (packed_pace if way.packed else 100e6))
         trial.judge()
-    assert packing.active is kept
+    assert way.packed is kept
 
 
 def test_a_rate_limit_makes_streams_wait_for_their_bytes(clock: Clock) -> None:
