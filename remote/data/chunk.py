@@ -18,13 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
+from remote.data import rendering
+from remote.data.carried import open_tokenizer
 from remote.data.encoding import Marked, Spans
 from remote.data.fitting import Unread, check_shown, fit
 from remote.data.records import Conversation, Reading, Tokens, normalize
 from remote.data.sources import Chunk, read
 from remote.data.spans import assistant_spans
 from remote.data.template import ChatTemplate
-from remote.data.tokenizer import ModelTokenizer, TokenizerSpec, load
+from remote.data.tokenizer import ModelTokenizer, TokenizerSpec
 from remote.shared.errors import RecordError
 from remote.shared.files import written_aside
 from remote.shared.messages.dataset import MaskMethod
@@ -145,7 +147,7 @@ class ChunkWorker:
 
     @cached_property
     def tokenizer(self) -> ModelTokenizer:
-        return load(self.recipe.tokenizer)
+        return open_tokenizer(self.recipe.tokenizer)
 
     @cached_property
     def template(self) -> ChatTemplate:
@@ -158,7 +160,8 @@ class ChunkWorker:
         tally = Tally()
         rows: list[_Row] = []
         # Not durable: a spool is trusted until the machine starts again, and a killed process loses nothing written.
-        with written_aside(target.with_suffix(".records"), durable=False) as aside, aside.open("wb") as out:
+        aside_of = written_aside(target.with_suffix(".records"), durable=False)
+        with rendering.alarms(), aside_of as aside, aside.open("wb") as out:
             for number, ids, mask, method, truncated in self._records(chunk, tally):
                 content = ids.tobytes() + mask.tobytes()
                 out.write(content)

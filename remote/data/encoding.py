@@ -158,12 +158,12 @@ class SlowEncoder(Encoder):
     @cached_property
     def _bytes_of(self) -> dict[int, bytes] | None:
         """The bytes of every token, if the vocabulary is written in the byte-level alphabet."""
-        alphabet = {symbol: byte for byte, symbol in enumerate(_alphabet())}
+        byte_of = {symbol: byte for byte, symbol in enumerate(alphabet())}
         found = {index: str(token).encode() for index, token in self._hf.added_tokens_decoder.items()}
         vocabulary = self._hf.get_vocab()
         for token, index in vocabulary.items():
-            if index not in found and all(symbol in alphabet for symbol in token):
-                found[index] = bytes(alphabet[symbol] for symbol in token)
+            if index not in found and all(symbol in byte_of for symbol in token):
+                found[index] = bytes(byte_of[symbol] for symbol in token)
         return found if len(found) >= len(vocabulary) - len(self._hf.added_tokens_decoder) else None
 
     def decode(self, ids: list[int]) -> str:
@@ -181,7 +181,8 @@ def mask_by_bytes(text: str, spans: Spans, lengths: np.ndarray) -> np.ndarray | 
     if spans:
         edges = np.array(list(_byte_edges(text, spans)), np.int64).reshape(-1, 2)
         firsts = np.searchsorted(ends, edges[:, 0], side="right")
-        lasts = np.searchsorted(ends - lengths, edges[:, 1], side="left")
+        # A token begins where the one before it ends.
+        lasts = np.searchsorted(ends[:-1], edges[:, 1], side="left") + 1
         for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
             mask[first:last] = 1
     return mask
@@ -204,7 +205,7 @@ def byte_lengths(vocabulary: dict[str, int], added: dict[int, str]) -> np.ndarra
 
     Without one, a text with that byte would lose it.
     """
-    if not all(symbol in vocabulary for symbol in _alphabet()):
+    if not all(symbol in vocabulary for symbol in alphabet()):
         return None
     lengths = np.zeros(max([*vocabulary.values(), *added]) + 1, np.int32)
     for token, index in vocabulary.items():
@@ -215,7 +216,7 @@ def byte_lengths(vocabulary: dict[str, int], added: dict[int, str]) -> np.ndarra
 
 
 @lru_cache(maxsize=1)
-def _alphabet() -> list[str]:
+def alphabet() -> list[str]:
     """The symbol of each byte in byte-level vocabularies (GPT-2's table): printable bytes are themselves."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = iter(range(256, 512))

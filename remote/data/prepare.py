@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -23,23 +23,25 @@ import xxhash
 from remote.context import Context
 from remote.data import arrange, dataset
 from remote.data.account import count_copies, count_records, drop_table, histogram, why_empty
+from remote.data.carried import PRELOAD, load_carried
 from remote.data.chunk import Recipe, SpooledChunk, Tally, spool_chunk
 from remote.data.inputs import InputFile, expand
 from remote.data.records import Reading
 from remote.data.sources import Chunk, scan
 from remote.data.template import asks_for_the_date, template_digest
-from remote.data.tokenizer import ModelTokenizer, TokenizerSpec, embedding_rows, has_tokenizer, load
+from remote.data.tokenizer import ModelTokenizer, TokenizerSpec, embedding_rows, has_tokenizer
 from remote.data.workers import cores, in_order
 from remote.shared.errors import HostError, RecordError, UsageError
 from remote.shared.files import fsync_directory, make_directory, write_whole
 from remote.shared.messages.dataset import Manifest, PrepareRequest, PrepareResult, Source
 from remote.shared.supervised.threads import Pool
 
+_WORTH_A_PROOF = 8 << 20
+"""Bytes of sources. The `tokenizers` library encodes them in about the seconds that the proof takes."""
 MARKER = ".prepared"
 """Says what a dataset, or the work towards one, was made from."""
 _CARRIED = "tokenizer.json"
 """In the spool: what the workers need of the tokenizer, where they need not load it with transformers."""
-_PRELOAD = ["remote.data.chunk", "remote.data.arrange", "tokenizers"]
 _PRELOAD_TRANSFORMERS = "transformers.models.auto.tokenization_auto"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -66,6 +68,9 @@ class _Job:
     request: PrepareRequest
     context: Context
     out: Path
+    tokenizer: ModelTokenizer | None = field(init=False)
+    told: TokenizerSpec = field(init=False)
+    """What worker processes are told of the tokenizer."""
 
     @property
     def work(self) -> Path:
@@ -80,7 +85,10 @@ class _Job:
         found = expand(request.inputs)
         make_directory(self.spool)
         report.progress("reading the sources")
-        scanned = self._scan(found.files)
+        with Pool(1, "load") as background:
+            loading = background.submit(self._load, found.files)
+            scanned = self._scan(found.files)
+            self.tokenizer, self.told = loading.result()
         sources = [source for source, _ in scanned]
         chunks = [chunk for _, parts in scanned for chunk in parts]
         identity = self._identity(sources)
@@ -97,21 +105,21 @@ class _Job:
         with Pool(min(cores(), max(1, len(files))), "read") as pool:
             return list(pool.map(lambda number: scan(number, files[number], self.spool), range(len(files))))
 
-    @cached_property
-    def tokenizer(self) -> ModelTokenizer | None:
-        """The tokenizer; None if there is only the model's config, which is enough for tokenized records.
+    def _load(self, files: list[InputFile]) -> tuple[ModelTokenizer | None, TokenizerSpec]:
+        """The tokenizer and what workers are told of it; None if there is only the model's config.
 
-        A tokenizer that cannot be loaded is no error yet: the first conversation is, in the worker that meets it.
+        The config is enough for tokenized records. A tokenizer that cannot be loaded is no error yet: the first
+        conversation is, in the worker that meets it.
         """
         spec = TokenizerSpec(self.request.tokenizer, self.request.trust_remote_code)
         if not has_tokenizer(spec.path):
-            return None
+            return None, spec
         try:
-            return load(spec)
+            return load_carried(spec, self.spool / _CARRIED, proved=_is_much(files))
         except HostError:
             if embedding_rows(spec.path) is None:
                 raise
-            return None
+            return None, spec
 
     @cached_property
     def vocab_size(self) -> int:
@@ -129,7 +137,7 @@ class _Job:
     def recipe(self) -> Recipe:
         request = self.request
         return Recipe(
-            tokenizer=self._spec(),
+            tokenizer=self.told,
             template_options=tuple(sorted(request.template_options.items())),
             date=self.date,
             max_len=request.max_len,
@@ -138,15 +146,6 @@ class _Job:
             vocab_size=self.vocab_size,
             reading=Reading(request.chosen, tuple(sorted(request.keys.items())), frozenset(request.ignore)),
         )
-
-    def _spec(self) -> TokenizerSpec:
-        request = self.request
-        content = self.tokenizer.carry() if self.tokenizer is not None else None
-        if content is None:
-            return TokenizerSpec(request.tokenizer, request.trust_remote_code)
-        path = self.spool / _CARRIED
-        write_whole(path, content, durable=False)
-        return TokenizerSpec(request.tokenizer, request.trust_remote_code, str(path))
 
     @cached_property
     def date(self) -> str:
@@ -212,7 +211,7 @@ class _Job:
     def _spread(self, function: Callable, tasks: list) -> Iterator:  # type: ignore[type-arg]
         processes = min(self.request.processes or cores(), len(tasks))
         heavy = self.tokenizer is not None and not self.recipe.tokenizer.carried
-        preload = [*_PRELOAD, _PRELOAD_TRANSFORMERS] if heavy else _PRELOAD
+        preload = [*PRELOAD, _PRELOAD_TRANSFORMERS] if heavy else PRELOAD
         return in_order(function, tasks, processes=processes, preload=preload)
 
     def _refuse_bad(self, chunk: SpooledChunk) -> None:
@@ -274,6 +273,11 @@ class _Job:
         (self.work / "lock").unlink()
         self.work.replace(self.out)
         fsync_directory(self.out.parent)
+
+
+def _is_much(files: list[InputFile]) -> bool:
+    """Whether there is so much text that the quicker way to encode it is worth its proof."""
+    return sum(file.size_bytes for file in files) >= _WORTH_A_PROOF
 
 
 def _says(marker: Path, identity: str) -> bool:

@@ -95,26 +95,46 @@ def render(template: Any, **variables: Any) -> tuple[str, Spans]:
 
 
 @contextmanager
-def bounded() -> Iterator[None]:
-    """Bound the time and memory of what runs inside; raise RecordError with a sentence if it takes more.
+def alarms() -> Iterator[None]:
+    """Take the alarm signal for all that is rendered inside: taking it for every text costs more than the limits do.
 
     Signals reach the main thread alone, where worker processes do their work; in another thread nothing is bounded.
     """
-    if threading.current_thread() is not threading.main_thread():
+    global _has_alarm  # noqa: PLW0603
+    if _has_alarm or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGALRM, _out_of_time)
-    signal.setitimer(signal.ITIMER_REAL, DEADLINE_SECONDS)
-    limits = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (_allowed(limits), limits[1]))
+    _has_alarm = True
     try:
         yield
-    except MemoryError:
-        raise RecordError(f"the chat template asks for more than {MEMORY_BYTES >> 30} GiB of memory on it") from None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _has_alarm = False
         signal.signal(signal.SIGALRM, before)
-        resource.setrlimit(resource.RLIMIT_DATA, limits)
+
+
+_has_alarm = False
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Bound the time and memory of what runs inside; raise RecordError with a sentence if it takes more."""
+    with alarms():
+        if not _has_alarm or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signal.setitimer(signal.ITIMER_REAL, DEADLINE_SECONDS)
+        limits = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (_allowed(limits), limits[1]))
+        try:
+            yield
+        except MemoryError:
+            raise RecordError(
+                f"the chat template asks for more than {MEMORY_BYTES >> 30} GiB of memory on it"
+            ) from None
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            resource.setrlimit(resource.RLIMIT_DATA, limits)
 
 
 @lru_cache(maxsize=1)

@@ -1,15 +1,15 @@
 """The model's own tokenizer: text to ids and a mask, and digests of what decides them.
 
-Runs under the data verbs. `prepare` loads the tokenizer once with transformers; what a worker process needs of it
-travels as one file (`carry`, `carried`), so that workers import neither transformers nor torch. Tokenizers with code of
-their own (Kimi's) are loaded with transformers everywhere.
+Runs under the data verbs. What the worker processes of `prepare` need of it travels as one file
+(`remote.data.carried`).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class TokenizerSpec:
     path: str
     trust_remote_code: bool = False
     carried: str = ""
-    """A file that `ModelTokenizer.carry` made; "" if transformers has to load the tokenizer."""
+    """A file that `remote.data.carried` made; "" if transformers has to load the tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,31 @@ class Words:
         return text
 
 
+@dataclass(frozen=True)
+class Known:
+    """What takes the transformers object to find out."""
+
+    digest: str
+    vocab_size: int
+
+
 @dataclass
 class ModelTokenizer:
     """A tokenizer, ready to encode."""
 
     path: str
     words: Words
-    encoder: Encoder
+    make_encoder: Callable[[], Encoder]
     hf: Any = None
-    """The transformers object; None in a worker that was given the carried file."""
+    """The transformers object; None if this was read from a carried file."""
     renders_itself: bool = False
     """Whether its own code makes text of conversations (Kimi rewrites tools), so that `hf` has to do it."""
+    known: Known | None = None
+    """What a carried file says of it, in place of `hf`."""
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        return self.make_encoder()
 
     def encode(self, texts: list[str], spans: list[Spans]) -> Encoded:
         """Return ids and mask of each text: 1 on every token that holds a character of its spans.
@@ -86,6 +100,8 @@ class ModelTokenizer:
     @cached_property
     def digest(self) -> str:
         """xxh3-128 of everything that decides how text becomes ids."""
+        if self.known:
+            return self.known.digest
         if self.hf.is_fast:
             return xxhash.xxh3_128_hexdigest(self.hf.backend_tokenizer.to_str().encode())
         vocabulary = sorted(self.hf.get_vocab().items(), key=lambda item: item[1])
@@ -95,27 +111,11 @@ class ModelTokenizer:
     @cached_property
     def vocab_size(self) -> int:
         """The model's embedding rows if its config lies beside the tokenizer, else the vocabulary."""
-        return embedding_rows(self.path) or len(self.hf)
-
-    def carry(self) -> bytes | None:
-        """All that a worker needs, or None if it needs transformers."""
-        if self.renders_itself or not isinstance(self.encoder, FastEncoder):
-            return None
-        return json.dumps({"words": asdict(self.words), "backend": self.encoder.backend.to_str()}).encode()
-
-
-def carried(spec: TokenizerSpec) -> ModelTokenizer:
-    """Make the tokenizer of what `ModelTokenizer.carry` wrote."""
-    from tokenizers import Tokenizer
-
-    content = json.loads(Path(spec.carried).read_bytes())
-    return ModelTokenizer(spec.path, Words(**content["words"]), FastEncoder(Tokenizer.from_str(content["backend"])))
+        return self.known.vocab_size if self.known else embedding_rows(self.path) or len(self.hf)
 
 
 def load(spec: TokenizerSpec) -> ModelTokenizer:
-    """Load the tokenizer at `spec.path`; raise UsageError or HostError with the reason."""
-    if spec.carried:
-        return carried(spec)
+    """Load the tokenizer at `spec.path` with transformers; raise UsageError or HostError with the reason."""
     path = _existing(spec.path)
     if not has_tokenizer(path):
         raise UsageError(
@@ -136,7 +136,7 @@ def load(spec: TokenizerSpec) -> ModelTokenizer:
         ) from error
     plain = hf.is_fast and _is_transformers_own(hf)
     encoder = FastEncoder(hf.backend_tokenizer) if plain else SlowEncoder(hf)
-    return ModelTokenizer(path, _words(hf, path), encoder, hf, renders_itself=not _renders_as_all_do(hf))
+    return ModelTokenizer(path, _words(hf, path), lambda: encoder, hf, renders_itself=not _renders_as_all_do(hf))
 
 
 def _existing(path: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from remote.context import Context
 from remote.data.chunk import ChunkWorker, Tally
 from remote.data.dataset import DatasetFolder
+from remote.data.encoding import FastEncoder, Marked, Spans
 from remote.data.prepare import prepare
 from remote.data.sources import Chunk
 from remote.data.tokenizer import TokenizerSpec, load
@@ -75,6 +76,35 @@ def test_mask_holds_the_answer_and_the_token_that_ends_it(tmp_path: Path, tokeni
     masked = load(TokenizerSpec(tokenizer)).decode(record.input_ids[record.loss_mask == 1].tolist())
     assert masked == "hello<|im_end|>more<|im_end|>"
     assert result.manifest.mask == {"generation": 1}
+
+
+def test_the_quicker_encoder_of_large_sources_makes_the_same_dataset(
+    tmp_path: Path, tokenizer: str, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_jsonl(tmp_path / "s.jsonl", [*conversations(60), chat("naïve 早?", "早上好 \U000e0100 e\u0301")])
+
+    def made(name: str, processes: int) -> tuple[str, list[list[int]]]:
+        request = PrepareRequest(
+            inputs=[str(source)], out=str(tmp_path / name), tokenizer=tokenizer, processes=processes
+        )
+        return prepare(request, context).manifest.digest, ids_of(tmp_path / name)
+
+    with_tokenizers = made("a", 1)
+    monkeypatch.setattr("remote.data.prepare._WORTH_A_PROOF", 0)
+    monkeypatch.setattr(FastEncoder, "encode", _left_to_it)
+    assert made("b", 1) == with_tokenizers
+    assert _LEFT == ["\U000e0100"]
+    assert made("c", 2) == with_tokenizers
+
+
+_LEFT: list[str] = []
+_plainly = FastEncoder.encode
+
+
+def _left_to_it(encoder: FastEncoder, texts: list[str], spans: list[Spans]) -> list[Marked]:
+    """Note what is left to the `tokenizers` library."""
+    _LEFT.extend("\U000e0100" if "\U000e0100" in text else text for text in texts)
+    return _plainly(encoder, texts, spans)
 
 
 def test_order_depends_on_the_seed_and_not_on_processes_or_chunks(

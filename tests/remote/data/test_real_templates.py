@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from remote.data import rendering
+from remote.data.carried import load_carried
 from remote.data.chunk import ChunkWorker, Recipe
-from remote.data.tokenizer import TokenizerSpec, carried
+from remote.data.tokenizer import TokenizerSpec
 from remote.shared.errors import RecordError
 from tests.remote.data.samples import MakeTokenizer
 
@@ -194,10 +195,10 @@ def test_texts_are_those_of_transformers_and_workers_get_the_same_without_it(
     make_tokenizer: MakeTokenizer, tmp_path: Path, model: str
 ) -> None:
     made = worker(model, make_tokenizer)
-    content = made.tokenizer.carry()
-    assert content
-    (tmp_path / "carried.json").write_bytes(content)
-    alone = carried(TokenizerSpec(made.tokenizer.path, carried=str(tmp_path / "carried.json")))
+    alone, told = load_carried(TokenizerSpec(made.tokenizer.path), tmp_path / "carried.json", proved=True)
+    assert told.carried
+    assert alone.hf is None
+    assert (alone.digest, alone.vocab_size) == (made.tokenizer.digest, made.tokenizer.vocab_size)
     for kind in ("turns", "tools"):
         raw = record(kind, model)
         tools, messages = raw.get("tools"), raw["messages"]
@@ -262,11 +263,12 @@ def kimi(tmp_path: Path) -> Path:
     return folder
 
 
-def test_kimi_s_tiktoken_is_masked_to_the_byte(kimi: Path) -> None:
-    made = ChunkWorker(Recipe(TokenizerSpec(str(kimi), trust_remote_code=True), (), "", None, False, 1, 10_000))
+def test_kimi_s_tiktoken_is_masked_to_the_byte(kimi: Path, tmp_path: Path) -> None:
+    spec = TokenizerSpec(str(kimi), trust_remote_code=True)
+    made = ChunkWorker(Recipe(spec, (), "", None, False, 1, 10_000))
     assert not made.tokenizer.hf.is_fast
     assert made.tokenizer.renders_itself
-    assert made.tokenizer.carry() is None
+    assert load_carried(spec, tmp_path / "carried.json", proved=True)[1] == spec
     assert runs_of(made, record("turns", "kimi-k2.5")) == ["</think>Hello!<|im_end|>", "</think>More.<|im_end|>"]
     many = {"messages": [user("naïve 早 😀?"), answer("早上好 😀 Hello w.\n\n"), user("?"), answer("é")]}
     assert runs_of(made, many) == ["</think>早上好 😀 Hello w.\n\n<|im_end|>", "</think>é<|im_end|>"]
