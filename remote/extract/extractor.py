@@ -126,7 +126,7 @@ class Extractor(Dispatcher):
         self._register_again()
         starved = self._starved(size)
         if starved and not self._flying:
-            self._say("waiting", starved)
+            self._say("waiting", starved, "ramdisk")
         return bool(starved)
 
     def with_room(self, ready: list[Endpoint], task: Task) -> list[Endpoint]:
@@ -195,7 +195,7 @@ class Extractor(Dispatcher):
             remedy = "`inv restart` makes it again; then `inv extract` resumes. `inv doctor` tells what removes it."
             why = f"{why} Nobody made it again within {GONE_SECONDS:.0f} s. {likely_cause(endpoint.dump_dir)}"
             self._judgement.end(HostError(why, remedy=remedy))
-        return self._say("waiting", why)
+        return self._say("waiting", why, "server")
 
     def _find_dumps(self) -> None:
         """Also where this session had nothing to send: one that was killed may have left a record's dump behind."""

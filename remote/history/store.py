@@ -226,6 +226,8 @@ def _connected(path: Path, how: str, *, begin: bool = False) -> sqlite3.Connecti
             )
         if version == 0 and begin:
             db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
+        elif version == 0:
+            raise HistoryError(f"The history {path} is still empty.", remedy="Look again in a few seconds.")
         db.execute("SELECT at, step, vals FROM points LIMIT 1")
         db.execute("PRAGMA synchronous=NORMAL")
         db.execute("PRAGMA journal_mode=TRUNCATE")

@@ -38,7 +38,7 @@ def at_most(points: Sequence[Point], most: int) -> list[Point]:
     kept = list(points)
     if len(kept) <= most:
         return kept
-    step = max(FINE_SECONDS, (kept[-1].at - kept[0].at) / most)
+    step = max(1.0, (kept[-1].at - kept[0].at) / most)
     while len(buckets := in_buckets(kept, step)) > most:
         step *= 2
     return [merged(bucket, step) for bucket in buckets]

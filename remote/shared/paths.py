@@ -6,6 +6,7 @@ Layout (created on demand, directories 0700, files 0600):
     <workdir>/servers/<name>/state.json, logs/<name>_v1.log …, current -> the newest
     <workdir>/runs/<run>/…                       see `RunPaths`
     <workdir>/lock
+    <workdir>/recorder/…                         see `RecorderPaths`
     <workdir>/models.json                        digests of models' files, so that a plan samples each only once
     <workdir>/answers/<digest>.json              what the host's SGLang said, see `remote.attach.answers`
 """
@@ -81,6 +82,10 @@ class Workdir:
         """Answers of the host's SGLang that need not be asked for again."""
         return self.root / "answers"
 
+    @property
+    def recorder(self) -> RecorderPaths:
+        return RecorderPaths(self.root / "recorder")
+
     def server(self, name: str) -> ServerPaths:
         return ServerPaths(self.servers / safe_name(name, "server name"))
 
@@ -137,8 +142,38 @@ class ServerPaths:
         """The supervisor's own output, of all starts."""
         return self.root / "supervisor.log"
 
+    @property
+    def history(self) -> Path:
+        return self.root / "history.sqlite"
+
     def log(self, start: int) -> Path:
         return self.logs / f"{self.root.name}_v{start}.log"
+
+
+@dataclass(frozen=True)
+class RecorderPaths:
+    """What belongs to the one process that keeps this host's histories (`remote.history`)."""
+
+    root: Path
+
+    @property
+    def lock(self) -> Path:
+        """Locked by the recorder while it runs."""
+        return self.root / "lock"
+
+    @property
+    def settings(self) -> Path:
+        """What it was told: whom to notify, when a run counts as stalled, when to stop idle servers."""
+        return self.root / "settings.json"
+
+    @property
+    def memory(self) -> Path:
+        """What it has seen and has still to tell, so that another recorder goes on where one was killed."""
+        return self.root / "memory.json"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "recorder.log"
 
 
 @dataclass(frozen=True)
@@ -174,6 +209,10 @@ class RunPaths:
     def state(self) -> Path:
         """The extractor's process and progress, as `remote.shared.messages.extract.ExtractorState`."""
         return self.root / "state.json"
+
+    @property
+    def history(self) -> Path:
+        return self.root / "history.sqlite"
 
     @property
     def lock(self) -> Path:

@@ -30,7 +30,7 @@ from remote.work.failures import TRY_ERRORS, AttemptError
 from remote.work.hooks import Hooks
 from remote.work.judgement import DEATHS_ALONE, Judgement
 from remote.work.ledger import Ledger, Row
-from remote.work.progress import Progress
+from remote.work.progress import Lack, Progress
 from remote.work.session import Opened, counted, open_positions
 
 TICK_SECONDS = 0.2
@@ -174,12 +174,12 @@ class Dispatcher(Hooks, ABC):
         """Whether nothing holds the run back; says what does where something does."""
         now = time.monotonic()
         if self._conditions.wish() == "pause":
-            return self._say("paused")
+            return self._say("paused", lacks="paused")
         task = self._backlog.peek(now)
         size = self.size_bytes(task.position) if task else 0
         under_way = sum(self.size_bytes(flying.position) for flying in self._flying.values())
         if lacking := self._conditions.lacking_bytes(under_way + size):
-            return self._say("waiting", f"The disk lacks {_gigabytes(lacking)} above the free space to keep.")
+            return self._say("waiting", f"The disk lacks {_gigabytes(lacking)} above the free space to keep.", "disk")
         if not any(endpoint.ready for endpoint in self._endpoints):
             return self._without_server(now)
         self._unready_since = None
@@ -200,10 +200,10 @@ class Dispatcher(Hooks, ABC):
             seconds = f"{self._assignment.server_wait_seconds:g} s"
             remedy = f"{start} starts them; then `inv {self._assignment.task}` resumes."
             self._judgement.end(HostError(f"No server was ready for {seconds}. {why}", remedy=remedy))
-        return self._say("waiting", f"{why} Start it with {start}; the run waits until {self._waits_until}.")
+        return self._say("waiting", f"{why} Start it with {start}; the run waits until {self._waits_until}.", "server")
 
-    def _say(self, status: ExtractorStatus, cause: str = "") -> bool:
-        if self._progress.say(status, cause):
+    def _say(self, status: ExtractorStatus, cause: str = "", lacks: Lack = "") -> bool:
+        if self._progress.say(status, cause, lacks):
             self._report.progress(cause or status)
         return False
 

@@ -23,6 +23,9 @@ from remote.shared.processes import reference
 from remote.shared.supervised.threads import Pool
 from remote.work.ledger import Row
 
+Lack = Literal["", "paused", "disk", "server", "ramdisk"]
+"""What a run that sends nothing new waits for."""
+
 WRITE_SECONDS = 1.0
 RATE_SECONDS = 60.0
 SILENT_SECONDS = 20.0
@@ -43,6 +46,14 @@ def wish(paths: RunPaths) -> Literal["pause", "resume", "stop"]:
         return Control.model_validate_json(read_own(paths.control)).action
     except (OSError, ValidationError):
         return "resume"
+
+
+def settled(state: ExtractorState, alive: bool) -> ExtractorState:
+    """The state; one that says it runs while nothing does was left behind by a process that was killed: it failed."""
+    if alive or state.status not in ("running", "paused", "waiting"):
+        return state
+    cause = "The extractor ended without a word (killed, or the host restarted); `inv extract` resumes."
+    return state.model_copy(update={"status": "failed", "cause": cause, "tokens_per_second": 0.0})
 
 
 def word(state: ExtractorState, alive: bool, wished: str) -> str:
@@ -73,6 +84,8 @@ class Progress:
         self._recent: deque[tuple[float, int]] = deque()
         self._since = time.monotonic()
         self._waits_since: float | None = None
+        self._lacks: Lack = ""
+        self._lacks_since = time.monotonic()
         self._writing = asyncio.Lock()
         self._thread = Pool(1, "state")
 
@@ -104,11 +117,20 @@ class Progress:
             self.state.backpressure_seconds += now - self._waits_since
         self._waits_since = now if waits else None
 
-    def say(self, status: ExtractorStatus, cause: str = "") -> bool:
-        """Set the status; returns whether it is news."""
+    def say(self, status: ExtractorStatus, cause: str = "", lacks: Lack = "") -> bool:
+        """Set the status, and what is lacking from now on; returns whether it is news."""
+        self._count_waiting(lacks)
         news = (status, cause) != (self.state.status, self.state.cause)
         self.state.status, self.state.cause = status, cause
         return news
+
+    def _count_waiting(self, lacks: Lack) -> None:
+        """Count, by the clock, what was lacking since the last word."""
+        now = time.monotonic()
+        if self._lacks:
+            waited = self.state.waited
+            waited[self._lacks] = waited.get(self._lacks, 0.0) + now - self._lacks_since
+        self._lacks, self._lacks_since = lacks, now
 
     async def run(self) -> None:
         """Write the file until cancelled; a write that fails (a full disk) is tried again with the next one."""

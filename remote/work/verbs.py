@@ -41,7 +41,7 @@ from remote.work import epochs
 from remote.work.known import known, named, names, refuse_older_plan
 from remote.work.ledger import Ledger
 from remote.work.lock import is_locked
-from remote.work.progress import read_state, wish, word
+from remote.work.progress import read_state, settled, wish, word
 
 BATCH = 500
 """Rows an item: about 60 kB of JSON."""
@@ -59,7 +59,7 @@ def status_of(paths: RunPaths, context: Context) -> RunStatus:
     """How one run stands, looked at now."""
     alive = is_locked(paths)
     facts = _facts(paths)
-    state = _settled(
+    state = settled(
         read_state(paths) or ExtractorState(run=paths.root.name, epoch=facts.epoch, status="stopped"), alive
     )
     directories = dump_dirs(context.workdir)
@@ -199,14 +199,6 @@ def _facts(paths: RunPaths) -> _Facts:
         facts.host, facts.epoch = given.host, given.epoch
         facts.counts.assigned, facts.counts.tokens_assigned = given.records, given.tokens
     return facts
-
-
-def _settled(state: ExtractorState, alive: bool) -> ExtractorState:
-    """A state that says it runs while nothing does was left behind by a process that was killed."""
-    if alive or state.status not in ("running", "paused", "waiting"):
-        return state
-    cause = "The extractor ended without a word (killed, or the host restarted); `inv extract` resumes."
-    return state.model_copy(update={"status": "failed", "cause": cause, "tokens_per_second": 0.0})
 
 
 def _free_bytes(paths: RunPaths) -> int:

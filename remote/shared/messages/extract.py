@@ -103,6 +103,8 @@ class ExtractorState(Message):
     """Over the last minute."""
     backpressure_seconds: float = 0.0
     """Time in which a record was ready to be sent and uncollected dumps held it back."""
+    waited: dict[str, float] = Field(default_factory=dict)
+    """Seconds of this session for which nothing new was sent, by cause: `paused`, `disk`, `server`, `ramdisk`."""
     in_flight: int = 0
     """Records that were sent and have not ended yet."""
     retries: int = 0

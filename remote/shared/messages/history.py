@@ -14,10 +14,10 @@ SubjectKind = Literal["run", "server"]
 
 EventKind = Literal[
     "started", "ready", "restarted", "failed", "stopped", "finished", "paused", "resumed", "waiting", "stalled",
-    "quarantined", "freed", "disk-low", "parity-failed", "idle-stopped", "gap", "untold", "history",
+    "quarantined", "freed", "disk-low", "parity-failed", "idle-stopped", "trouble", "gap", "untold", "history",
 ]  # fmt: skip
-"""`gap`: nothing was recorded for a while (the host was down). `untold`: a notification could not be delivered.
-`history`: something about the history itself, such as a damaged file that was set aside."""
+"""`trouble`: something happened to a server and was mended. `gap`: nothing was recorded for a while.
+`untold`: a notification could not be delivered. `history`: a history that could not be read was set aside."""
 
 
 class Event(Message):
@@ -106,6 +106,19 @@ class NotifySettings(Message):
     form: Literal["json", "slack"] = "json"
 
 
+class Settings(Message):
+    """What the recorder was told; kept on the host, readable by its user alone."""
+
+    host: str = ""
+    """The host's name in the inventory."""
+    notify: NotifySettings | None = None
+    runs: list[str] = Field(default_factory=list)
+    """Runs that notifications are sent for."""
+    stall_seconds: float = 600.0
+    min_free_bytes: int = 0
+    idle_stop_seconds: float | None = None
+
+
 class RecordRequest(Message):
     """Keep a history on this host from now on, and tell, stop and judge by these settings."""
 
@@ -115,6 +128,8 @@ class RecordRequest(Message):
     """None leaves earlier settings as they are."""
     run: str = ""
     """With `notify`: tell about this run as well as about servers."""
+    min_free_bytes: int = 0
+    """Below so much free space on the shards' disk, a run takes no new record."""
     stall_seconds: float = 600.0
     """A run that should work and has finished no record for so long is stalled."""
     idle_stop_seconds: float | None = None
@@ -129,6 +144,19 @@ class RecordResult(Message):
     """Whether this call started it."""
     notify_problem: str = ""
     """Why the webhook cannot be reached from this host, if it cannot."""
+
+
+class RecorderRequest(Message):
+    """Be this host's recorder until nothing is left to record; started by the verb `record`."""
+
+    every_seconds: float = 10.0
+
+
+class RecorderEnd(Message):
+    """The recorder has ended by itself."""
+
+    looks: int
+    why: str
 
 
 class HistoryRequest(Message):

@@ -1,0 +1,116 @@
+"""A host at one moment: its runs, servers, GPUs and disks, from what these write about themselves. Changes nothing.
+
+Runs on the host, for the recorder and for `inv watch`. Opens no ledger: counting a million rows every few seconds
+would cost more than everything else together.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from remote.history.gauges import Gauges
+from remote.history.sglang import Load, ServerGauge
+from remote.servers.housekeeping.ramdisk import dump_dirs, held_bytes, wait_seconds
+from remote.servers.lifecycle import records
+from remote.shared.errors import HostError
+from remote.shared.messages.history import Reading, RunReading, ServerReading
+from remote.shared.messages.server import ServerState
+from remote.shared.paths import RunPaths, Workdir
+from remote.shared.processes import find
+from remote.work.lock import is_locked
+from remote.work.progress import read_state, settled, wish, word
+
+
+class Looker:
+    """Looks at one host again and again; keeps open what is costly to open."""
+
+    def __init__(self, workdir: Workdir) -> None:
+        self._workdir = workdir
+        self._gauges = Gauges()
+        self._servers: dict[str, ServerGauge] = {}
+
+    def look(self, runs: Iterable[str]) -> Reading:
+        """These runs (those that have a folder here), and all of the host's servers, GPUs and disks."""
+        directories = dump_dirs(self._workdir)
+        waited = wait_seconds(directories)
+        gpus = self._gauges.read()
+        return Reading(
+            at=time.time(),
+            runs=[found for name in runs if (found := _run(self._workdir.run(name), waited)) is not None],
+            servers=list(self._look_at_servers()),
+            gpus=gpus,
+            gpu_problem=self._gauges.problem,
+            dump_bytes=held_bytes(directories),
+            ram_free_bytes=min((free for one in directories if (free := _room(one)[0]) is not None), default=None),
+        )
+
+    def idle_seconds(self, server: str) -> float:
+        """For how long the server has worked on nothing but probes, as far as this process has seen."""
+        gauge = self._servers.get(server)
+        return 0.0 if gauge is None else time.monotonic() - gauge.used_at
+
+    def _look_at_servers(self) -> Iterator[ServerReading]:
+        for name in records.names(self._workdir):
+            with suppress(HostError):  # a record of another version, which `inv status` names
+                state = records.load(self._workdir.server(name))
+                if state is not None:
+                    yield self._server(state)
+
+    def _server(self, state: ServerState) -> ServerReading:
+        alive, load = find(state.server) is not None, Load()
+        if alive:
+            gauge = self._servers.setdefault(state.name, ServerGauge(self._workdir.server(state.name)))
+            load = gauge.look(state)
+        else:
+            self._servers.pop(state.name, None)
+        return ServerReading(
+            name=state.name,
+            mode=state.mode,
+            status=state.status,
+            start=state.start,
+            restarts=state.restarts,
+            alive=alive or find(state.supervisor) is not None,
+            cause=state.cause,
+            trouble=state.trouble,
+            queued=load.queued,
+            running=load.running,
+            prefill_tokens_per_second=load.prefill_tokens_per_second,
+        )
+
+
+def runs_at_work(workdir: Workdir) -> list[str]:
+    """Names of the runs whose extractor lives."""
+    return [name for name in workdir.run_names() if is_locked(workdir.run(name))]
+
+
+def _run(paths: RunPaths, capture_wait: float) -> RunReading | None:
+    """None if nothing here has begun to extract this run."""
+    found = read_state(paths)
+    if found is None:
+        return None
+    alive, wished = is_locked(paths), wish(paths)
+    state = settled(found, alive)
+    free, total = _room(paths.root)
+    return RunReading(
+        run=paths.root.name,
+        alive=alive,
+        word=word(state, alive, wished),
+        wished=wished,
+        state=state,
+        disk_free_bytes=free or 0.0,
+        disk_total_bytes=total or 0.0,
+        capture_wait_seconds=capture_wait,
+    )
+
+
+def _room(path: Path) -> tuple[float | None, float | None]:
+    """Free and total bytes of the file system for this user; None if it cannot be asked."""
+    try:
+        status = os.statvfs(path)
+    except OSError:
+        return None, None
+    return float(status.f_bavail * status.f_frsize), float(status.f_blocks * status.f_frsize)
