@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _SECTIONS = ("text_config", "language_config")
+_ONE_PLUS_WEIGHT = {"gemma", "gemma2", "gemma3", "gemma3_text", "qwen3_next"}
+"""Types of models whose RMSNorm multiplies by 1 + weight; so do all of Qwen3.5."""
 
 
 def language_model(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,3 +25,9 @@ def find_number(config: Mapping[str, Any], key: str) -> int | None:
         if isinstance(value, int):
             return value
     return None
+
+
+def norm_adds_one(config: Mapping[str, Any]) -> bool:
+    """Whether the language model's RMSNorm multiplies by 1 + weight instead of by weight."""
+    kind = str(language_model(config).get("model_type", ""))
+    return kind in _ONE_PLUS_WEIGHT or kind.startswith("qwen3_5")

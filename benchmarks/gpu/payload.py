@@ -31,7 +31,8 @@ LEFT_OUT = {
 SERVED = {"__init__", "registry", "utils", "transformers", "deepseek_v2", "deepseek_nextn"}
 """Model modules that are imported, and those below that others import; the rest is disabled by name."""
 SERVED |= {f"qwen2{kind}" for kind in ("", "_moe")}
-SERVED |= {f"qwen3{kind}" for kind in ("", "_asr", "_moe", "_omni_moe", "_vl", "_vl_moe")}
+SERVED |= {f"qwen3{kind}" for kind in ("", "_asr", "_moe", "_next", "_omni_moe", "_vl", "_vl_moe")}
+SERVED |= {"gpt_oss", "kimi_k25", "kimi_vl_moonvit", "llama"}
 
 
 def build(target: Path) -> Path:

@@ -39,7 +39,15 @@ class GpuServer:
     """One server; `post` talks to it, `stop` ends its process group."""
 
     def __init__(
-        self, root: Path, model: Path, port: int, spec: CaptureSpec, log: Path, flags: Sequence[str], gpus: str
+        self,
+        root: Path,
+        model: Path,
+        port: int,
+        spec: CaptureSpec,
+        log: Path,
+        flags: Sequence[str],
+        gpus: str,
+        base: Sequence[str] = FLAGS,
     ) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.dumps = Path(spec.dump_dir)
@@ -47,7 +55,7 @@ class GpuServer:
         command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model), "--port", str(port)]
         with log.open("wb") as stream:
             self._process = subprocess.Popen(
-                [*command, *FLAGS, *flags],
+                [*command, *base, *flags],
                 env={**capturing(root, spec), "CUDA_VISIBLE_DEVICES": gpus},
                 stdin=subprocess.DEVNULL,
                 stdout=stream,

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from hosts.practice.paths import PracticePaths
 
-RECIPE = ("tiny_model.py", "families.py", "weights.py", "tokenizer.py")
+RECIPE = ("tiny_model.py", "families.py", "published.py", "weights.py", "tokenizer.py")
 CLONE = Path(__file__).resolve().parents[2]
 DEFAULT_FAMILY = "deepseek_v3"
 DEFAULT_LAYERS = 6

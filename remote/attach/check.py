@@ -11,9 +11,9 @@ import os
 from types import ModuleType
 from typing import Any
 
-from remote.attach.families import Family
 from remote.attach.interpreter import Interpreter
 from remote.attach.ways import PLUGIN_NAME
+from remote.model_families import Family
 from remote.shared.errors import HostError
 from remote.shared.messages.attach import ModuleCheck, Way
 

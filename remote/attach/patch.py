@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote.attach import block
-from remote.attach.families import FAMILIES, Family
 from remote.attach.origin import difference, origin
 from remote.attach.version import SUPPORTED_TEXT, supported
+from remote.model_families import FAMILIES, Family
 from remote.shared.errors import HostError, UsageError
 from remote.shared.files import written_aside
 from remote.shared.messages.attach import FamilyFile, FileState, Installation

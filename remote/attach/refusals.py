@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from remote.attach.families import FAMILIES, architecture, family_of
 from remote.attach.situation import Situation
+from remote.model_families import FAMILIES, architecture, family_of
 from remote.shared.messages.attach import CheckedFlags, Refusal
 
 
@@ -34,7 +34,7 @@ def _any(cure: str) -> tuple[tuple[str, str], ...]:
 
 
 def _served() -> str:
-    return ", ".join(name for family in FAMILIES for name in family.architectures)
+    return ", ".join(name for family in FAMILIES for name in family.served)
 
 
 RULES = (

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from remote.attach.families import family_of
 from remote.capture.environment import PATIENCE_SECONDS
+from remote.model_families import family_of
 from remote.shared.messages.attach import CheckedFlags
 
 _OLDER_NAMES = {

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 from remote.attach import patch
 from remote.attach.check import check_import
-from remote.attach.families import FAMILIES
 from remote.attach.interpreter import Interpreter
 from remote.attach.probe import find_installation
 from remote.attach.ways import choose, environment
 from remote.context import Context
 from remote.lock import host_lock
+from remote.model_families import FAMILIES
 from remote.servers.lifecycle import records
 from remote.shared.errors import HostError
 from remote.shared.messages.attach import (

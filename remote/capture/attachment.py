@@ -11,7 +11,7 @@ from remote.capture.admission import Admission
 from remote.capture.batch import supply_request_ids
 from remote.capture.engine import Capture
 from remote.capture.environment import Settings, settings
-from remote.capture.families import Family, family_of
+from remote.capture.families import Blocks, blocks_of
 from remote.capture.place import Ranks, find_place, find_ranks
 from remote.capture.status import keep_status
 from remote.parity.canary_hook import CanaryHook
@@ -30,28 +30,28 @@ def attach_to_model(model: torch.nn.Module) -> Capture | None:
     wanted = settings()
     if wanted is None:
         return None
-    family = family_of(model)
-    if family is None:
+    blocks = blocks_of(model)
+    if blocks is None:
         raise UsageError(f"{type(model).__name__} belongs to no model family that capture serves.")
     supply_request_ids()
     ranks = find_ranks(model)
-    place = find_place(wanted.layers, model, family, ranks)
+    place = find_place(wanted.layers, model, blocks, ranks)
     version = _sglang_version()
     admission = None
     if place.writes:
         _claim(wanted)
         admission = Admission(wanted, place, sglang=version, pinned=torch.cuda.is_available())
     capture = Capture(place, wanted.final, admission, every_rank_reads=ranks.attention_dp_size > 1)
-    _hook(model, family, capture)
+    _hook(model, blocks, capture)
     if ranks.attention_tp_rank == 0:
-        _hook_canary(model, family, ranks, wanted)
+        _hook_canary(model, blocks, ranks, wanted)
     if admission is not None:
         keep_status(capture, admission, wanted, sglang=version)
     logger.info("Roost captures boundaries %s of %s into %s", place.local, type(model).__name__, wanted.dump_dir)
     return capture
 
 
-def _hook(model: torch.nn.Module, family: Family, capture: Capture) -> None:
+def _hook(model: torch.nn.Module, blocks: Blocks, capture: Capture) -> None:
     def before(_: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         capture.before(_forward_batch(arguments, keywords))
 
@@ -62,9 +62,9 @@ def _hook(model: torch.nn.Module, family: Family, capture: Capture) -> None:
     model.register_forward_hook(after)
     for boundary in capture.place.local:
         if boundary == 0:
-            _hook_embedding(family.block(model, 0), family, capture)
+            _hook_embedding(blocks.block(model, 0), blocks, capture)
         else:
-            _hook_block(family.block(model, boundary - 1), boundary, capture)
+            _hook_block(blocks.block(model, boundary - 1), boundary, capture)
 
 
 def _hook_block(block: torch.nn.Module, boundary: int, capture: Capture) -> None:
@@ -74,19 +74,19 @@ def _hook_block(block: torch.nn.Module, boundary: int, capture: Capture) -> None
     block.register_forward_hook(hook)
 
 
-def _hook_embedding(block: torch.nn.Module, family: Family, capture: Capture) -> None:
+def _hook_embedding(block: torch.nn.Module, blocks: Blocks, capture: Capture) -> None:
     def hook(_: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        capture.at_embedding(family.embedding(arguments, keywords))
+        capture.at_embedding(blocks.embedding(arguments, keywords))
 
     block.register_forward_pre_hook(hook, with_kwargs=True)
 
 
-def _hook_canary(model: torch.nn.Module, family: Family, ranks: Ranks, wanted: Settings) -> None:
+def _hook_canary(model: torch.nn.Module, blocks: Blocks, ranks: Ranks, wanted: Settings) -> None:
     """Every boundary that this stage's norms read, whether capture wants it or not."""
-    depth = family.depth(model)
-    norms = {index: family.input_norm(model, index) for index in family.local(model)}
+    depth = blocks.depth(model)
+    norms = {index: blocks.input_norm(model, index) for index in blocks.local(model)}
     if ranks.pp_rank == ranks.pp_size - 1:
-        norms[depth] = family.final_norm(model)
+        norms[depth] = blocks.final_norm(model)
     suffix = "" if ranks.pp_size == 1 else f".stage{ranks.pp_rank}of{ranks.pp_size}"
     canary = CanaryHook(norms, depth, wanted.dump_dir, suffix)
 

@@ -1,9 +1,10 @@
 """Model families: where a model's blocks are, and how the residual stream is read behind one. Inside SGLang.
 
 Boundary k is always read as what block k-1 leaves, so a pipeline stage captures what its own blocks produce.
-SGLang carries the residual stream in two ways: up to 0.5.20 a block returns `(contribution, residual, …)` and the
-stream is their sum; from 0.5.21 the residual lives in `forward_batch.residual_stream` and what a block returns may
-still owe a reduction over ranks, so completing it is a collective that every rank of the group takes part in.
+SGLang carries the residual stream in three ways. A block returns `(contribution, residual, …)`, and the stream is their
+sum: all families but one up to 0.5.20, and some of 0.5.23. A block returns the whole stream: Gemma-3 up to 0.5.14. From
+0.5.21 on most keep the residual in `forward_batch.residual_stream`; what a block returns may still owe a reduction over
+ranks, so completing it is a collective that every rank of the group takes part in.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from remote.model_families import MODEL_CLASSES
 from remote.shared.errors import RecordError
 
 
@@ -37,20 +39,16 @@ class State:
             torch.add(value, self.addend[: out.shape[0]], out=out)
 
 
-@dataclass(frozen=True)
-class Family:
-    """One of SGLang's model classes. A new family is one instance of this class, or of a small subclass."""
-
-    module: str
-    model_class: str
+class Blocks:
+    """Where a model's blocks and norms are: the usual places. A family with others overrides what differs."""
 
     def depth(self, model: Any) -> int:
-        """Number of blocks of the whole model; boundary n."""
-        return int(model.config.num_hidden_layers)
+        """Number of blocks of the whole model; boundary n. A pipeline stage holds stand-ins for the others' blocks."""
+        return len(model.layers)
 
     def local(self, model: Any) -> range:
         """Indices of the blocks that this process runs."""
-        return range(int(model.start_layer), int(model.end_layer))
+        return range(int(getattr(model, "start_layer", 0)), int(getattr(model, "end_layer", len(model.layers))))
 
     def block(self, model: Any, index: int) -> torch.nn.Module:
         block: torch.nn.Module = model.layers[index]
@@ -71,54 +69,37 @@ class Family:
         return hidden
 
 
-class DeepSeek(Family):
-    """DeepSeek-V2 and V3; Kimi-K2 is one, Kimi-K2.5 wraps one. Blocks also return their top-k indices."""
+USUAL = Blocks()
+OTHERS: dict[str, Blocks] = {}
+"""By a model class's name: the families whose blocks are elsewhere."""
 
 
-class Llama(Family):
-    """Llama."""
-
-
-class Qwen3(Family):
-    """Qwen3, dense."""
-
-
-class Qwen3Moe(Family):
-    """Qwen3 with experts."""
-
-
-FAMILIES: tuple[Family, ...] = (
-    DeepSeek("sglang.srt.models.deepseek_v2", "DeepseekV2Model"),
-    Llama("sglang.srt.models.llama", "LlamaModel"),
-    Qwen3("sglang.srt.models.qwen3", "Qwen3Model"),
-    Qwen3Moe("sglang.srt.models.qwen3_moe", "Qwen3MoeModel"),
-)
-
-
-def family_of(model: object) -> Family | None:
-    """The family of a built model, by the names of its classes; None where capture does not serve it."""
+def blocks_of(model: object) -> Blocks | None:
+    """How to read a built model, by the names of its classes; None if capture does not serve it."""
     names = {cls.__name__ for cls in type(model).__mro__}
-    return next((family for family in FAMILIES if family.model_class in names), None)
+    served = names.intersection(MODEL_CLASSES.values())
+    return next((OTHERS.get(name, USUAL) for name in sorted(served)), None)
 
 
 def carries_stream(forward_batch: Any) -> bool:
-    """Whether this SGLang keeps the residual in the forward batch (0.5.21 and newer)."""
+    """Whether this SGLang can keep the residual in the forward batch (0.5.21 and newer)."""
     return hasattr(forward_batch, "residual_stream")
 
 
 def state_after(output: Any, forward_batch: Any) -> State:
     """Read the residual stream behind a block from what it returned.
 
-    Raises RecordError where only a partial sum is to be had.
+    Not every family keeps the residual in the batch where SGLang can, so whether this one does is looked at.
+    Raises RecordError if only a partial sum is to be had.
     """
-    if carries_stream(forward_batch):
+    hidden = output[0] if isinstance(output, tuple) else output
+    if getattr(forward_batch, "residual_stream", None) is not None:
         from sglang.srt.layers.layer_boundary.residual import batch as residual_batch
 
-        hidden = output[0] if isinstance(output, tuple) else output
         return State(residual_batch.snapshot(hidden, forward_batch))
-    hidden, residual = output[0], output[1]
     if getattr(hidden, "_sglang_needs_allreduce_fusion", False):
         raise RecordError(
             "A block left its all-reduce to the next block's norm, so the state behind it is a partial sum."
         )
+    residual = output[1] if isinstance(output, tuple) and len(output) > 1 else None
     return State(hidden, residual)

@@ -18,16 +18,9 @@ from types import ModuleType
 from typing import Any
 
 from remote.capture.environment import DUMP_DIR
+from remote.model_families import MODEL_CLASSES
 
 logger = logging.getLogger(__name__)
-
-MODEL_CLASSES = {
-    "sglang.srt.models.deepseek_v2": "DeepseekV2Model",
-    "sglang.srt.models.llama": "LlamaModel",
-    "sglang.srt.models.qwen3": "Qwen3Model",
-    "sglang.srt.models.qwen3_moe": "Qwen3MoeModel",
-}
-"""As in `families.FAMILIES`, which imports torch; a test holds them together."""
 
 
 def install() -> None:
@@ -44,28 +37,48 @@ def install() -> None:
 def install_in(module_name: str) -> None:
     """Have models of one imported model module captured. Called at the end of a patched file."""
     if os.environ.get(DUMP_DIR):
-        _wrap_constructor(sys.modules[module_name], MODEL_CLASSES[module_name])
+        _watch(sys.modules[module_name], MODEL_CLASSES[module_name])
 
 
-def _wrap_constructor(module: ModuleType, class_name: str) -> None:
+def _watch(module: ModuleType, class_name: str) -> None:
+    """Have whatever is built of the class, or of a class derived from it, captured once it is built whole."""
     cls: Any = getattr(module, class_name, None)
     if cls is None or "_roost_capture" in vars(cls):
         return
     cls._roost_capture = True
-    original: Callable[..., None] = cls.__init__
+    original: Callable[..., Any] = cls.__new__
+
+    def __new__(built: type, *arguments: Any, **keywords: Any) -> Any:
+        _wrap_constructor(built)
+        return object.__new__(built) if original is object.__new__ else original(built, *arguments, **keywords)
+
+    cls.__new__ = staticmethod(__new__)
+
+
+def _wrap_constructor(built: Any) -> None:
+    """Attach capture when the outermost constructor is over: a derived class may replace its base's blocks."""
+    if "_roost_attaches" in vars(built):
+        return
+    built._roost_attaches = True
+    original: Callable[..., None] = built.__init__
 
     @functools.wraps(original)
     def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:
         original(self, *arguments, **keywords)
-        try:
-            from remote.capture.attachment import attach_to_model
+        if type(self) is built:
+            _attach(self)
 
-            attach_to_model(self)
-        except Exception:
-            # The server goes on; its start-up check misses the canary's dump and names this log.
-            logger.exception("Roost's capture is not active in this process")
+    built.__init__ = __init__
 
-    cls.__init__ = __init__
+
+def _attach(model: Any) -> None:
+    try:
+        from remote.capture.attachment import attach_to_model
+
+        attach_to_model(model)
+    except Exception:
+        # The server goes on; its start-up check misses the canary's dump and names this log.
+        logger.exception("Roost's capture is not active in this process")
 
 
 class _AfterImport(MetaPathFinder):
@@ -96,7 +109,7 @@ class _Wrapped(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        _wrap_constructor(module, MODEL_CLASSES[module.__name__])
+        _watch(module, MODEL_CLASSES[module.__name__])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

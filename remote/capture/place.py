@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from remote.capture.families import Family
+from remote.capture.families import Blocks
 from remote.shared.shard.boundaries import boundaries_of
 from remote.shared.shard.names import stage_suffix
 
@@ -51,14 +51,15 @@ class Place:
 
 def find_ranks(model: Any) -> Ranks:
     """Ask SGLang, in whichever way this version answers."""
-    group = model.pp_group
+    group = getattr(model, "pp_group", None)  # families that know no pipeline have none
+    stage, stages = (int(group.rank_in_group), int(group.world_size)) if group is not None else (0, 1)
     tp_rank, dp_size = _attention_ranks()
-    return Ranks(tp_rank, dp_size, _replicas(dp_size), int(group.rank_in_group), int(group.world_size))
+    return Ranks(tp_rank, dp_size, _replicas(dp_size), stage, stages)
 
 
-def find_place(layers: Sequence[int], model: Any, family: Family, ranks: Ranks) -> Place:
+def find_place(layers: Sequence[int], model: Any, blocks: Blocks, ranks: Ranks) -> Place:
     """Share the slots among the pipeline's stages. Raises UsageError for a boundary that the model does not have."""
-    depth = family.depth(model)
+    depth = blocks.depth(model)
     boundaries = tuple(boundaries_of(layers, depth))
     stages = [_boundaries_of(stage, boundaries) for stage in _stages(depth, ranks.pp_size)]
     with_slots = [number for number, slots in enumerate(stages) if slots]

@@ -13,25 +13,59 @@ import numpy as np
 import torch
 from torch import nn
 
+from remote.parity.checkpoint import Checkpoint
 from remote.shared.errors import HostError
 from remote.shared.messages.run import RunIdentity
 
+_SAME_AS = {"kimi_k2": "deepseek_v3"}
+"""Model types that only a checkpoint's own code has, and what they are in transformers."""
+_NOT_LANGUAGE = ("vision_tower.", "mm_projector.")
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+
+
+def load_model(folder: Path, dtype: torch.dtype) -> Any:
+    """Load the language model in `folder` into transformers; quantised weights as the plain ones that they stand for.
+
+    Raises HostError if transformers does not have it, or its weights are kept in a way that Roost cannot read.
+    """
+    checkpoint = Checkpoint(folder)
+    try:
+        if checkpoint.quantisation:
+            return _dequantised(checkpoint, dtype)
+        return _plain(folder, checkpoint, dtype)
+    except (OSError, ValueError, KeyError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise HostError(f"The model at {folder} could not be loaded: {reason}") from error
+
+
+def _plain(folder: Path, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    kind = AutoModelForCausalLM if "text_config" not in checkpoint.config else AutoModelForImageTextToText
+    return kind.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+
+
+def _dequantised(checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
+    """The language model alone, as a wrapper (Kimi-K2.5) holds it, from tensors that are dequantised one by one."""
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    said = dict(checkpoint.config.get("text_config") or checkpoint.config)
+    said.pop("quantization_config", None)
+    kind = str(said.pop("model_type"))
+    config = AutoConfig.for_model(_SAME_AS.get(kind, kind), **said)
+    names = [name for name in checkpoint.names() if not name.startswith(_NOT_LANGUAGE)]
+    weights = {name.removeprefix("language_model."): checkpoint.read(name).to(dtype) for name in names}
+    model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return model.from_pretrained(None, config=config, state_dict=weights, dtype=dtype, attn_implementation="eager")
 
 
 class Reference:
     """A model in transformers, eager, on the CPU or the first GPU."""
 
     def __init__(self, folder: Path, identity: RunIdentity) -> None:
-        from transformers import AutoModelForCausalLM
-
         self.identity = identity
-        dtype = _DTYPES[identity.dtype]
-        try:
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
-        except (OSError, ValueError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise HostError(f"The model at {folder} could not be loaded: {reason}") from error
+        model = load_model(folder, _DTYPES[identity.dtype])
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = model.eval().to(self._device)
         self._layers, self._norm = _blocks_and_norm(self._model, identity.boundaries[-1])

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 from remote.attach import patch
-from remote.attach.families import architecture, family_of
 from remote.attach.probe import find_installation
 from remote.attach.version import supported
 from remote.attach.ways import choose
 from remote.model_config import find_number
+from remote.model_families import architecture, family_of
 from remote.servers.probing.model import WEIGHT_PATTERNS, check_model, depth, hidden_size
 from remote.shared.errors import RoostError
 from remote.shared.messages.attach import Installation

@@ -14,31 +14,42 @@ if TYPE_CHECKING:
 
 
 class Reference:
-    """A tiny model in transformers, float32 on the CPU."""
+    """A tiny model in transformers, float32 on the CPU: what goes into its first block and comes out of each."""
 
     def __init__(self, model: Path) -> None:
         import torch
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
+        wrapped = hasattr(AutoConfig.from_pretrained(model), "text_config")
+        kind = AutoModelForImageTextToText if wrapped else AutoModelForCausalLM
+        loaded = kind.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
         self.model = loaded.eval().requires_grad_(False)
-        self._last: list[torch.Tensor] = []
-        self.model.model.layers[-1].register_forward_hook(self._keep)
+        blocks = getattr(self.model.model, "language_model", self.model.model)
+        self._seen: list[torch.Tensor] = []
+        blocks.layers[0].register_forward_pre_hook(self._begin, with_kwargs=True)
+        for layer in blocks.layers:
+            layer.register_forward_hook(self._keep)
+        blocks.norm.register_forward_hook(self._keep)
 
-    def _keep(self, module: torch.nn.Module, arguments: Any, output: Any) -> None:
-        self._last = [output[0] if isinstance(output, tuple) else output]
+    def _begin(self, _: torch.nn.Module, arguments: Any, keywords: Any) -> None:
+        hidden = arguments[0] if arguments else keywords["hidden_states"]
+        self._seen = [hidden[0].clone()]
+
+    def _keep(self, _: torch.nn.Module, arguments: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        self._seen.append(hidden.reshape(-1, hidden.shape[-1]).clone())
 
     def boundaries(self, tokens: Sequence[int]) -> torch.Tensor:
         """[n + 1, rows, hidden]; the last one before the final norm."""
         import torch
 
-        states = [state[0] for state in self._run(tokens).hidden_states[:-1]]
-        return torch.stack([*states, self._last[0].reshape(states[0].shape)])
+        self._run(tokens)
+        return torch.stack(self._seen[:-1])
 
     def normed(self, tokens: Sequence[int]) -> torch.Tensor:
         """The final state after the last norm, [rows, hidden]."""
-        normed: torch.Tensor = self._run(tokens).hidden_states[-1][0]
-        return normed
+        self._run(tokens)
+        return self._seen[-1]
 
     def logprobs(self, tokens: Sequence[int]) -> torch.Tensor:
         """[rows, vocabulary]"""
@@ -48,7 +59,7 @@ class Reference:
     def _run(self, tokens: Sequence[int]) -> Any:
         import torch
 
-        return self.model(torch.tensor([list(tokens)]), output_hidden_states=True)
+        return self.model(torch.tensor([list(tokens)]))
 
 
 @pytest.fixture(scope="session")

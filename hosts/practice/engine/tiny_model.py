@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from hosts.practice.engine.families import FAMILIES, HIDDEN
+from hosts.practice.engine.published import PUBLISHED, build
 from hosts.practice.engine.tokenizer import BOS_ID, EOS_ID, PAD_ID, write_tokenizer
 from hosts.practice.engine.weights import Weights
 
@@ -32,15 +33,25 @@ def make_model(out: Path, *, family: str = "deepseek_v3", layers: int = 6, dtype
     aside = out.with_name(f".aside-{os.getpid()}-{secrets.token_hex(4)}-{out.name}")
     aside.mkdir(parents=True)
     try:
-        weights = _weights(family, layers, _DTYPES[dtype])
-        save_file(weights.tensors, aside / "model.safetensors", metadata={"format": "pt"})
-        config = _config(family, layers, dtype)
-        (aside / "config.json").write_text(json.dumps(config, indent=1))
+        parameters = (_write_published if family in PUBLISHED else _write)(aside, family, layers, dtype)
         write_tokenizer(aside, CONTEXT_LENGTH)
         shutil.rmtree(out, ignore_errors=True)
         aside.rename(out)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+    return parameters
+
+
+def _write_published(folder: Path, family: str, layers: int, dtype: str) -> int:
+    model = build(family, layers, _DTYPES[dtype], SEED)
+    model.save_pretrained(folder)
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def _write(folder: Path, family: str, layers: int, dtype: str) -> int:
+    weights = _weights(family, layers, _DTYPES[dtype])
+    save_file(weights.tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(_config(family, layers, dtype), indent=1))
     return sum(tensor.numel() for tensor in weights.tensors.values())
 
 
@@ -82,7 +93,7 @@ def main() -> None:
     """Make the model named on the command line and say what it is."""
     parser = argparse.ArgumentParser(description="Make a tiny random model directory.")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--family", choices=sorted(FAMILIES), default="deepseek_v3")
+    parser.add_argument("--family", choices=sorted({**FAMILIES, **PUBLISHED}), default="deepseek_v3")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--dtype", choices=sorted(_DTYPES), default="float32")
     options = parser.parse_args()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from remote.attach.families import FAMILIES
 from remote.attach.flags import capture_flags, check_flags
 from remote.attach.interpreter import Interpreter
 from remote.attach.refusals import RULES, Rule, refusals
+from remote.model_families import FAMILIES
 from remote.shared.errors import UsageError
 from remote.shared.messages.attach import CheckedFlags
 from tests.remote.attach.tables import PAGE, flags_cells, table_row

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from remote.attach import patch
-from remote.attach.families import FAMILIES
 from remote.attach.interpreter import Interpreter
 from remote.attach.probe import find_installation
 from remote.attach.ways import environment
-from remote.capture.hook import MODEL_CLASSES
+from remote.model_families import MODEL_CLASSES
 from remote.shared.errors import HostError
 from remote.shared.messages.attach import Way
 from tests.remote.attach.conftest import CPU, Host
@@ -92,7 +91,3 @@ def test_a_forward_batch_without_ids_is_given_those_of_its_requests(tmp_path: Pa
     interpreter = Interpreter(ROOT, {**CPU, "PYTHONPATH": str(tmp_path)})
     answer = interpreter.ask("tests.remote.attach.releases:request_ids", {"rids": ["a", "b"]})
     assert answer == {"own": False, "rids": ["a", "b"]}
-
-
-def test_attach_and_capture_know_the_same_modules() -> None:
-    assert {family.module for family in FAMILIES} == set(MODEL_CLASSES)

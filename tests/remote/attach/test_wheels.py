@@ -11,15 +11,12 @@ from pathlib import Path
 import pytest
 
 from remote.attach import block
-from remote.attach.families import FAMILIES
-from remote.capture.hook import MODEL_CLASSES
+from remote.model_families import FAMILIES, Family
 from tests.remote.attach.conftest import Host
 from tests.remote.attach.wheels import VERSIONS, WITHOUT_PLUGINS
 
 pytestmark = pytest.mark.wheels
 each_version = pytest.mark.parametrize("version", VERSIONS)
-WRAPPERS = {"KimiK25ForConditionalGeneration"}
-"""Architectures whose own file wraps a family's model."""
 WheelHost = Callable[[str], Host]
 
 
@@ -99,34 +96,35 @@ def test_the_installed_copy_tells_whether_plugins_reach_the_scheduler(version: s
 
 
 @each_version
-def test_the_families_hold_the_classes_that_capture_wraps(version: str, wheel_host: WheelHost) -> None:
+def test_the_families_hold_the_classes_that_capture_watches(version: str, wheel_host: WheelHost) -> None:
     host = wheel_host(version)
     for family in FAMILIES:
         body = ast.parse(family.file(host.package).read_bytes()).body
         classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
-        assert MODEL_CLASSES[family.module] in classes
-        assert set(family.architectures) - WRAPPERS <= classes
+        assert family.model_class in classes
+        assert set(family.architectures) <= classes
+
+
+WRAPPERS = [(family, name, file) for family in FAMILIES for name, file in family.wrappers]
 
 
 @each_version
-def test_kimi_k2_5_wraps_the_familys_own_language_model(version: str, wheel_host: WheelHost) -> None:
-    """So that capturing the family's model captures it too."""
-    body = ast.parse((wheel_host(version).package / "srt/models/kimi_k25.py").read_bytes()).body
-    imported = {
+@pytest.mark.parametrize(("family", "name", "file"), WRAPPERS, ids=[name for _, name, _ in WRAPPERS])
+def test_a_wrapper_builds_its_familys_own_model(
+    version: str, wheel_host: WheelHost, family: Family, name: str, file: str
+) -> None:
+    """So that capturing the family's model captures it too: its file takes a class from the family's module."""
+    body = ast.parse((wheel_host(version).package / f"srt/models/{file}.py").read_bytes()).body
+    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+    taken = {
         alias.name
         for node in body
-        if isinstance(node, ast.ImportFrom) and node.module == "sglang.srt.models.deepseek_v2"
+        if isinstance(node, ast.ImportFrom) and node.module == family.module
         for alias in node.names
     }
-    wrapper = next(node for node in body if isinstance(node, ast.ClassDef) and node.name in WRAPPERS)
-    built = {
-        ast.unparse(node.value.func)
-        for node in ast.walk(wrapper)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and ast.unparse(node.targets[0]) == "self.language_model"
-    }
-    assert built == {"DeepseekV3ForCausalLM"} <= imported
+    own = {named for named, node in classes.items() if taken & {ast.unparse(base) for base in node.bases}}
+    used = {node.id for node in ast.walk(classes[name]) if isinstance(node, ast.Name)}
+    assert used & (taken | own) & {family.model_class, *family.architectures, *own}
 
 
 def test_the_wheels_source_is_what_an_interpreter_with_it_in_front_would_import(wheel_host: WheelHost) -> None:

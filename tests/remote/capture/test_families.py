@@ -1,37 +1,110 @@
-"""The other model families on real SGLang: boundaries, the state after the last norm, and a prefix cache left on."""
+"""Every family that SGLang serves on a CPU, on real SGLang in float32: one table of models, the same questions."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
+from remote.parity.canary import check_canary
+from remote.parity.head import load_head
+from remote.parity.logprobs import ServerLogprobs, deviations
+from remote.shared.shard.layout import Layout
+from remote.shared.shard.request_id import RequestId
+from tests.remote.capture.cases import CHUNK, DEPTH, FAULTS, LAYERS, MODELS, Model
 from tests.remote.capture.conftest import RELATIVE
 
 pytestmark = pytest.mark.engine
 
-LAYERS = (1, 3, 6 - 1)
-LENGTHS = (9, 130, 64, 40)
+LENGTHS = (9, 130, CHUNK, CHUNK + 1, 40)
+Prompts = Callable[..., list[list[int]]]
+Check = Callable[..., float]
 
 
-def test_qwen3_moe(capturing: Any, prompts_of: Callable[..., Any], assert_right: Callable[..., float]) -> None:
-    prompts = prompts_of(20, *LENGTHS)
-    with capturing("qwen3_moe", ("--chunked-prefill-size", "64"), layers=LAYERS) as server:
-        dumps = server.capture(prompts, "moe")
-        errors = [assert_right(dump, prompt, LAYERS, "qwen3_moe") for dump, prompt in zip(dumps, prompts, strict=True)]
-    assert max(errors) <= RELATIVE
+@dataclass
+class Served:
+    """A family's tiny model and the capturing server that runs it."""
+
+    model: Model
+    folder: Path
+    server: Any
+
+    def capture(self, prompts: list[list[int]], nonce: str) -> list[Path]:
+        found: list[Path] = self.server.capture(prompts, nonce)
+        return found
 
 
-def test_qwen3_and_a_prefix_that_came_from_the_cache(
-    capturing: Any, prompts_of: Callable[..., Any], assert_right: Callable[..., float]
+@pytest.fixture(scope="module", params=[model for model in MODELS if model.on_cpu], ids=lambda model: model.name)
+def served(request: Any, capturing: Callable[..., Any], tiny_model_of: Callable[..., Path]) -> Iterator[Served]:
+    model: Model = request.param
+    flags = ("--chunked-prefill-size", str(CHUNK), *model.flags)
+    with capturing(model.name, flags, layers=LAYERS) as server:
+        yield Served(model, tiny_model_of(model.name), server)
+
+
+def test_every_slot_of_every_row_is_transformers(served: Served, prompts_of: Prompts, assert_right: Check) -> None:
+    """Unequal prompts at once, chunked and around a chunk; then prompts with a shared prefix, one of them twice."""
+    batch = prompts_of(20, *LENGTHS)
+    prefix, one, other = prompts_of(21, 70, 10, 12)
+    shared = [prefix + one, prefix + other, prefix + one]
+    dumps = [*served.capture(batch, "batch"), *served.capture(shared, "shared")]
+    for dump, prompt in zip(dumps, [*batch, *shared], strict=True):
+        assert assert_right(dump, prompt, LAYERS, served.model.name) <= RELATIVE
+
+
+def test_the_canary_hears_every_boundary_and_names_every_planted_fault(
+    served: Served, prompts_of: Prompts, tmp_path: Path
+) -> None:
+    rid = RequestId("canary", None, 0, CHUNK + 16)
+    prompt = prompts_of(22, CHUNK + 16)[0]
+    served.server.generate(prompt, str(rid))
+    listened = served.server.await_one([served.server.dumps / f"{rid}.canary.safetensors"])
+    assert check_canary(served.server.outcome(rid), [listened]).passed
+    heard = load_file(listened)["boundaries"].transpose(0, 1).contiguous()
+    for name, fault in FAULTS.items():
+        for slot, boundary in [(1, LAYERS[1]), (len(LAYERS), DEPTH)]:
+            rows = torch.stack([heard[k] for k in (*LAYERS, DEPTH)], dim=1)
+            rows[:, slot] = fault(heard, boundary)
+            checked = check_canary(write_dump(tmp_path / "planted.safetensors", rows, prompt), [listened])
+            assert [check.slot for check in checked.slots if not check.passed] == [slot], name
+
+
+def write_dump(path: Path, states: torch.Tensor, tokens: list[int]) -> Path:
+    layout = Layout(len(tokens), states.shape[1], states.shape[2], "F32")
+    header = layout.header({"boundaries": json.dumps([*LAYERS, DEPTH]), "final": "pre"})
+    ids = torch.tensor(tokens, dtype=torch.int64)
+    path.write_bytes(header + ids.numpy().tobytes() + states.contiguous().numpy().tobytes())
+    return path
+
+
+def test_every_rows_logprob_is_the_servers(
+    served: Served, prompts_of: Prompts, read_dump: Callable[[Path], Any]
+) -> None:
+    """As extraction compares them: from the checkpoint's own norm and head."""
+    head, prompt = load_head(served.folder), prompts_of(23, 150)[0]
+    rid = RequestId("parity", 0, 0, len(prompt))
+    asked = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
+    said = ServerLogprobs.of_answer(served.server.generate(prompt, str(rid), **asked)["meta_info"])
+    rows = read_dump(served.server.outcome(rid)).states[:, -1]
+    found = deviations(rows, prompt, said, head.norm_weight, head.eps, head.lm_head, head.dtype).summary()
+    assert found.passed, str(found)
+    assert (found.rows, found.top1) == (150, 1.0)
+    early = deviations(rows.roll(1, 0), prompt, said, head.norm_weight, head.eps, head.lm_head, head.dtype).summary()
+    assert not early.passed
+
+
+def test_a_prefix_that_came_from_the_cache_fails_the_record(
+    capturing: Any, prompts_of: Prompts, assert_right: Check
 ) -> None:
     prompts = prompts_of(21, *LENGTHS)
-    with capturing("qwen3", ("--chunked-prefill-size", "64"), layers=LAYERS, radix=True) as server:
+    with capturing("qwen3", ("--chunked-prefill-size", str(CHUNK)), layers=LAYERS, radix=True) as server:
         for path, prompt in zip(server.capture(prompts, "first"), prompts, strict=True):
             assert_right(path, prompt, LAYERS, "qwen3")
         for path in server.capture(prompts, "cached"):
@@ -40,15 +113,11 @@ def test_qwen3_and_a_prefix_that_came_from_the_cache(
 
 
 def test_kimi_k2_5_around_a_deepseek_v3(
-    capturing: Any,
-    tiny_model_of: Callable[..., Path],
-    prompts_of: Callable[..., Any],
-    assert_right: Callable[..., float],
-    tmp_path: Path,
+    capturing: Any, tiny_model_of: Callable[..., Path], prompts_of: Prompts, assert_right: Check, tmp_path: Path
 ) -> None:
     prompts = prompts_of(23, *LENGTHS)
     model = wrapped(tiny_model_of("deepseek_v3"), tmp_path / "kimi")
-    with capturing(flags=("--chunked-prefill-size", "64"), layers=LAYERS, model=model) as server:
+    with capturing(flags=("--chunked-prefill-size", str(CHUNK)), layers=LAYERS, model=model) as server:
         dumps = server.capture(prompts, "kimi")
         errors = [assert_right(dump, prompt, LAYERS) for dump, prompt in zip(dumps, prompts, strict=True)]
     assert max(errors) <= RELATIVE
@@ -77,13 +146,10 @@ def wrapped(inner: Path, out: Path) -> Path:
 
 
 def test_llama_with_the_state_after_the_last_norm(
-    capturing: Any,
-    prompts_of: Callable[..., Any],
-    reference_of: Callable[..., Any],
-    read_dump: Callable[..., Any],
+    capturing: Any, prompts_of: Prompts, reference_of: Callable[..., Any], read_dump: Callable[..., Any]
 ) -> None:
     prompts = prompts_of(22, *LENGTHS)
-    with capturing("llama", ("--chunked-prefill-size", "64"), layers=LAYERS, final="post") as server:
+    with capturing("llama", ("--chunked-prefill-size", str(CHUNK)), layers=LAYERS, final="post") as server:
         for path, prompt in zip(server.capture(prompts, "post"), prompts, strict=True):
             dump, reference = read_dump(path), reference_of("llama")
             truth = reference.boundaries(prompt)

@@ -10,13 +10,8 @@ from pathlib import Path
 import pytest
 
 from remote.capture import hook
-from remote.capture.families import FAMILIES
 
 MODULE = "sglang.srt.models.llama"
-
-
-def test_the_hook_knows_the_families_classes() -> None:
-    assert {family.module: family.model_class for family in FAMILIES} == hook.MODEL_CLASSES
 
 
 def test_installing_imports_nothing_heavy(clone: Path) -> None:
@@ -44,7 +39,9 @@ def test_dormant_without_a_dump_directory(monkeypatch: pytest.MonkeyPatch) -> No
 def model_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that stands for one of SGLang's model files, not yet imported."""
     (tmp_path / "stand_in.py").write_text(
-        "class LlamaModel:\n    def __init__(self, built):\n        built.append(self)\n"
+        "class LlamaModel:\n    def __init__(self, built):\n        built.append(self)\n\n"
+        "class Derived(LlamaModel):\n    def __init__(self, built):\n"
+        "        super().__init__(built)\n        self.layers = 'its own'\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("SGLANG_HS_DUMP_DIR", "/nowhere")
@@ -82,4 +79,19 @@ def test_a_model_is_built_even_where_capture_cannot_attach(
     hook.install()
     importlib.import_module("stand_in").LlamaModel([])
     assert "Roost's capture is not active in this process" in caplog.text
+    sys.modules.pop("stand_in")
+
+
+@pytest.mark.usefixtures("model_module")
+def test_a_derived_class_is_attached_once_and_when_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ministral's replaces its base's blocks behind the base's constructor; Qwen3's base is a family of its own."""
+    seen: list[object] = []
+    monkeypatch.setattr("remote.capture.attachment.attach_to_model", lambda model: seen.append(model.layers))
+    monkeypatch.setattr(hook, "MODEL_CLASSES", {"stand_in": "LlamaModel"})
+    hook.install()
+    module = importlib.import_module("stand_in")
+    hook._watch(module, "Derived")
+    module.Derived([])
+    module.Derived([])
+    assert seen == ["its own", "its own"]
     sys.modules.pop("stand_in")

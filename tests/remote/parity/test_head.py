@@ -53,15 +53,42 @@ def test_a_checkpoint_without_a_head_is_named(tmp_path: Path) -> None:
         load_head(folder)
 
 
+FP8 = torch.rand(9, 4).to(torch.float8_e4m3fn)
+PACKED = torch.full((9, 1), 0x76543210, dtype=torch.int32)
+
+
 @pytest.mark.parametrize(
-    ("tensors", "how"),
+    ("tensors", "wanted"),
     [
-        ({"lm_head.weight": HEAD.to(torch.float8_e4m3fn), "lm_head.weight_scale": torch.ones(1)}, "float8_e4m3fn"),
-        ({"lm_head.qweight": torch.zeros(4, 9, dtype=torch.int32)}, r"kept as lm_head\.qweight"),
-        ({"language_model.lm_head.weight_packed": torch.zeros(4, 9, dtype=torch.int32)}, "lm_head.weight_packed"),
+        ({"lm_head.weight": FP8, "lm_head.weight_scale": torch.tensor([3.0])}, FP8.float() * 3),
+        ({"lm_head.weight": FP8}, FP8.float()),
+        (
+            {
+                "language_model.lm_head.weight_packed": PACKED,
+                "language_model.lm_head.weight_scale": torch.full((9, 1), 2.0),
+                "language_model.lm_head.weight_shape": torch.tensor([9, 8]),
+            },
+            2 * torch.arange(-8.0, 0.0).expand(9, 8),
+        ),
     ],
+    ids=["fp8 with a scale", "fp8", "packed int4"],
 )
-def test_a_quantised_head_is_said_with_what_to_do(tmp_path: Path, tensors: dict[str, torch.Tensor], how: str) -> None:
-    folder = write(tmp_path, {}, {"m.safetensors": {"model.norm.weight": NORM, **tensors}}, index=False)
-    with pytest.raises(HostError, match=rf"is quantised .*{how}.*Set `parity_rate: 0`"):
-        load_head(folder)
+def test_a_quantised_head_is_the_matrix_that_it_stands_for(
+    tmp_path: Path, tensors: dict[str, torch.Tensor], wanted: torch.Tensor
+) -> None:
+    norm = {"model.norm.weight": NORM.to(torch.bfloat16)}
+    head = load_head(write(tmp_path, {}, {"m.safetensors": {**norm, **tensors}}, index=False))
+    assert torch.equal(head.lm_head, wanted.to(torch.bfloat16))
+    assert head.dtype == torch.bfloat16
+
+
+def test_a_head_that_cannot_be_read_is_said_with_what_to_do(tmp_path: Path) -> None:
+    tensors = {"model.norm.weight": NORM, "lm_head.qweight": torch.zeros(4, 9, dtype=torch.int32)}
+    with pytest.raises(HostError, match=r"keeps lm_head\.qweight in a way that Roost cannot read.*`parity_rate: 0`"):
+        load_head(write(tmp_path, {}, {"m.safetensors": tensors}, index=False))
+
+
+def test_norms_of_one_plus_weight_have_the_one(tmp_path: Path) -> None:
+    files = {"m.safetensors": {"lm_head.weight": HEAD, "model.norm.weight": NORM}}
+    head = load_head(write(tmp_path, {"model_type": "gemma3_text"}, files, index=False))
+    assert torch.equal(head.norm_weight, NORM + 1)
