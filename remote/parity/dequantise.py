@@ -38,7 +38,7 @@ def fp8_blocks(weight: torch.Tensor, scale: torch.Tensor, block: tuple[int, int]
 
 
 def mxfp4(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """MXFP4 as gpt-oss keeps its experts, [experts, out, in / 32, 16] bytes of two values; returns [experts, in, out]."""
+    """MXFP4 as gpt-oss keeps experts, [experts, out, in / 32, 16] bytes of two values; returns [experts, in, out]."""
     table = torch.tensor(_FP4, device=blocks.device)
     pairs = torch.stack([table[(blocks & 15).long()], table[(blocks >> 4).long()]], dim=-1)
     values = pairs.flatten(-2) * torch.exp2(scales.float() - 127)[..., None]
