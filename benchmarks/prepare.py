@@ -6,8 +6,10 @@
 Runs under a Python with the `data` extra; writes only its own temporary folder and the results file. Each run is a
 process of its own: `prepare` is the verb, whole (scan, dedup, checks, shuffle, files); `map` is the one line of a
 training script, `map(apply_chat_template(return_assistant_tokens_mask=True), num_proc=N)`, and what it writes to its
-cache. `encode` is the tokenizer alone on texts that are rendered already. Seconds are of the work, and of the process
-from its start to its end. The ids and masks of both are compared, row by row, in any order.
+cache. `encode` is the tokenizer alone on texts that are rendered already. Seconds are of the work (of `prepare` all of
+it, of `map` the call alone, after imports and loading), and of the process from its start to its end. The ids and masks
+of both are compared, row by row, in any order. With `--scaling`, `start` is what comes before the first chunk is given
+to a worker (the tokenizer is loaded, sources are cut), and is the same for any number of processes.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.metadata
+import io
 import json
 import os
 import platform
@@ -41,13 +44,20 @@ def main() -> None:
     document = {
         "date": datetime.date.today().isoformat(),
         "machine": {"cpu": platform.processor() or platform.machine(), "cores": len(os.sched_getaffinity(0))},
-        "versions": {name: importlib.metadata.version(name) for name in ("datasets", "transformers", "tokenizers")},
+        "versions": {name: _version(name) for name in ("datasets", "transformers", "tokenizers", "tiktoken")},
         "chats": options.chats,
         "source_bytes": size,
         **measured,
     }
     print(json.dumps(document, indent=1))
     options.out.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _options() -> argparse.Namespace:
@@ -94,11 +104,20 @@ def _rivals(options: argparse.Namespace, work: Path) -> dict[str, Any]:
 def _scaling(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     counts = [int(count) for count in options.scaling.split(",")]
     found = {count: _run("prepare", work, count) for count in counts}
-    base = found[counts[0]]["work"] * counts[0]
+    first = found[counts[0]]
+    spread = {count: one["work"] - one["start"] for count, one in found.items()}
+    base = {"work": first["work"] * counts[0], "spread": spread[counts[0]] * counts[0]}
     return {
-        "tokens": found[counts[0]]["tokens"],
-        "seconds": {count: one["work"] for count, one in found.items()},
-        "share_of_linear": {count: round(base / count / one["work"], 3) for count, one in found.items()},
+        "tokens": first["tokens"],
+        "seconds": {count: {part: one[part] for part in ("start", "work", "process")} for count, one in found.items()},
+        "share_of_linear": {
+            count: {
+                "work": round(base["work"] / count / one["work"], 3),
+                "after_start": round(base["spread"] / count / spread[count], 3),
+            }
+            for count, one in found.items()
+        },
+        "same_content": len({one["content"] for one in found.values()}) == 1,
     }
 
 
@@ -115,7 +134,6 @@ def _run(step: str, work: Path, processes: int) -> dict[str, Any]:
 
 
 def _prepare(work: Path, processes: int) -> dict[str, Any]:
-    import io
     import shutil
 
     from remote.context import Context
@@ -129,17 +147,31 @@ def _prepare(work: Path, processes: int) -> dict[str, Any]:
     request = PrepareRequest(
         inputs=[str(work / "chats.jsonl")], out=str(out), tokenizer=str(work / "tokenizer"), processes=processes
     )
-    result = prepare(request, Context(Workdir(work / "workdir"), Report(io.StringIO())))
+    steps = _Steps()
+    started = time.monotonic()
+    result = prepare(request, Context(Workdir(work / "workdir"), Report(steps)))
     begun = time.monotonic()
     rows = ((one.input_ids, one.loss_mask) for one in DatasetFolder.open(out).records([(0, result.manifest.records)]))
     content = _content(rows)
     shutil.rmtree(out)
     return {
+        "start": round(steps.tokenizing - started, 2),
         "work": round(result.wall_seconds, 2),
         "tokens": result.manifest.tokens,
         "content": content,
         "comparing": time.monotonic() - begun,
     }
+
+
+class _Steps(io.StringIO):
+    """Notes when the first chunk is given to the workers: by then the sources are cut and the tokenizer is loaded."""
+
+    tokenizing = 0.0
+
+    def write(self, text: str) -> int:
+        if not self.tokenizing and "tokenizing" in text:
+            self.tokenizing = time.monotonic()
+        return len(text)
 
 
 def _map(work: Path, processes: int) -> dict[str, Any]:

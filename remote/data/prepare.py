@@ -201,6 +201,7 @@ class _Job:
         done = 0
         total = sum(chunk.size_bytes for chunk in chunks)
         spooled: list[SpooledChunk] = []
+        self.context.report.progress("tokenizing", done, total, "B")
         for number, _ in enumerate(self._spread(partial(spool_chunk, self.recipe), tasks)):
             spooled.append(arrange.read_spool(self.spool, number))
             self._refuse_bad(spooled[-1])
