@@ -1,15 +1,10 @@
-"""The command line: `inv --list`, `inv help`. Every task lives in `hosts/tasks/`; `catalog.py` there gathers them."""
+"""The command line of a clone: `inv --list`, `inv help`. The tasks are in `hosts/tasks/`; `catalog.py` lists them."""
 
 from __future__ import annotations
 
-from hosts.tasks import interrupts
+from invoke.main import program
 
-interrupts.leave_at_once()
+from hosts.tasks.program import RoostProgram, prepared
 
-from hosts.console.text import write_to_any_terminal  # noqa: E402
-from hosts.tasks.commandline import explain_mistakes  # noqa: E402  a second of imports, in which Ctrl-C must work already
-from hosts.tasks.overview import collection  # noqa: E402
-
-write_to_any_terminal()
-explain_mistakes()
-namespace = collection()
+program.__class__ = RoostProgram
+namespace = prepared()

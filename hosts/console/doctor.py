@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from hosts.console.output import Output
-from hosts.console.text import printable
+from hosts.console.text import sentence
 from hosts.doctor.findings import Diagnosis, Finding, Level
 from hosts.fleet import Outcome
 
@@ -34,6 +34,6 @@ def show_findings(output: Output, outcomes: Sequence[Outcome[Diagnosis]]) -> Non
 
 def _show(output: Output, finding: Finding) -> None:
     mark = (MARKS[finding.level], finding.level)
-    output.out.print(Text.assemble("  ", mark, f" {finding.subject:<{SUBJECT_WIDTH}} {printable(finding.text)}"))
+    output.out.print(Text.assemble("  ", mark, f" {finding.subject:<{SUBJECT_WIDTH}} {sentence(finding.text)}"))
     if finding.remedy:
-        output.out.print(Text.assemble(f"    {'':<{SUBJECT_WIDTH}} ", (f"→ {printable(finding.remedy)}", "dim")))
+        output.out.print(Text.assemble(f"    {'':<{SUBJECT_WIDTH}} ", (f"→ {sentence(finding.remedy)}", "dim")))

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hosts.console.text import printable
+from hosts.console.text import as_spoken, printable, sentence
 from hosts.errors import RoostError, UsageError
 from hosts.fleet import Outcome
 
@@ -75,13 +75,13 @@ class Output:
     def note(self, text: str) -> None:
         """Print a note on stderr; silent with `--json`."""
         if not self.as_json:
-            self.err.print(printable(text), markup=False)
+            self.err.print(sentence(text), markup=False)
 
     def line(self, text: str) -> None:
         """Print one or several lines of result; silent with `--json`, whose document has them."""
         if not self.as_json:
             for line in text.splitlines():
-                self.out.print(printable(line), markup=False)
+                self.out.print(sentence(line), markup=False)
 
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "", drop: Sequence[str] = ()
@@ -124,8 +124,8 @@ class Output:
             return
         self._told.add(words)
         where = (f"{host}: ", "bold") if host else ""
-        remedy = f"\n    {printable(error.remedy)}" if error.remedy else ""
-        self.err.print(Text.assemble(("✗ ", "red"), where, printable(error.message), remedy))
+        remedy = f"\n    {sentence(error.remedy)}" if error.remedy else ""
+        self.err.print(Text.assemble(("✗ ", "red"), where, sentence(error.message), remedy))
         lines = error.details.get("lines", [])
         for line in lines if isinstance(lines, list) else []:
             self.err.print(Text(f"    │ {printable(str(line))}", "dim"))
@@ -153,7 +153,7 @@ class Output:
             elif line is not None and not self.as_json:
                 mark = ("! ", "yellow") if outcome in wrong else ("✓ ", "green")
                 name = (f"{outcome.host.name}: ", "bold")
-                self.out.print(Text.assemble(mark, name, printable(line(outcome.result))))
+                self.out.print(Text.assemble(mark, name, sentence(line(outcome.result))))
         if details is not None:
             details()
         if len(outcomes) > 1:
@@ -208,4 +208,9 @@ def as_document(outcome: Outcome[T]) -> dict[str, Any]:
 
 def error_document(error: RoostError) -> dict[str, Any]:
     """Return an error for `--json`."""
-    return {"kind": error.kind, "message": error.message, "remedy": error.remedy, "details": error.details}
+    return {
+        "kind": error.kind,
+        "message": as_spoken(error.message),
+        "remedy": as_spoken(error.remedy),
+        "details": error.details,
+    }

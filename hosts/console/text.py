@@ -5,10 +5,33 @@ from __future__ import annotations
 import codecs
 import datetime
 import io
+import re
 import sys
+from collections.abc import Iterable
 
 _ASCII = {"✓": "ok", "✗": "FAILED", "→": "->", "│": "|", "…": "...", "█": "#", "▏": "|", "\u00d7": "x", "\u2013": "-"}
 """Roost's own marks for terminals that know ASCII alone."""
+
+
+_spoken: tuple[re.Pattern[str], str] | None = None
+"""What Roost's sentences call the program instead of `inv`, if it is something else."""
+
+
+def speak_of(program: str, tasks: Iterable[str]) -> None:
+    """From now on `as_spoken` names `program` where a sentence says `inv` before one of these tasks."""
+    global _spoken  # noqa: PLW0603  one process is one program
+    names = "|".join(re.escape(name) for name in sorted(tasks, key=len, reverse=True))
+    _spoken = re.compile(rf"\binv (?=(?:--help )?(?:{names}|TASK)\b)"), f"{program} "
+
+
+def as_spoken(text: str) -> str:
+    """Return one of Roost's own sentences with the command as this program is typed: `inv serve` or `roost serve`."""
+    return text if _spoken is None else _spoken[0].sub(_spoken[1], text)
+
+
+def sentence(text: str) -> str:
+    """Return one of Roost's own sentences, ready to print: the command as it is typed, foreign text harmless."""
+    return printable(as_spoken(text))
 
 
 def write_to_any_terminal() -> None:

@@ -18,6 +18,8 @@ from remote.shared.redact import is_secret, without_credentials
 
 ENVIRONMENT_VARIABLE = "ROOST_INVENTORY"
 DEFAULT_NAME = "inventory.yaml"
+EXAMPLE = Path(__file__).with_name("example.yaml")
+"""The example inventory, which explains every key; in a clone it is the root's `inventory.yaml`."""
 SECRET_SECTIONS = frozenset(("env", "secrets", "notify", "nccl"))
 """Keys of the inventory below which no value is repeated in an error."""
 TOP_KEYS = ("defaults", "groups", "hosts", "local", "modes", "nccl")
@@ -49,7 +51,7 @@ def load_inventory(path: Path) -> Inventory:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InventoryError(
             f"The inventory {path} could not be read: {reason}.",
-            remedy="Name one with --inventory or ROOST_INVENTORY.",
+            remedy="Name one with --inventory or ROOST_INVENTORY, or write one with inv init.",
         ) from error
     return _Loader(path, *document.read(text, str(path))).inventory()
 

@@ -1,7 +1,7 @@
-"""`make demo`: the main job from end to end. Laptop's side; every step is a command that a user would type.
+"""`make demo`, `inv practice demo`: the main job from end to end, each step a command that a user types. Laptop's side.
 
-Removes the leftovers of earlier demos, starts the practice fleet, prints and runs one `inv` command after the other,
-and ends with a summary. Each demo is a run with its own name. Writes `.practice/` only.
+Removes the leftovers of earlier demos, starts the practice fleet, prints and runs one command after the other, and ends
+with a summary. Each demo is a run with its own name. Writes `.practice/` only.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rich.table import Table
 from hosts.errors import HostError, RoostError
 from hosts.practice import fleet
 from hosts.practice.corpus import write_corpus
-from hosts.practice.paths import PracticePaths
-from hosts.practice.readers import ROOT, reader_python
+from hosts.practice.paths import PracticePaths, is_clone, practice_root
+from hosts.practice.readers import reader_python
 
 READER = "speculators-0.9.0"
 STEP_SECONDS = 1200.0
@@ -46,6 +46,7 @@ class Demo:
         self.paths = paths
         self.run = run
         self.console = console
+        self.program = "inv" if is_clone(paths.root) else "roost"
         self.steps: list[Step] = []
 
     @property
@@ -72,15 +73,15 @@ class Demo:
 
     def type(self, task: str, *arguments: str) -> None:
         """Print a command and run it with its output on this terminal."""
-        line = shlex.join(["inv", task, *arguments])
+        line = shlex.join([self.program, task, *arguments])
         self.console.print(f"\n$ {line}", style="bold green", markup=False)
-        command = [str(Path(sys.executable).parent / "inv"), task, *arguments]
+        command = [str(Path(sys.executable).parent / self.program), task, *arguments]
         environment = {**os.environ, "ROOST_INVENTORY": self._short(self.paths.inventory)}
         started = time.monotonic()
         try:
             done = subprocess.run(
                 command,
-                cwd=ROOT,
+                cwd=self.paths.root,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 timeout=STEP_SECONDS,
@@ -92,19 +93,21 @@ class Demo:
         if done.returncode:
             raise HostError(
                 f"`{line}` ended with {done.returncode}.",
-                remedy="The practice fleet is left as it is; make practice-down ends it, make demo begins anew.",
+                remedy=f"The practice fleet is left as it is; {self.program} practice down ends it.",
             )
 
     def summary(self) -> Table:
         """Summarise the demo from the files that it wrote."""
         manifest = json.loads((self.dataset / "manifest.json").read_text())
         shards = list((self.destination / "hidden_states").glob("hs_*.safetensors"))
-        extraction = next(step.seconds for step in self.steps if step.command.startswith("inv extract"))
+        extraction = next(step.seconds for step in self.steps if step.command.split()[1] == "extract")
         table = Table(box=None, show_header=False, pad_edge=False, title=f"\n{self.run}", title_justify="left")
         table.add_row("records", f"{len(shards):,} of {manifest['records']:,}")
         table.add_row("tokens", f"{manifest['tokens']:,}")
         table.add_row("bytes", f"{sum(shard.stat().st_size for shard in shards):,}")
-        table.add_row("tokens/s", f"{manifest['tokens'] / extraction:,.0f} over {extraction:.0f} s of inv extract")
+        table.add_row(
+            "tokens/s", f"{manifest['tokens'] / extraction:,.0f} over {extraction:.0f} s of {self.program} extract"
+        )
         table.add_row("commands", f"{sum(step.seconds for step in self.steps):.0f} s")
         return table
 
@@ -130,12 +133,14 @@ class Demo:
         return f"Record {index} of {opened['records']}, opened by {READER}'s ArrowDataset ({finite}):\n{tensors}"
 
     def _short(self, path: Path) -> str:
-        """Return the command as a person in the clone's root would type it."""
-        return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+        """Return the command as a person in the root folder would type it."""
+        root = self.paths.root
+        return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
 
-def main(root: Path = ROOT) -> int:
-    """Run the demo with `root`'s `.practice` and `.engine`; exit 1 with one sentence if a step fails."""
+def main(root: Path | None = None) -> int:
+    """Run the demo with `root`'s `.practice` and `.engine`; return 1 after one sentence if a step fails."""
+    root = root or practice_root()
     console = Console(highlight=False, soft_wrap=True)
     paths = PracticePaths(root)
     try:
@@ -148,10 +153,11 @@ def main(root: Path = ROOT) -> int:
         console.print(str(error), style="bold red", markup=False)
         return 1
     except KeyboardInterrupt:
-        console.print("\nLeft in the middle; make demo begins anew, make practice-down ends the practice fleet.")
+        console.print("\nLeft in the middle; the same command begins anew.")
         return 130
     console.print(
-        "\nThe practice fleet stays up: export ROOST_INVENTORY=.practice/inventory.yaml (end: make practice-down)"
+        "\nThe practice fleet stays up: export ROOST_INVENTORY=.practice/inventory.yaml "
+        f"(end: {demo.program} practice down)"
     )
     return 0
 

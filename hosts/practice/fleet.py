@@ -7,6 +7,8 @@ its servers are unmodified SGLang on CPU. Writes `.practice/`; ends only what it
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from hosts.errors import HostError, UsageError
 from hosts.inventory.load import load_inventory
 from hosts.inventory.model import Host
 from hosts.practice import processes
+from hosts.practice.engine import install
 from hosts.practice.inventory import HostFacts, write_inventory
 from hosts.practice.leftovers import Running, end_running, running_on
 from hosts.practice.models import tiny_model
@@ -61,13 +64,14 @@ class PracticeHost:
 def up(root: Path, hosts: int = 2) -> list[PracticeHost]:
     """Run exactly `hosts` practice hosts and write their inventory; hosts that run already are not restarted.
 
-    `root` is the clone's root. Raises HostError if the engine or sshd is missing.
+    `root` is the folder of `practice_root`; the practice hosts' Python is built there if it is missing (minutes).
+    Raises HostError if it cannot be built, or if sshd is missing.
     """
     if not 1 <= hosts <= MOST_HOSTS:
         raise UsageError(f"A practice fleet has 1 to {MOST_HOSTS} hosts, not {hosts}.")
     paths = PracticePaths(root)
     if not paths.engine_python.exists():
-        raise HostError("The practice hosts have no Python with SGLang yet.", remedy="Run make engine.")
+        _build_engine(paths)
     model = tiny_model(root)
     with _locked(paths):
         before = {host.name: host for host in _read(paths).hosts}
@@ -80,6 +84,17 @@ def up(root: Path, hosts: int = 2) -> list[PracticeHost]:
             write_whole(paths.state, state.model_dump_json(indent=1).encode())
         _write_client_files(paths, state, model)
     return status(root)
+
+
+def _build_engine(paths: PracticePaths) -> None:
+    """Install SGLang for CPU; what pip says goes to the terminal's stderr, since it takes minutes."""
+    folder = paths.engine_python.parents[1]
+    script = Path(install.__file__)
+    done = subprocess.run([sys.executable, str(script), str(folder)], stdout=sys.stderr, check=False)
+    if done.returncode:
+        raise HostError(
+            f"The practice hosts' Python could not be built in {folder}.", remedy="Its messages above say why."
+        )
 
 
 def down(root: Path) -> list[str]:

@@ -12,10 +12,14 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from hosts.practice.paths import PracticePaths
+from hosts.practice.paths import CODE, PracticePaths
 
 RECIPE = ("tiny_model.py", "families.py", "published.py", "weights.py", "tokenizer.py")
-CLONE = Path(__file__).resolve().parents[2]
+_RUN = """import runpy, sys
+sys.path.append(sys.argv.pop(1))
+runpy.run_module("hosts.practice.engine.tiny_model", run_name="__main__", alter_sys=True)
+"""
+"""Roost's own folder comes last on the path: it may hold the laptop's packages, which must not hide the engine's."""
 DEFAULT_FAMILY = "deepseek_v3"
 DEFAULT_LAYERS = 6
 
@@ -29,9 +33,9 @@ def tiny_model(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f".{folder.name}.lock")):
         if not folder.exists():
-            command = [str(paths.engine_python), "-m", "hosts.practice.engine.tiny_model", str(folder)]
+            command = [str(paths.engine_python), "-c", _RUN, str(CODE), str(folder)]
             options = ["--family", family, "--layers", str(layers), "--dtype", dtype]
-            subprocess.run([*command, *options], cwd=CLONE, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL)
     return folder
 
 

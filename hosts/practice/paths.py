@@ -7,13 +7,26 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+CODE = Path(__file__).resolve().parents[2]
+"""The folder that holds the packages `hosts` and `remote`: a clone, or where pip installed Roost."""
+
+
+def practice_root() -> Path:
+    """Return the folder that practising uses: the clone, or the current folder if Roost was installed."""
+    return CODE if is_clone(CODE) else Path.cwd()
+
+
+def is_clone(folder: Path) -> bool:
+    """Return whether Roost's sources and its Makefile are in this folder."""
+    return (folder / "tasks.py").is_file() and (folder / "pyproject.toml").is_file()
+
 
 @dataclass(frozen=True)
 class PracticePaths:
-    """`.practice/` of a clone: everything that practising leaves behind, removed with the folder."""
+    """`.practice/` of a folder: everything that practising leaves behind, removed with the folder."""
 
     root: Path
-    """The clone's root."""
+    """The clone's root, or the folder in which an installed Roost practises."""
 
     @property
     def folder(self) -> Path:

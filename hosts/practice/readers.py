@@ -16,9 +16,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from hosts.errors import HostError
-from hosts.practice.paths import PracticePaths
+from hosts.practice.paths import PracticePaths, practice_root
 
-ROOT = Path(__file__).resolve().parents[2]
 STAMP = "roost-reader.stamp"
 
 
@@ -47,12 +46,12 @@ READERS: dict[str, Reader] = {
 }
 
 
-def reader_python(name: str, root: Path = ROOT) -> Path:
+def reader_python(name: str, root: Path | None = None) -> Path:
     """Return the Python in which the reader `name` (a key of READERS) can be imported, making its venv if need be.
 
     Raises HostError if `.engine` is missing or the packages cannot be installed.
     """
-    paths = PracticePaths(root)
+    paths = PracticePaths(root or practice_root())
     if not paths.engine_python.exists():
         raise HostError("The readers borrow torch from .engine and that is not there.", remedy="Run make engine.")
     folder = paths.readers / name

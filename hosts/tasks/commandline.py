@@ -1,24 +1,19 @@
-"""What a person typed, made into values: numbers as people write them, repeated hosts, and the nearest right word.
+"""Turns what a person typed into a task's arguments: numbers as people write them, and hosts named several times.
 
-Runs on the laptop. `session.roost_task` uses it for every task, `tasks.py` for the mistakes that Invoke itself finds.
+Runs on the laptop; `session.roost_task` uses it for every task.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from invoke.exceptions import ParseError
 from invoke.parser.argument import Argument
-from invoke.parser.context import ParserContext
-from invoke.program import Program
 from invoke.tasks import Task
 
-from hosts.console.output import EXIT_USAGE
-from hosts.errors import UsageError, nearest
+from hosts.errors import UsageError
 
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*)?(?:\.\d+)?(?:e[+-]?\d+)?)\s*([kKmMgG]?)", re.IGNORECASE)
 _SUFFIX = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
@@ -83,50 +78,3 @@ def as_typed(body: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
             read = whole if type(defaults[name]) is int else number
             values[name] = read(f"--{name.replace('_', '-')}", value)
     return values
-
-
-def explain_mistakes() -> None:
-    """Make Invoke say the nearest right word for an unknown task or option, and end with exit code 2.
-
-    Invoke's own answer is `No idea what 'extrct' is!` and exit code 1.
-    """
-    parse = Program.parse_tasks
-
-    def parse_tasks(self: Program) -> None:
-        try:
-            _refuse_repeated(self.collection.to_contexts(), self.core.unparsed)
-            parse(self)
-        except ParseError as error:
-            print(f"✗ {_explained(self, error)}", file=sys.stderr)
-            sys.exit(EXIT_USAGE)
-
-    Program.parse_tasks = parse_tasks  # type: ignore[method-assign]
-
-
-def _explained(program: Program, error: ParseError) -> str:
-    unknown = re.fullmatch(r"No idea what '(.*)' is!", str(error))
-    if unknown is None:
-        return str(error)
-    word = unknown[1]
-    if word.startswith("-") and error.context is not None and error.context.name:
-        known = error.context.flags
-        hint = nearest(word, known, cutoff=0.6) or f"Its options: inv --help {error.context.name}."
-        return f"{error.context.name} has no option {word!r}. {hint}"
-    hint = nearest(word, program.collection.task_names) or "All tasks: inv help."
-    return f"There is no task {word!r}. {hint}"
-
-
-def _refuse_repeated(tasks: Sequence[ParserContext], words: Sequence[str]) -> None:
-    """Raise ParseError for an option that was given twice and can have one value only."""
-    flags_of = {task.name: task.flags for task in tasks}
-    flags: dict[str, Any] = {}
-    seen: set[str] = set()
-    for word in words:
-        if word in flags_of and flags_of[word] is not flags:
-            flags, seen = flags_of[word], set()
-        argument = flags.get(word.partition("=")[0]) if word.startswith("-") else None
-        if argument is None or argument.kind in (bool, list):
-            continue
-        if argument.name in seen:
-            raise ParseError(f"--{argument.names[0]} was given twice; give it once.")
-        seen.add(argument.name)

@@ -8,6 +8,7 @@ from invoke.tasks import task
 from rich.table import Table
 
 from hosts.console.output import new_console
+from hosts.console.text import as_spoken
 from hosts.tasks.catalog import GROUPS, summary, tasks_of
 from hosts.tasks.session import printing
 
@@ -19,7 +20,7 @@ def overview(context: Context) -> None:
     for title, module in GROUPS:
         table.add_row(f"[bold]{title}[/bold]", "")
         for member in tasks_of(module):
-            table.add_row(f"  inv {member.name}", summary(member))
+            table.add_row(as_spoken(f"  inv {member.name}"), summary(member))
     with printing(json=False):
         new_console().print(table)
 

@@ -1,9 +1,10 @@
-"""Tasks that make a host reachable and ready: `trust`, `doctor`, `deploy`."""
+"""Tasks that make a host reachable and ready: `init`, `trust`, `doctor`, `deploy`."""
 
 from __future__ import annotations
 
 import sys
 from functools import partial
+from pathlib import Path
 
 from invoke.context import Context
 from pydantic import BaseModel
@@ -13,8 +14,9 @@ from hosts.console.live import live_lines
 from hosts.doctor.examine import examine
 from hosts.errors import UsageError
 from hosts.fleet import OnProgress
+from hosts.inventory.load import DEFAULT_NAME, EXAMPLE
 from hosts.tasks import trusting
-from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, roost_task, session
+from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, printing, roost_task, session
 from hosts.transport.backend import Backend
 from hosts.transport.payload import current_payload
 from hosts.units import size
@@ -34,6 +36,23 @@ class Deployed(BaseModel):
     dry_run: bool
     attach: AttachReport | None = None
     """None in a dry run on a host without the payload: only the payload can look at its SGLang."""
+
+
+@roost_task(
+    out="file to write; one that exists is never overwritten",
+    example="inv init",
+)
+def init(context: Context, out: str = DEFAULT_NAME) -> None:
+    """Write an example inventory that explains every key; put your own boxes in, then `inv trust --hosts all`."""
+    with printing(json=False) as output:
+        try:
+            with Path(out).expanduser().open("x", encoding="utf-8") as file:
+                file.write(EXAMPLE.read_text(encoding="utf-8"))
+        except FileExistsError as error:
+            raise UsageError(f"{out} exists already.", remedy="Edit it, or name another file with --out.") from error
+        except OSError as error:
+            raise UsageError(f"{out} could not be written: {error.strerror}.") from error
+        output.line(f"✓ {out} written. Put your boxes in; then: inv trust --hosts all")
 
 
 @roost_task(
