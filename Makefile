@@ -12,7 +12,7 @@ FAST := not ssh and not engine and not wheels and not reader and not namespaces 
 .DEFAULT_GOAL := help
 # The two venvs side by side, and lint while the engine's is still being built.
 MAKEFLAGS += --jobs=2
-.PHONY: help system venv engine readers demo practice-up practice-down test test-fast faults attacks locks sbom lint clean
+.PHONY: help system venv engine readers demo practice-up practice-down test test-fast faults attacks docs locks sbom lint clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ faults: venv engine ## break a fleet in every way (root on Linux for all of it):
 
 attacks: venv engine ## what other users of a host and hostile hosts may try (root for all of it); prints the table
 	@$(BIN)/python -m tests.attacks
+
+docs: venv ## the docs as a site: build/site/index.html; a dead link or a page without a place fails
+	@$(BIN)/python -m hosts.tasks.reference build/pages
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/mkdocs.yml
 
 locks: venv ## write requirements/venv.txt again: every package by version and digest
 	$(BIN)/python -m hosts.practice.locks
