@@ -46,14 +46,13 @@ def _task(task: Task[Any]) -> Iterator[str]:
     text, _, example = (task.__doc__ or "").strip().partition("\n\nExample: ")
     yield f"### inv {task.name}\n\n{text}\n\n```\n{example}\n```\n"
     yield "| option | what it does |\n|---|---|"
-    positional = {argument.name for argument in task.get_arguments() if argument.positional}
     for argument in task.get_arguments():
-        yield f"| `{_flags(argument, positional)}` | {_cell(argument.help or '')}{_default(argument)} |"
+        yield f"| `{_flags(argument)}` | {_cell(argument.help or '')}{_default(argument)} |"
     yield ""
 
 
-def _flags(argument: Argument, positional: set[str]) -> str:
-    if argument.name in positional:
+def _flags(argument: Argument) -> str:
+    if argument.positional:
         return str(argument.name).upper()
     numeric = type(argument.default) in (int, float)
     value = "" if argument.kind is bool else " N" if numeric else " TEXT"
