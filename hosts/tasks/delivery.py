@@ -20,8 +20,9 @@ from hosts.fleet import Fleet, fleet_of
 from hosts.pull.bucket import is_bucket
 from hosts.pull.places import Place, place_of
 from hosts.tasks.notifying import NOTIFY, Teller
+from hosts.tasks.results import export_dtype
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, chosen_run, finish, roost_task, session
-from remote.shared.messages.export import ExportRequest, ExportResult
+from remote.shared.messages.export import ExportDtype, ExportRequest, ExportResult
 from remote.shared.messages.transfer import Compress, HostTally, Limits, Store, Wish
 
 
@@ -40,6 +41,7 @@ from remote.shared.messages.transfer import Compress, HostTally, Limits, Store, 
     notify=NOTIFY["notify"],
     check="read again what was pulled earlier; what is damaged is pulled anew",
     export="once nothing is missing: a folder beside it that gets the run in the inventory's `format`",
+    dtype="of --export: fp8 for float8 states with scales, half the size, for speculators 0.9",
     example="inv pull --hosts all --run kimi-1 --to /data/kimi-1 --follow --free",
 )
 def pull(
@@ -57,6 +59,7 @@ def pull(
     check: bool = False,
     notify: bool = False,
     export: str = "",
+    dtype: str = "",
     dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
@@ -71,8 +74,7 @@ def pull(
             raise UsageError(f"--store is {store!r}; it can be plain or compressed.")
         if compress not in ("never", "auto", "always"):
             raise UsageError(f"--compress is {compress!r}; it can be never, auto or always.")
-        if export and is_bucket(to):
-            raise UsageError("--export writes from a folder.", remedy="Pull to a folder, or leave --export away.")
+        wanted = _wanted_dtype(fleet, to, export, dtype)
         rate = _rate(limit_rate)
         limits = Limits(streams=streams or None, bytes_per_second=rate, compress=cast(Compress, compress))
         named = chosen_run(fleet, output, run)
@@ -87,7 +89,7 @@ def pull(
             for outcome in pulled.outcomes:
                 teller(outcome)
         if export:
-            _export(fleet, output, pulled, to, export)
+            _export(fleet, output, pulled, to, export, wanted)
         finish(code)
 
 
@@ -99,7 +101,27 @@ def _host_failed(tally: HostTally) -> bool:
     return bool(tally.failed)
 
 
-def _export(fleet: Fleet, output: Output, pulled: Pulled, to: str, out: str) -> None:
+def _wanted_dtype(fleet: Fleet, to: str, export: str, dtype: str) -> ExportDtype:
+    """The dtype of the export, refused before the pull begins if nothing could be exported so."""
+    wanted = export_dtype(dtype)
+    if not export and dtype:
+        raise UsageError("--dtype says how to export.", remedy="Say --export FOLDER too, or leave --dtype away.")
+    if export and is_bucket(to):
+        raise UsageError("--export writes from a folder.", remedy="Pull to a folder, or leave --export away.")
+    host = _destination(fleet, to).host
+    if wanted == "fp8" and host.format != "speculators":
+        raise UsageError(
+            f"--dtype fp8 is for the format speculators; the inventory's format of {host.name} is {host.format}.",
+            remedy="Pull without --export, then say inv export --format speculators --dtype fp8.",
+        )
+    return wanted
+
+
+def _destination(fleet: Fleet, to: str) -> Place:
+    return place_of(fleet, to) or Place(fleet.inventory.local, to)
+
+
+def _export(fleet: Fleet, output: Output, pulled: Pulled, to: str, out: str, dtype: ExportDtype) -> None:
     """Write what was pulled to `to` (a folder here, or HOST:FOLDER) to `out`, in the inventory's `format`.
 
     Only SpecForge's layout needs the model, for its last norm: the inventory's `model` of that place.
@@ -107,12 +129,13 @@ def _export(fleet: Fleet, output: Output, pulled: Pulled, to: str, out: str) -> 
     if pulled.missing:
         output.note(f"Not exported yet: {pulled.missing_records:,} records are missing.")
         return
-    place = place_of(fleet, to) or Place(fleet.inventory.local, to)
+    place = _destination(fleet, to)
     host = place.host
     request = ExportRequest(
         folder=local_path(host, place.folder),
         out=local_path(host, out),
         format=host.format,
+        dtype=dtype,
         model=host.model or "" if host.format == "specforge" else "",
     )
     with fleet_of(fleet.inventory, [host]) as there, live_lines(output, there) as lines:

@@ -28,6 +28,16 @@ from remote.shared.messages.verify import Fault, VerifyRequest
 FORMATS = ("speculators", "speculators-v1", "specforge", "model-optimizer")
 
 
+def export_dtype(dtype: str) -> ExportDtype:
+    """What `--dtype` asks for; raise UsageError if nothing is exported so."""
+    if dtype not in ("", "fp8"):
+        raise UsageError(
+            f"There is no dtype {dtype!r} to export.",
+            remedy="Say --dtype fp8, or leave --dtype away to keep the states as they were extracted.",
+        )
+    return cast(ExportDtype, dtype or "extracted")
+
+
 @roost_task(
     TARGET,
     JSON,
@@ -163,11 +173,7 @@ def export(
         demand("inv export --folder /data/kimi-1 --out /data/kimi-1-export", folder=folder, out=out)
         if format and format not in FORMATS:
             raise UsageError(f"There is no format {format!r}.", remedy=f"Formats: {', '.join(FORMATS)}.")
-        if dtype not in ("", "fp8"):
-            raise UsageError(
-                f"There is no dtype {dtype!r} to export.",
-                remedy="Say --dtype fp8, or leave --dtype away to keep the states as they were extracted.",
-            )
+        wanted = export_dtype(dtype)
         if processes < 0:
             raise UsageError(f"--processes is {processes}; it cannot be below 0.")
 
@@ -176,7 +182,7 @@ def export(
                 folder=preparing.local_path(there, folder),
                 out=preparing.local_path(there, out),
                 format=cast(Format, format or there.format),
-                dtype=cast(ExportDtype, dtype or "extracted"),
+                dtype=wanted,
                 model=preparing.local_path(there, model) if model else "",
                 partial=partial,
                 processes=processes or None,

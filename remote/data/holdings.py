@@ -95,6 +95,11 @@ def of_destination(folder: Path) -> Holdings:
 
 def _destination_manifest(folder: Path) -> DestinationManifest:
     """What a destination says of itself; raises UsageError if the folder is none, or does not say whose it is."""
+    if (folder / "roost" / "export.json").is_file():
+        raise UsageError(
+            f"{folder} is an export: it has no ledger that says what each file should hold.",
+            remedy="Name the destination that it was made from, which is the folder that inv pull --to was given.",
+        )
     manifest = manifest_of(Destination(folder))
     if manifest is None:
         raise UsageError(

@@ -27,7 +27,8 @@ INVENTORY = """
 defaults: {layers: [1], address: host.invalid}
 groups: {east: [a, b]}
 modes: {serve: {}, extract: {capture: true}}
-hosts: {a: {model: /nope}, b: {model: /nope}, few: {model: /nope, gpus: 4}, alone: {model: /nope, tp: 1}}
+hosts:
+  {a: {model: /nope}, b: {model: /nope}, few: {model: /nope, gpus: 4, format: specforge}, alone: {model: /nope, tp: 1}}
 """
 
 WRONG: list[tuple[Task[Any], dict[str, Any], str]] = [
@@ -53,6 +54,9 @@ WRONG: list[tuple[Task[Any], dict[str, Any], str]] = [
     (watching.logs, {"hosts": "all", "grep": "("}, "--grep '(' is no regular expression"),
     (watching.logs, {"hosts": "all", "lines": "few"}, "--lines 'few' is no number."),
     (delivery.pull, {"hosts": "all"}, "--to is missing."),
+    (delivery.pull, {"hosts": "all", "to": "x", "dtype": "fp8"}, "Say --export FOLDER too"),
+    (delivery.pull, {"hosts": "all", "to": "x", "export": "y", "dtype": "int8"}, "There is no dtype 'int8' to export."),
+    (delivery.pull, {"hosts": "all", "to": "few:x", "export": "y", "dtype": "fp8"}, "format of few is specforge."),
     (storage.unpack, {}, "--paths is missing."),
     (results.export, {"folder": "x"}, "--out is missing."),
     (results.export, {"folder": "x", "out": "y", "format": "zip"}, "There is no format 'zip'."),

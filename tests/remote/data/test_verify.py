@@ -181,6 +181,16 @@ def test_a_folder_that_is_no_destination_is_said_so(tmp_path: Path, context: Con
         verify(VerifyRequest(), context)
 
 
+def test_an_export_is_told_from_the_destination_that_it_was_made_from(
+    place: Destination, tmp_path: Path, context: Context
+) -> None:
+    out = tmp_path / "export"
+    export(ExportRequest(folder=str(place.folder), out=str(out), processes=1), context)
+    with pytest.raises(UsageError, match="is an export") as caught:
+        verify(VerifyRequest(folder=str(out)), context)
+    assert "inv pull --to" in caught.value.remedy
+
+
 def test_forgotten_records_are_gone_from_folder_and_ledger(place: Destination, context: Context) -> None:
     compress(place, 4)
     flip_a_byte(place)
