@@ -1,6 +1,6 @@
-"""The laptop's own errors; their root is `remote.shared.errors.RoostError`, as on the hosts.
+"""The laptop's own errors. Their root is `remote.shared.errors.RoostError`, as on the hosts.
 
-Every message is one sentence that names the host, what was tried and what came back; `remedy` says what to do.
+Every message is one sentence that names the host, what was tried and what happened; `remedy` says what to do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return `Did you mean 'gpu1'?` for the known word that is most like `word`; empty if none is near."""
+    """Return `Did you mean 'gpu1'?` for the known word that is most similar to `word`; empty if none is."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f"Did you mean {close[0]!r}?" if close else ""
 
@@ -38,7 +38,7 @@ class InventoryError(UsageError):
 
 
 class HostUnreachableError(HostError, ConnectionError):
-    """No SSH session could be opened: name, network, port, or a host that accepts and never answers."""
+    """No SSH session could be opened: wrong name, network or port, or a host that accepts but never answers."""
 
     kind = "unreachable"
 
@@ -56,12 +56,12 @@ class AuthenticationError(HostError):
 
 
 class ConnectionLostError(HostError, ConnectionError):
-    """The session broke, or fell silent, in the middle of a call."""
+    """The session broke or fell silent during a call."""
 
     kind = "connection-lost"
 
 
 class ProtocolError(HostError):
-    """The host answered, but not with what a Roost payload says."""
+    """The host's answer was not one of a Roost payload."""
 
     kind = "protocol"

@@ -1,4 +1,4 @@
-"""One call on many hosts at once, with one outcome for each host; a host that fails does not affect the others."""
+"""Makes a call on many hosts at once, with one outcome for each host; a failed host does not affect the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remote.shared.messages.envelope import Progress
 from remote.shared.supervised.threads import Pool, as_finished
 
 POOL_SIZE = 64
-"""Most hosts that are worked on at once; a laptop opens 64 connections in about a second."""
+"""The most hosts that are called at once; a laptop opens 64 connections in about a second."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=BaseModel)
@@ -48,13 +48,13 @@ class Outcome(Generic[T]):
 
 
 class Watcher(Protocol):
-    """Is told when the call on each host begins and ends, in the thread that called the fleet."""
+    """Is called when each host's call begins and ends, in the thread that called the fleet."""
 
     def begun(self, host: Host) -> None:
         """The call on this host begins."""
 
     def ended(self, outcome: Outcome[Any]) -> None:
-        """The call on this host has ended, well or with an error; others may still be running."""
+        """The call on this host has ended, with a value or an error; others may still be running."""
 
 
 def new_backend(host: Host) -> Backend:
@@ -73,7 +73,7 @@ class Fleet:
         self.watcher: Watcher | None = None
 
     def backend(self, host: Host) -> Backend:
-        """Return the host's backend, which holds its one connection."""
+        """Return the host's backend, which holds the host's only connection."""
         return self._backends[host.name]
 
     @property
@@ -130,7 +130,7 @@ class Fleet:
         on_item: Callable[[Host, dict[str, Any]], None] | None = None,
         on_outcome: Callable[[Outcome[R]], None] | None = None,
     ) -> list[Outcome[R]]:
-        """Run one verb on every host; `request` is one message for all hosts, or a function that makes each host's."""
+        """Run one verb on every host; `request` is a message for all hosts, or a function that makes a host's."""
 
         def action(backend: Backend) -> R:
             host = backend.host

@@ -1,4 +1,4 @@
-"""Bytes and seconds as people read them. Laptop's side, pure."""
+"""Formats bytes and seconds for people. Laptop's side, pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def size(count: float) -> str:
-    """Bytes in binary units: `4.6 TiB`."""
+    """Return bytes in binary units: `4.6 TiB`."""
     if not math.isfinite(count):
         return "?"
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -18,7 +18,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as the two largest units that matter: `2 d 3 h`, `4 min 05 s`."""
+    """Return seconds in their two largest units: `2 d 3 h`, `4 min 05 s`."""
     if not math.isfinite(seconds):
         return "?"
     whole = round(seconds)

@@ -1,1 +1,1 @@
-"""Output for people: tables, live lines, and the same facts as `--json`. No module here talks to a host."""
+"""Output for people: tables and live lines, and the same facts with `--json`. No module here talks to a host."""

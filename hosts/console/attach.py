@@ -10,31 +10,31 @@ from remote.shared.messages.attach import AttachReport, ServerCapture
 
 
 def attach_line(report: AttachReport, dry_run: bool = False) -> str:
-    """`SGLang 0.5.23 in /opt/…/sglang: plugin (nothing of SGLang is edited)`."""
+    """Return `SGLang 0.5.23 in /opt/…/sglang: plugin (nothing of SGLang is edited)`."""
     changed = f"; {_files(report)} {'would be ' if dry_run else ''}patched" if report.changed else ""
     return f"{_where(report)}: {report.choice.way} ({report.choice.reason}){changed}"
 
 
 def attached_line(report: AttachReport) -> str:
-    """Describe the installation, how capture is attached, and which file an import used."""
+    """Describe the installation, how capture is attached, and which file an import uses."""
     checks = [f"; {check.module} is imported from {check.file}" for check in report.checks]
-    missing = [f", and capture is not in it: {check.problem}" for check in report.checks if not check.attached]
+    missing = [f", which is without capture: {check.problem}" for check in report.checks if not check.attached]
     return f"{_where(report)}: {report.choice.way} ({report.choice.reason}){''.join(checks + missing)}"
 
 
 def detach_line(report: AttachReport, dry_run: bool = False) -> str:
     """Say how many files were restored."""
-    done = f"{_files(report)} {'would be ' if dry_run else ''}put back" if report.changed else "no file was patched"
+    done = f"{_files(report)} {'would be ' if dry_run else ''}restored" if report.changed else "no file was patched"
     return f"{_where(report)}: {done}"
 
 
 def is_amiss(report: AttachReport) -> bool:
-    """Whether a person must look: a file is in an unknown state, or SGLang imports a module without capture."""
+    """Return whether a person must act: a file is in an unknown state, or SGLang imports a module without capture."""
     return any(file.state == "unknown" for file in report.files) or any(not check.attached for check in report.checks)
 
 
 def show_standing(output: Output, outcomes: Sequence[Outcome[AttachReport]]) -> None:
-    """Print the state of every model file and the capture of every running server, by host."""
+    """Print, for each host, the state of every model file and the capture of every running server."""
     reports = [(outcome.host.name, outcome.value) for outcome in outcomes if outcome.value is not None]
     files = [[name, file.family, file.state, file.path] for name, report in reports for file in report.files]
     output.table(["host", "family", "state", "file"], files)
@@ -52,7 +52,7 @@ def show_standing(output: Output, outcomes: Sequence[Outcome[AttachReport]]) -> 
 def _capture(row: ServerCapture) -> str:
     if row.way is None:
         return "none"
-    age = "this payload" if row.current else "an earlier payload; restart to renew"
+    age = "this payload" if row.current else "an earlier payload; `inv restart` renews it"
     return f"{row.way}, payload {row.payload[:8]} ({age})"
 
 

@@ -12,7 +12,7 @@ from remote.shared.messages.bench import BenchResult
 
 
 def bench_line(result: BenchResult) -> str:
-    """Name the server that was measured and the name of the kept result."""
+    """Return a line on the measured server, with the name of the kept result."""
     capture = "" if result.capture == "none" else f", capture {result.capture}"
     return (
         f"{result.server} in mode {result.mode}{capture}, SGLang {result.sglang}; kept as {result.host}/{result.label}"
@@ -20,7 +20,7 @@ def bench_line(result: BenchResult) -> str:
 
 
 def show_measurements(output: Output, outcomes: Sequence[Outcome[BenchResult]]) -> None:
-    """Print the medians, then skipped measurements and what may have disturbed the others."""
+    """Print the medians, then the measurements left out and what may have disturbed the others."""
     results = [outcome.result for outcome in outcomes if outcome.ok]
     rows = [
         (result.host, each.name, *_spread(each.values), each.unit, len(each.values))
@@ -33,7 +33,7 @@ def show_measurements(output: Output, outcomes: Sequence[Outcome[BenchResult]]) 
         for line in result.left_out:
             output.note(f"{result.host}: {line}")
         for line in result.disturbed:
-            output.note(f"{result.host}: these numbers may be disturbed: {line}")
+            output.note(f"{result.host}: something may have disturbed these numbers: {line}")
 
 
 def show_comparison(output: Output, rows: Sequence[Comparison], differences: Sequence[str]) -> None:
@@ -41,9 +41,9 @@ def show_comparison(output: Output, rows: Sequence[Comparison], differences: Seq
     cells = [(row.name, _number(row.first), _number(row.second), row.unit, _ratio(row), row.verdict) for row in rows]
     output.table(("quantity", "A", "B", "unit", "B / A (95 % interval)", "B is"), cells)
     if any(row.values < FEWEST_VALUES for row in rows):
-        output.note(f"With fewer than {FEWEST_VALUES} values a side nothing can be told from noise.")
+        output.note(f"A side has fewer than {FEWEST_VALUES} values, so no difference can be told from noise.")
     for line in differences:
-        output.note(f"Not the same: {line}")
+        output.note(f"Differs between A and B: {line}")
 
 
 def _ratio(row: Comparison) -> str:

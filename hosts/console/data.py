@@ -15,7 +15,7 @@ from remote.shared.messages.dataset import InspectedRecord, Manifest, PrepareRes
 
 _BAR = 40
 _MOST_NAMES = 8
-"""Most file names in one line."""
+"""The most names in one line."""
 MASKED_STYLE = "bold green"
 PLAIN_STYLE = "dim"
 
@@ -40,10 +40,10 @@ def _loss_line(manifest: Manifest) -> str:
 
 
 def show_drops(output: Output, manifest: Manifest) -> None:
-    """Print how many records were dropped, and why."""
+    """Print how many records were dropped for each reason."""
     rows = [(drop.records, drop.tokens, drop.reason, ", ".join(drop.examples)) for drop in manifest.drops]
     if rows:
-        output.table(("dropped", "tokens", "because it is or has", "for example"), rows)
+        output.table(("dropped", "tokens", "reason", "for example"), rows)
 
 
 def show_unread(output: Output, manifest: Manifest) -> None:
@@ -77,7 +77,7 @@ def show_inspected(output: Output, found: Inspected) -> None:
 
 
 def show_record(output: Output, record: InspectedRecord) -> None:
-    """Print one record; the tokens under the loss are green, or in brackets if there are no colours."""
+    """Print one record; tokens that count for the loss are green, or in brackets without colours."""
     if output.as_json:
         return
     output.out.print(
@@ -94,7 +94,7 @@ def show_record(output: Output, record: InspectedRecord) -> None:
 
 
 def show_plan(output: Output, planned: Planned) -> None:
-    """Print one line for each host, then when the run ends, or why it does not fit and what would help."""
+    """Print one line for each host, then when the run ends, or why the plan does not fit and what would help."""
     output.table(("host", "records", "tokens", "on disk", "room", "RAM disk", "time"), _plan_rows(planned.forecasts))
     if not planned.fits:
         for one in planned.forecasts:
@@ -129,12 +129,12 @@ def _total(planned: Planned) -> str:
     tokens = sum(one.share.tokens for one in planned.forecasts)
     on_disk = size(sum(one.disk_bytes for one in planned.forecasts))
     if planned.hours is None:
-        return f"{tokens:,} tokens, {on_disk}; give --rate (tokens a second a host) or `tokens_per_second` for the time"
-    return f"{tokens:,} tokens, {on_disk}; the last host is done after {duration(planned.hours * 3600)}"
+        return f"{tokens:,} tokens, {on_disk}; for the time, give --rate (tokens/s of each host) or `tokens_per_second`"
+    return f"{tokens:,} tokens, {on_disk}; the last host ends after {duration(planned.hours * 3600)}"
 
 
 def plan_document(planned: Planned) -> dict[str, object]:
-    """The plan for `--json`."""
+    """Return the plan for `--json`."""
     hosts = {
         one.share.host: {
             "records": one.share.records,

@@ -1,4 +1,4 @@
-"""Output of `inv doctor`: one block for each host, one line for each finding, the remedy below it."""
+"""Output of `inv doctor`: a block for each host, with a line for each finding and its remedy below."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUBJECT_WIDTH = 14
 
 
 def diagnosis_line(result: Diagnosis) -> str:
-    """`1 red, 2 yellow, 9 green`."""
+    """Return `1 red, 2 yellow, 9 green`."""
     counts = {level: result.count(level) for level in MARKS}
     return ", ".join(f"{count} {level}" for level, count in counts.items() if count)
 

@@ -1,6 +1,6 @@
-"""Progress while hosts work: one live line for each host on a terminal, plain lines when piped, nothing with `--json`.
+"""Progress while hosts work: a live line for each host on a terminal, plain lines when piped, nothing with `--json`.
 
-A host that cannot be reached is reported at once, while other hosts are still working.
+An unreachable host is reported at once, while other hosts are still working.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from remote.shared.messages import envelope
 from remote.shared.supervised.threads import Thread
 
 QUIET_SECONDS = 10.0
-"""When piped: after this long without a line, name the hosts that have not answered; then after twice as long."""
+"""When piped: after this time without a line, hosts that have not answered are named; then after twice the time."""
 LONGEST_QUIET_SECONDS = 120.0
 ASKED = "waiting for its answer"
 
@@ -36,10 +36,10 @@ class DeadHosts:
         self._output = output
 
     def begun(self, host: Host) -> None:
-        """Print nothing yet."""
+        """Do nothing: only the end of a call can be worth a line."""
 
     def ended(self, outcome: Outcome[Any]) -> None:
-        """Say why a host cannot be reached; the task itself prints every other error."""
+        """Print why a host cannot be reached; the task itself prints every other error."""
         if isinstance(outcome.error, HostUnreachableError | HostKeyError | AuthenticationError):
             self._output.error(outcome.error, outcome.host.name)
 
@@ -66,7 +66,7 @@ class LiveLines(DeadHosts):
                 self._draw(self._display, host.name, line)
 
     def begun(self, host: Host) -> None:
-        """Show that the host has been asked."""
+        """Show that the host was asked."""
         with self._lock:
             self._waiting[host.name] = time.monotonic()
             if self._display is not None:
@@ -75,7 +75,7 @@ class LiveLines(DeadHosts):
                 self._draw(self._display, host.name, envelope.Progress(text=ASKED))
 
     def ended(self, outcome: Outcome[Any]) -> None:
-        """Show that this host is finished while others still work."""
+        """Show that this host has finished, while others still work."""
         with self._lock:
             self._waiting.pop(outcome.host.name, None)
             why = self._failure(outcome.value) if outcome.value is not None else ""
@@ -114,9 +114,9 @@ class LiveLines(DeadHosts):
 
 @contextmanager
 def live_lines(output: Output, fleet: Fleet, failure: Callable[[Any], str] = lambda _: "") -> Iterator[LiveLines]:
-    """Lines that redraw themselves on a terminal until the block ends, a host's from when `fleet` asks it.
+    """Show live lines until the block ends; a host's line appears when `fleet` asks the host.
 
-    `failure` tells why a host's result is a failure, which is then said at once, while the others still work.
+    `failure` returns why a host's result is a failure; this is printed at once, while others still work.
     """
     if output.as_json or not output.err.is_terminal:
         with _watched(fleet, LiveLines(output, None, failure)) as lines, _reminded(lines):
@@ -162,7 +162,7 @@ def _reminded(lines: LiveLines) -> Iterator[None]:
 
 
 def _with_count(line: envelope.Progress) -> str:
-    """`tokenizing, 1.2 GiB of 3.4 GiB`."""
+    """Return `tokenizing, 1.2 GiB of 3.4 GiB`."""
     if line.total is None or line.done is None or not line.unit:
         return line.text
     if line.unit in ("B", "bytes"):

@@ -1,4 +1,4 @@
-"""Output of `inv logs`: each line after its host's name, coloured on a terminal, plain when piped."""
+"""Output of `inv logs`: each line with its host's name in front, coloured on a terminal, plain when piped."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ COLOURS = ("36", "33", "32", "35", "34", "31")
 
 
 def shown(line: str) -> str:
-    """Return a line as a terminal would show it in the end: a progress bar's last state, escapes made visible."""
+    """Return a line as a terminal finally shows it: the last state of a progress bar, with visible escapes."""
     return printable(line.rstrip("\r").rpartition("\r")[2])
 
 
 class LogPrinter:
-    """Writes straight to the stream, because rich takes too long for 100,000 lines."""
+    """Prints log lines straight to the stream, because rich is too slow for 100,000 lines."""
 
     def __init__(self, hosts: list[Host], as_json: bool, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
@@ -43,19 +43,19 @@ class LogPrinter:
         self._stream.flush()
 
     def lost(self, host: Host, error: RoostError, pause: float) -> None:
-        """Say on stderr that a connection broke; the next one continues at the same line."""
+        """Print on stderr that a connection broke; the next connection continues at the same line."""
         text = printable(f"{host.name}: {error.message} Trying again in {pause:.0f} s.")
         print(text, file=sys.stderr, flush=True)
 
     def failed(self, host: Host, error: RoostError) -> None:
-        """With `--json`, one object for a host whose log could not be read; text is the task's own."""
+        """Print, with `--json`, an object for a host whose log could not be read; the task prints the text."""
         if self._as_json:
             told = {"host": host.name, "error": {"kind": error.kind, "message": error.message, "remedy": error.remedy}}
             self._stream.write(json.dumps(told) + "\n")
             self._stream.flush()
 
     def _prefix(self, host: Host, source: LogSource) -> str:
-        """`gpu1 | `, or `gpu1/a | ` once a host has several logs."""
+        """Return `gpu1 | `, or `gpu1/a | ` if a host has several logs."""
         seen = self._sources.setdefault(host.name, set())
         if len(seen) < 2:
             seen.add(source)
@@ -67,7 +67,7 @@ class LogPrinter:
         return f"\x1b[2m{text}\x1b[0m" if self._coloured else text
 
     def _documents(self, host: Host, item: LogItem) -> list[str]:
-        """One JSON object a line."""
+        """Return one JSON object for each line."""
         base = {"host": host.name, "source": item.source.name, "kind": item.source.kind}
         if isinstance(item, LogLines):
             return [json.dumps({**base, "file": item.file, "line": line}) + "\n" for line in item.lines]

@@ -1,6 +1,6 @@
-"""All printing of tasks: text and tables on a terminal, one JSON document with `--json`.
+"""Prints everything that tasks print: text and tables on a terminal, one JSON document with `--json`.
 
-Results go to stdout; progress, notes and errors to stderr, so that a pipe gets the results alone.
+Results go to stdout; progress, notes and errors go to stderr, so that a pipe gets only results.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ EXIT_USAGE = 2
 
 
 _GAP = 2
-"""Spaces that rich puts between the columns of a table without lines."""
+"""The number of spaces that rich puts between the columns of a table without lines."""
 PIPED_COLUMNS = 200
-"""Width of tables, in characters, if the output is no terminal."""
+"""The width of tables in characters if the output is not a terminal."""
 
 
 def new_console(stderr: bool = False) -> Console:
-    """A console that never breaks a line of text, and lays tables out wide when piped."""
+    """Return a console that never breaks a line of text and makes tables wide when piped."""
     console = Console(stderr=stderr, highlight=False, emoji=False, soft_wrap=True)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_COLUMNS
@@ -52,15 +52,15 @@ class Output:
         self.err = new_console(stderr=True)
         self._told: set[str] = set()
         self.detached = ""
-        """What keeps running after Ctrl-C, as the message names it: `the extraction of run 'a' on gpu1, gpu2`."""
+        """What keeps running after Ctrl-C, in the message's words: `the extraction of run 'a' on gpu1, gpu2`."""
 
     def flush(self) -> None:
-        """Write out everything printed so far; raises BrokenPipeError if the reader has gone."""
+        """Write out everything printed so far; raises BrokenPipeError if the reader is gone."""
         self.out.file.flush()
 
     @contextmanager
     def captured(self) -> Iterator[Callable[[], str]]:
-        """Keep what the block prints, notes too, instead of printing it; the yielded function returns it."""
+        """Keep the block's results and notes instead of printing them; the yielded function returns them."""
         kept = io.StringIO()
         console = Console(
             file=kept, highlight=False, emoji=False, soft_wrap=True, force_terminal=True, width=self.out.width
@@ -78,7 +78,7 @@ class Output:
             self.err.print(sentence(text), markup=False)
 
     def line(self, text: str) -> None:
-        """Print one or several lines of result; silent with `--json`, whose document has them."""
+        """Print lines of a result; silent with `--json`, whose document has the same facts."""
         if not self.as_json:
             for line in text.splitlines():
                 self.out.print(sentence(line), markup=False)
@@ -86,9 +86,9 @@ class Output:
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "", drop: Sequence[str] = ()
     ) -> None:
-        """A table of plain values; numbers are right-aligned.
+        """Print a table of plain values; numbers are right-aligned.
 
-        On a terminal too narrow for it, the columns of `drop` are left out, the first one first, and that is said.
+        If the terminal is too narrow, the columns in `drop` are left out, the first one first, and a note says so.
         """
         if self.as_json:
             return
@@ -107,17 +107,17 @@ class Output:
             table.add_row(*(Text(printable(_cell(cell))) for cell in row))
         self.out.print(table)
         if lacking:
-            self.note(f"Left out at this width: {', '.join(lacking)} (a wider terminal or --json shows them).")
+            self.note(f"Columns left out at this width: {', '.join(lacking)} (a wider terminal or --json shows them).")
 
     def document(self, value: Any) -> None:
-        """Print the `--json` document; nothing without `--json`."""
+        """Print the `--json` document; does nothing without `--json`."""
         if self.as_json:
             self.out.file.write(json.dumps(value, indent=2, sort_keys=False) + "\n")
 
     def error(self, error: RoostError, host: str = "") -> None:
-        """Print an error as one sentence after its host's name, then the remedy, then the log lines that it carries.
+        """Print an error after its host's name: one sentence, the remedy, and the log lines that come with it.
 
-        An error that was printed before is not repeated: an unreachable host is reported at once.
+        An error that was printed already is not repeated (an unreachable host is reported at once).
         """
         words = f"{host}: {error.message}" if host else error.message
         if self.as_json or words in self._told:
@@ -139,10 +139,10 @@ class Output:
         amiss: str = "",
         details: Callable[[], None] | None = None,
     ) -> int:
-        """Print one `line` for each host, then `details`, then which hosts failed; or the JSON document.
+        """Print a `line` for each host, then `details`, then which hosts failed; or the JSON document.
 
-        Return the exit code. `failed` recognises a result that makes the exit code 1 without being an error (a red
-        finding, a process left over); `amiss` says what is wrong with such hosts, if it is no failure of Roost.
+        Returns the exit code. `failed` tells whether a result makes the exit code 1 without being an error (a red
+        finding, a process left over); `amiss` is the phrase for such hosts, if Roost itself did not fail there.
         """
         wrong = [outcome for outcome in outcomes if outcome.ok and failed is not None and failed(outcome.result)]
         errors = [outcome for outcome in outcomes if not outcome.ok]
@@ -172,7 +172,7 @@ def _cell(value: object) -> str:
 def _fitting(
     columns: Sequence[str], rows: Sequence[Sequence[object]], width: int, drop: Sequence[str]
 ) -> tuple[Sequence[str], Sequence[Sequence[object]], list[str]]:
-    """The table without as many columns of `drop` as it is too wide for, and the names of those."""
+    """Return the table without as many columns of `drop` as the width requires, and the names of those columns."""
     widths = {
         name: max([cell_len(name), *(cell_len(printable(_cell(row[number]))) for row in rows)])
         for number, name in enumerate(columns)

@@ -1,4 +1,4 @@
-"""What a person sees of a pull: bytes, MB/s and time left, a line a host and one in all; then where everything is."""
+"""Output of `inv pull`: bytes, MB/s and time left for each host and in total; at the end, where everything is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWN_FAILURES = 5
 
 
 def watching(output: Output) -> Callable[[Tallies], Callable[[], None]]:
-    """Bars on a terminal; when piped, a line for each host that is waited for; nothing with `--json`."""
+    """Return a watcher: bars on a terminal; when piped, a line for each waiting host; nothing with `--json`."""
 
     def watch(tallies: Tallies) -> Callable[[], None]:
         if output.as_json:
@@ -49,7 +49,7 @@ def watching(output: Output) -> Callable[[Tallies], Callable[[], None]]:
 
 
 class _Waits:
-    """Says once why a host brings nothing now."""
+    """Prints once why a host brings nothing at the moment."""
 
     def __init__(self, output: Output, tallies: Tallies) -> None:
         self._output = output
@@ -105,9 +105,9 @@ def _records(tally: HostTally) -> str:
 
 
 def show_pulled(output: Output, pulled: Pulled) -> int:
-    """Print a line for each host, then what is where and what is missing; return the exit code.
+    """Print a line for each host, then where the records are and which are missing; returns the exit code.
 
-    The exit code is 2 if every host that has a share refused the pull as wrong usage: another run lies there.
+    The exit code is 2 if every host with a share refused the pull as wrong usage, because it holds another run.
     """
     for outcome in pulled.outcomes:
         if outcome.value is not None:
@@ -136,7 +136,7 @@ def _host_line(tally: HostTally) -> str:
         return "no share in this run"
     if tally.looked_only:
         missing = tally.offered - tally.present
-        return f"{tally.offered:,} records ready, {missing:,} of them ({size(tally.wanted_bytes)}) not here yet"
+        return f"{tally.offered:,} records ready, {missing:,} of them ({size(tally.wanted_bytes)}) not pulled yet"
     parts = [f"{tally.delivered:,} records pulled ({size(tally.delivered_bytes)}"]
     rate = f", {tally.wire_bytes / tally.seconds / 1e6:,.0f} MB/s" if tally.seconds else ""
     parts[0] += f"{rate}, {tally.streams} streams)" if tally.streams > 1 else f"{rate})"
@@ -166,7 +166,7 @@ def _last_line(pulled: Pulled) -> str:
 
 
 def pulled_document(pulled: Pulled) -> dict[str, Any]:
-    """The `--json` summary."""
+    """Return the summary for `--json`."""
     return {
         "run": pulled.run,
         "destination": pulled.destination,

@@ -1,4 +1,4 @@
-"""What `inv runs` shows. Pure, but for the printing."""
+"""Output of `inv runs`: a table of all known runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 def show_runs(output: Output, runs: Sequence[ListedRun], outcomes: Sequence[Outcome[RunsResult]]) -> None:
-    """The table, and below it the folders on hosts that do not say which run they are; or the JSON document."""
+    """Print the table, then the hosts' folders that do not say which run they hold; or the JSON document."""
     output.document(
         {
             "runs": [run.model_dump(mode="json") for run in runs],
@@ -37,7 +37,7 @@ def show_runs(output: Output, runs: Sequence[ListedRun], outcomes: Sequence[Outc
     if runs:
         output.table(COLUMNS, [_row(run) for run in runs])
     else:
-        output.line("There is no run yet: neither on these hosts nor planned on this laptop.")
+        output.line("There is no run yet, neither on these hosts nor planned on this laptop.")
     for outcome in outcomes:
         for held in outcome.value.runs if outcome.value is not None else ():
             if held.problem:

@@ -16,7 +16,7 @@ IN_THE_WAY = "something stays in the way"
 
 
 def server_line(result: ServeResult) -> str:
-    """`main ready on port 8000 after 41 s (SGLang 0.5.23, capture of [3, 31, 59, 61])`."""
+    """Return `main ready on port 8000 after 41 s (SGLang 0.5.23, capture of [3, 31, 59, 61])`."""
     if result.planned:
         return f"would start {', '.join(plan.name for plan in result.planned)}"
     return "; ".join(_state(state) for state in result.servers)
@@ -30,7 +30,7 @@ def _state(state: ServerState) -> str:
 
 
 def show_keys(output: Output, outcomes: Sequence[Outcome[ServeResult]]) -> None:
-    """Print for each ready server where its key lies, with a request that can be tried on the host."""
+    """Print for each ready server the file with its key, in a request that can be tried on the host."""
     for outcome in outcomes:
         for state in outcome.value.servers if outcome.value else []:
             if state.authorization and not state.spec.node_rank:
@@ -71,7 +71,7 @@ def stop_line(result: StopResult, *, dry_run: bool = False, force: bool = False)
         if force:
             said.append(f"{'would end' if dry_run else 'ended'} {count} by force")
         else:
-            said.append(f"{count} not of this workdir in the way (--force ends exactly what is listed)")
+            said.append(f"{count} of others in the way (--force ends exactly the listed processes)")
     said += result.notes
     said += [f"freed {freed}" for freed in result.freed]
     said += result.remaining
@@ -79,7 +79,7 @@ def stop_line(result: StopResult, *, dry_run: bool = False, force: bool = False)
 
 
 def is_left(result: StopResult, *, force: bool = False) -> bool:
-    """Whether a process remains in the way, or would without `--force`; the exit code is then 1."""
+    """Return whether a process remains in the way, or would without `--force`; the exit code is then 1."""
     return bool(result.remaining or (result.others and not force))
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 
 _ASCII = {"✓": "ok", "✗": "FAILED", "→": "->", "│": "|", "…": "...", "█": "#", "▏": "|", "\u00d7": "x", "\u2013": "-"}
-"""Roost's own marks for terminals that know ASCII alone."""
+"""Replacements of Roost's own marks for terminals that only know ASCII."""
 
 
 _spoken: tuple[re.Pattern[str], str] | None = None
@@ -35,7 +35,7 @@ def sentence(text: str) -> str:
 
 
 def write_to_any_terminal() -> None:
-    """Make stdout and stderr accept every character; one that their encoding lacks is written in ASCII."""
+    """Make stdout and stderr accept every character; characters outside of their encoding are written in ASCII."""
     codecs.register_error("roost", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -50,14 +50,14 @@ def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def printable(text: str) -> str:
-    """`text` with control characters and terminal escapes shown instead of executed; tabs stay."""
+    """Return `text` with control characters and terminal escapes made visible instead of executed; tabs stay."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in text)
 
 
 def moment(unix_seconds: float) -> str:
-    """Return a Unix time as the laptop's local date and time; `?` for a time that no calendar has."""
+    """Return a Unix time as the laptop's local date and time; `?` if no calendar has it."""
     try:
         return datetime.datetime.fromtimestamp(unix_seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):

@@ -12,7 +12,7 @@ MOST_ROWS = 20
 
 
 def search_line(search: Search) -> str:
-    """Say in one line what would be searched."""
+    """Return a line on what would be searched."""
     grid = ", ".join(f"{name} ({values})" for name, values in search.variables.items())
     return f"would search {search.settings} settings: {grid}"
 
@@ -32,7 +32,7 @@ def show_search(output: Output, host: str, search: Search) -> None:
 
 
 def tuned_line(result: Tuned) -> str:
-    """Name the winner in one line."""
+    """Return a line on the winner."""
     if result.is_current:
         return f"the current setting stays ({result.winner.key}): nothing was faster for {result.goal}"
     gain = "; ".join(_comparison(each) for each in result.gain)
@@ -44,11 +44,11 @@ def show_tuned(output: Output, result: Tuned) -> None:
     rows = [_cells(row) for row in result.rows[:MOST_ROWS]]
     output.table(("setting", "collectives", "server: B / A (95 % interval)", "note"), rows, title=result.host)
     if len(result.rows) > MOST_ROWS:
-        output.note(f"{len(result.rows) - MOST_ROWS} slower settings are in the record only.")
+        output.note(f"{len(result.rows) - MOST_ROWS} slower settings are only in the record.")
     if result.drift >= SMALLEST_DIFFERENCE:
         output.note(
-            f"{result.host}: the current setting's own speed moved by {result.drift:.0%} during the screening; each "
-            "setting was compared with a measurement of its own minute."
+            f"{result.host}: the current setting's own speed changed by {result.drift:.0%} during the screening; each "
+            "setting was compared with a measurement from the same minute."
         )
     for warning in result.warnings:
         output.note(f"{result.host}: NCCL says: {warning}")

@@ -1,4 +1,4 @@
-"""Output of `verify`, its `--repair` and `export`: a table of faults, and one line with the verdict."""
+"""Output of `verify`, `verify --repair` and `export`: a table of faults, and one line with the verdict."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from remote.shared.messages.export import ExportResult
 from remote.shared.messages.verify import Fault, VerifyResult
 
 SHOWN_FAULTS = 50
-"""Most rows of the table; further faults are counted, and `--json` has all of them."""
+"""The most rows of the table; further faults are counted, and `--json` has all of them."""
 
 
 def show_faults(output: Output, faults: list[tuple[str, Fault]]) -> None:
-    """Print one row for each fault: host, record, and what is wrong."""
+    """Print one row for each fault: host, record and what is wrong."""
     rows = [
         (place, "" if fault.index is None else str(fault.index), fault.kind, fault.file, fault.message)
         for place, fault in faults[:SHOWN_FAULTS]
@@ -26,7 +26,7 @@ def show_faults(output: Output, faults: list[tuple[str, Fault]]) -> None:
 
 
 def verdict(result: VerifyResult) -> str:
-    """Say in one line what was checked, what is wrong and what is missing."""
+    """Return a line on what was checked, what is wrong and what is missing."""
     checked = f"{result.records:,} of {result.expected:,} records, {size(result.size_bytes)}"
     parts = [f"{count} {kind}" for kind, count in sorted(result.by_kind.items())]
     if result.holes:
@@ -39,7 +39,7 @@ def verdict(result: VerifyResult) -> str:
     if not result.has_dataset:
         found += "; the dataset is not in this folder, so token ids were not compared with it"
     if result.without_sums:
-        found += f"; {result.without_sums:,} of an older Roost hold no row sums to compare"
+        found += f"; {result.without_sums:,} from an older Roost have no row sums to compare"
     if result.parity:
         worst = max((error for one in result.parity for error in one.errors), default=0.0)
         found += f"; {len(result.parity)} compared with transformers, at most {worst:.1e} off"
@@ -47,7 +47,7 @@ def verdict(result: VerifyResult) -> str:
 
 
 def show_queued(output: Output, queued: list[Queued], *, dry_run: bool) -> None:
-    """Print one line for each host: how many records it makes again, and which."""
+    """Print one line for each host: how many records it extracts again, and which."""
     for one in queued:
         first = ", ".join(str(start) if stop == start + 1 else f"{start}-{stop - 1}" for start, stop in one.records[:5])
         which = f"{sets.count(one.records):,} records ({first}{', …' if len(one.records) > 5 else ''})"
@@ -56,11 +56,11 @@ def show_queued(output: Output, queued: list[Queued], *, dry_run: bool) -> None:
         else:
             output.note(f"{one.host}: {which} {'would be' if dry_run else 'are'} queued again.")
     if queued and not dry_run:
-        output.note("Then: inv extract makes them, inv pull brings them.")
+        output.note("Next: inv extract makes them again, inv pull brings them.")
 
 
 def show_exported(output: Output, result: ExportResult) -> None:
-    """Say where the export is, in which format, and how much was written."""
+    """Print where the export is, its format, and how much was written."""
     card = result.card
     output.line(f"{result.out}: {card.records:,} records for {card.format}, final state {card.final_state}-norm")
     if card.errors:
@@ -74,4 +74,4 @@ def show_exported(output: Output, result: ExportResult) -> None:
         f"load {result.load}"
     )
     if card.missing:
-        output.note(f"{card.missing:,} records of the dataset are missing in it.")
+        output.note(f"{card.missing:,} records of the dataset are missing in this export.")

@@ -1,4 +1,4 @@
-"""One host examined: its facts, the network to it, and what they mean. Laptop's side, called by `inv doctor`."""
+"""Examines one host: its facts, the network to it, and what they mean. Laptop's side, called by `inv doctor`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hosts.transport.ssh import SshBackend
 from remote.shared.messages.facts import Facts, FactsRequest
 
 DEADLINE_SECONDS = 180.0
-"""A model on a cold network file system has dozens of headers to read."""
+"""Reading dozens of headers of a model on a cold network file system takes minutes."""
 OTHER_PYTHONS = (
     "python3",
     "/usr/bin/python3",
@@ -29,10 +29,10 @@ SGLang images and conda put theirs."""
 
 
 def examine(backend: Backend, on_progress: OnProgress | None = None) -> Diagnosis:
-    """Ask a host for its facts and judge them; places the payload if it is missing and changes nothing else.
+    """Ask a host for its facts and judge them; copies the payload if it is missing, and changes nothing else.
 
-    If the inventory's `python` cannot run Roost, that is one finding, and what another Python on the host can tell
-    stands beside it. Raises RoostError if the host cannot be reached or no Python there runs Roost.
+    If the inventory's `python` cannot run Roost, that is one finding, and another Python on the host gives the other
+    facts. Raises RoostError if the host cannot be reached or no Python there runs Roost.
     """
     host = backend.host
     try:
@@ -42,7 +42,7 @@ def examine(backend: Backend, on_progress: OnProgress | None = None) -> Diagnosi
         wrong = [_wrong_python(error, facts)]
     network = measure(backend) if host.connection == "ssh" else None
     findings = judge(facts, Expectations.of(host), network)
-    if wrong:  # what the other Python has says nothing about the one that is meant
+    if wrong:  # the other Python's packages say nothing about the inventory's `python`
         findings = wrong + [finding for finding in findings if finding.subject not in ("python", "sglang")]
     if isinstance(backend, SshBackend):
         findings = [*findings, *connection(backend.route)]
@@ -64,7 +64,7 @@ def _facts(backend: Backend, on_progress: OnProgress | None) -> Facts:
 
 
 def _through_another(backend: Backend, first: PythonError, on_progress: OnProgress | None) -> tuple[Backend, Facts]:
-    """The facts by the first Python that can tell them, over the same connection; raises `first` if none can."""
+    """Return the facts from the first other Python that runs Roost; raises `first` if there is none."""
     for python in OTHER_PYTHONS:
         other = copy.copy(backend)
         other.host = backend.host.model_copy(update={"python": python})

@@ -72,7 +72,7 @@ class Diagnosis(BaseModel):
 
     @property
     def is_red(self) -> bool:
-        """Whether something must be repaired before this host can extract."""
+        """Return whether something must be repaired before this host can extract."""
         return self.count("red") > 0
 
 

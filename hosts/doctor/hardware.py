@@ -10,14 +10,14 @@ from hosts.units import size
 from remote.shared.messages.facts import Facts, GpuFact, GpuFacts, GpuProcess
 
 SLOW_WAYS = {"SYS", "NODE", "PHB"}
-"""Through the CPU's interconnect or host bridge: all-reduces of every layer pay for it."""
+"""Connections through the CPU's interconnect or host bridge, which slow down every layer's all-reduce."""
 IDLE_BYTES = 1 << 30
 """GPU memory that the driver itself may use."""
 SHOWN = 8
 
 
 def gpus(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """Are there as many as promised, and does the driver fit the torch that is installed?"""
+    """Check the number of GPUs, and whether the driver fits the installed torch."""
     found = facts.gpu.gpus
     if not found and wanted.gpus == 0:
         yield green("gpus", "none, as the inventory says")
@@ -27,7 +27,7 @@ def gpus(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
         yield red(
             "gpus",
             f"{len(found)} of the {wanted.gpus} GPUs that the inventory promises{why}",
-            "Run nvidia-smi there, check the driver and what the container was given; or correct `gpus` and `tp`.",
+            "Run nvidia-smi there, check the driver and the container's GPUs; or correct `gpus` and `tp`.",
         )
     elif found:
         yield green("gpus", _named(found))
@@ -41,14 +41,14 @@ def _named(found: list[GpuFact]) -> str:
 
 
 def driver(facts: Facts) -> Finding:
-    """CUDA runs with any driver of its own major version; a newer major needs a newer driver."""
+    """Judge the driver: torch's CUDA needs a driver of the same major version or a newer one."""
     cuda, built = facts.gpu.cuda, facts.python.torch_cuda
     said = f"driver {facts.gpu.driver or 'unknown'}, CUDA up to {cuda or 'unknown'}"
     if facts.python.packages.get("torch") and not built:
         return red(
             "driver",
             f"{said}, but torch {facts.python.packages['torch']} is built without CUDA",
-            "Install SGLang's own torch into this Python, or set `python` to the one that has it.",
+            "Install SGLang's own torch into this Python, or set `python` to the Python that has it.",
         )
     if cuda and built and _major(built) > _major(cuda):
         return red(
@@ -65,7 +65,7 @@ def _major(version: str) -> int:
 
 
 def occupants(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """Who else is on the GPUs. Nothing is known of a pid that belongs to another container."""
+    """Judge who uses the GPUs; nothing is known about pids of another container."""
     strangers = [(gpu, process) for gpu in facts.gpu.gpus for process in gpu.processes if not process.ours]
     unexplained = [gpu for gpu in facts.gpu.gpus if not gpu.processes and gpu.used_bytes >= IDLE_BYTES]
     if strangers:
@@ -74,7 +74,7 @@ def occupants(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
         yield yellow(
             "gpu processes",
             f"not of this workdir's servers: {shown}{more}",
-            "`inv free` names what stands in the way; `inv free --force` ends it.",
+            "`inv free` names these processes; `inv free --force` ends them.",
         )
     if unexplained:
         names = ", ".join(f"GPU {gpu.index} ({size(gpu.used_bytes)})" for gpu in unexplained)
@@ -92,17 +92,17 @@ def occupants(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
 def _occupant(gpu: GpuFact, process: GpuProcess) -> str:
     used = f"GPU {gpu.index}: pid {process.pid}, {size(process.used_bytes)}"
     if not process.visible:
-        return f"{used} (of another container or of the machine outside)"
+        return f"{used} (of another container or of the outer machine)"
     return f"{used}, {process.user}, {process.command or 'no command line'}"
 
 
 def links(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """NVLink or PCIe between the GPUs of a server, and whether they may read each other's memory."""
+    """Judge the links between a server's GPUs, and whether the GPUs can read each other's memory."""
     gpu = facts.gpu
     if len(gpu.gpus) < 2:
         return
     if not gpu.links:
-        yield yellow("gpu links", "nvidia-smi does not tell the topology", "Run `nvidia-smi topo -m` there.")
+        yield yellow("gpu links", "nvidia-smi does not show the topology", "Run `nvidia-smi topo -m` there.")
         return
     refused = [link for link in gpu.links if link.p2p not in {"OK", ""}]
     slow = [link for link in gpu.links if link.way in SLOW_WAYS]
@@ -111,7 +111,7 @@ def links(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
         yield yellow(
             "gpu links",
             f"{len(refused)} of {len(gpu.links)} pairs have no peer access ({refused[0].p2p}): {ways}",
-            "NCCL goes through shared memory then; check ACS and IOMMU settings.",
+            "NCCL then uses shared memory, which is slower; check the ACS and IOMMU settings.",
         )
     elif slow and wanted.tp > 1:
         yield yellow("gpu links", f"{len(slow)} of {len(gpu.links)} pairs go through the CPU: {ways}", _advice(gpu))
@@ -120,7 +120,7 @@ def links(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
 
 
 def _advice(gpu: GpuFacts) -> str:
-    """A box with some NVLink pairs runs better with its servers inside them."""
+    """Return advice for slow links: servers run faster on GPUs that NVLink joins."""
     near = any(link.way.startswith("NV") for link in gpu.links)
     inside = "Give each server GPUs that NVLink joins (`servers`); " if near else ""
-    return f"{inside}`inv tune` finds the NCCL set for this box."
+    return f"{inside}`inv tune` finds the NCCL variables for this box."

@@ -1,4 +1,4 @@
-"""The way from the laptop to a host: how its control connection is carried, and how fast it is.
+"""The connection from the laptop to a host: whether Fabric or OpenSSH carries it, and how fast it is.
 
 Laptop's side, called by `inv doctor`.
 """
@@ -24,16 +24,16 @@ ANSWER_SECONDS = 30.0
 NOISE_BYTES = 1 << 20
 SAMPLE_BYTES = 16 << 20
 SAMPLE_SECONDS = 3.0
-"""A slow link is measured by what came in this time."""
+"""A slow link is judged by the bytes that arrived in this time."""
 
-# A login shell's start-up files may have left a line open (a terminal's title), so an answer begins with a line break.
+# A login shell's start-up files may have printed an unfinished line, so an answer begins with a line break.
 CLOCK = "import sys, time\nfor line in sys.stdin:\n    print(chr(10) + repr(time.time()), flush=True)\n"
 SOURCE = f"import os\nfor _ in range({SAMPLE_BYTES >> 16}):\n    os.write(1, b'0' * 65536)\n"
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One line there and back."""
+    """One line to the host and its answer."""
 
     seconds: float
     skew: float
@@ -61,7 +61,7 @@ def measure(backend: Backend) -> Network:
 
 
 def measure_clock(backend: Backend) -> Network:
-    """Round trip and clock skew alone, likewise."""
+    """Measure only the round trip and the clock skew; raises ConnectionLostError if nothing comes."""
     best = min(_exchanges(backend), key=lambda exchange: exchange.seconds)
     return Network(round_trip_seconds=best.seconds, clock_skew_seconds=best.skew)
 
@@ -71,7 +71,7 @@ def _python(backend: Backend, program: str) -> Process:
 
 
 def _exchanges(backend: Backend) -> list[Exchange]:
-    """The first exchange waits for Python to start; the shortest of all is the round trip."""
+    """Return several exchanges; the first one includes Python's start, the shortest one is the round trip."""
     process = _python(backend, CLOCK)
     try:
         return [_exchange(process) for _ in range(EXCHANGES)]
@@ -89,7 +89,7 @@ def _exchange(process: Process) -> Exchange:
 
 
 def _answer(process: Process) -> float:
-    """The host's time; lines that are no number are a login shell's noise."""
+    """Return the host's time; lines without a number are noise of a login shell."""
     buffer = b""
     ends_at = time.monotonic() + ANSWER_SECONDS
     while time.monotonic() < ends_at and len(buffer) < NOISE_BYTES:
@@ -114,7 +114,7 @@ def _number(line: bytes) -> float | None:
 
 
 def _throughput(backend: Backend) -> float | None:
-    """Bytes per second from the first byte on: the start of Python over there is no matter of the wire."""
+    """Return bytes per second, counted from the first byte, so that Python's start on the host does not count."""
     process = _python(backend, SOURCE)
     try:
         first = process.read(1 << 16, ANSWER_SECONDS)

@@ -9,11 +9,11 @@ from hosts.units import size
 from remote.shared.messages.facts import CaptureFacts, Facts, ModelFacts
 
 NEEDED = ("torch", "transformers", "safetensors", "psutil", "aiohttp", "orjson", "pydantic", "xxhash", "numpy")
-"""Of an SGLang install; Roost installs nothing on a host."""
+"""Packages that Roost needs from the SGLang install; Roost installs nothing on a host."""
 
 
 def python(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """Is what an SGLang install brings really there?"""
+    """Check that the packages of an SGLang install are there."""
     packages = facts.python.packages
     missing = [name for name in NEEDED if not packages.get(name)]
     where = f"Python {facts.python.version} at {facts.python.executable}"
@@ -34,7 +34,7 @@ def python(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
 
 
 def capture(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """Does capture go into the SGLang that a server would import?"""
+    """Check whether capture can be attached to the SGLang that a server would import."""
     found = facts.capture
     if found.installation is None or found.problem:
         yield red("sglang", found.problem or "no SGLang was found", found.remedy or "Set `python` for this host.")
@@ -47,13 +47,13 @@ def capture(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
         yield red(
             "sglang",
             f"{where}: capture was never tried with this version",
-            "Install an SGLang that Roost supports; attaching refuses what it does not know.",
+            "Install an SGLang version that Roost supports; `inv attach` refuses unknown model files.",
         )
     if found.installation.others:
         yield yellow(
             "sglang",
             f"other copies on the path are not used: {', '.join(found.installation.others)}",
-            "Remove them, or check that `python` and `env` choose the one that is meant.",
+            "Remove them, or check that `python` and `env` choose the right one.",
         )
 
 
@@ -64,17 +64,17 @@ def _files(found: CaptureFacts) -> Iterator[Finding]:
         return
     unknown = [file for file in found.files if file.state == "unknown"]
     for file in unknown:
-        yield red("sglang", f"{file.path}: {file.problem}", "`inv attached` shows the difference; put it back.")
+        yield red("sglang", f"{file.path}: {file.problem}", "`inv attached` shows the difference; restore the file.")
     if not found.installation.writable and any(file.state != "attached" for file in found.files):
         yield red(
             "sglang",
-            f"the patch needs to write to {found.installation.package}, and this user may not",
-            "Run as a user who may, or install an SGLang with plugins (0.5.14 or newer).",
+            f"the patch must write to {found.installation.package}, but this user may not",
+            "Log in as a user who may, or install an SGLang with plugins (0.5.14 or newer).",
         )
 
 
 def model(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """Is the model whole, does capture serve it, and do the layers exist in it?"""
+    """Check that the model is complete, that capture supports it, and that the configured layers exist."""
     found = facts.model
     if found is None:
         yield yellow("model", "the inventory names none for this host", "Set `model` to its path on the host.")
@@ -83,8 +83,8 @@ def model(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
     elif not found.captured:
         yield red(
             "model",
-            f"{found.path} is a {found.architecture or 'model without `architectures`'}, which capture does not serve",
-            "Capture serves DeepSeek-V2/V3, Kimi-K2, Llama, Qwen3 and Qwen3-MoE.",
+            f"{found.path} is a {found.architecture or 'model without `architectures`'}, which capture does not support",
+            "Capture supports DeepSeek-V2/V3, Kimi-K2, Llama, Qwen3 and Qwen3-MoE.",
         )
     else:
         yield from _whole_model(found, wanted)
@@ -95,7 +95,7 @@ def _whole_model(found: ModelFacts, wanted: Expectations) -> Iterator[Finding]:
     if beyond:
         yield red(
             "model",
-            f"it has {found.layers} blocks, so {beyond[0]} is no boundary of an auxiliary layer",
+            f"the model has {found.layers} blocks, so boundary {beyond[0]} cannot be an auxiliary layer",
             f"Choose `layers` below {found.layers}; the final state is always added.",
         )
     else:
@@ -104,6 +104,6 @@ def _whole_model(found: ModelFacts, wanted: Expectations) -> Iterator[Finding]:
     if wanted.context_length and 0 < found.context_length < wanted.context_length:
         yield yellow(
             "model",
-            f"`context_length` is {wanted.context_length:,} and the model's own is {found.context_length:,}",
-            "SGLang needs SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1; states beyond are the model's guess.",
+            f"`context_length` is {wanted.context_length:,} and the model's own limit is {found.context_length:,}",
+            "SGLang needs SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1; the model was not trained beyond its limit.",
         )

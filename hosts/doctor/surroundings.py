@@ -10,17 +10,17 @@ from remote.shared.messages.facts import Facts, LimitFacts
 
 RAM_KINDS = {"tmpfs", "ramfs"}
 OPEN_FILES_WANTED = 65_536
-"""SGLang with hundreds of requests, NCCL's sockets and CUDA's handles in every rank."""
+"""SGLang with hundreds of requests, NCCL's sockets and CUDA's handles need this many files in every rank."""
 FEW_INODES = 100_000
 STARTUPS_WANTED = 8
-"""Streams of a pull that may be in the middle of their login at once."""
+"""The number of a pull's streams that may log in at the same time."""
 SKEW_SECONDS = 2.0
 SLOW_ROUND_TRIP_SECONDS = 0.3
 SLOW_BYTES_PER_SECOND = 5e6
 
 
 def machine(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """Where we are: never wrong, worth knowing."""
+    """Describe the machine; always green."""
     here = facts.machine
     box = f" in a container ({here.container})" if here.container else ""
     yield green(
@@ -30,52 +30,52 @@ def machine(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
 
 
 def others(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """Who else is there: SGLang leaves the store of a server's ranks open to everybody who reaches the host."""
+    """Judge the other users: SGLang leaves the store of a server's ranks open to everybody who reaches the host."""
     people = facts.other_people
     if people:
         yield yellow(
             "others",
             f"{', '.join(people[:3])}{f' and {len(people) - 3} more' if len(people) > 3 else ''} have processes here; "
-            "the store in which a server's ranks meet listens on all interfaces and asks nobody for a password",
-            "Use a host of your own, or close ports that are not the inventory's to other hosts and users.",
+            "the store in which a server's ranks meet listens on all interfaces without a password",
+            "Use a host of your own, or block all ports except the inventory's for other hosts and users.",
         )
 
 
 def disk(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """Room for shards, and the right to write them."""
+    """Check that the workdir is writable and has room for shards."""
     space = facts.workdir
     if not space.writable:
-        yield red("disk", f"{space.path} cannot be written by {facts.machine.user}", "Set `workdir` to one that can.")
+        yield red("disk", f"{facts.machine.user} cannot write to {space.path}", "Set `workdir` to a writable folder.")
         return
     if space.free_bytes < wanted.min_free_bytes:
         yield red(
             "disk",
             f"{size(space.free_bytes)} free in {space.path}; extraction waits below {size(wanted.min_free_bytes)}",
-            "`inv clean --dry-run` shows what can go; or `inv pull --free`, another `workdir`, a smaller `min_free`.",
+            "See `inv clean --dry-run`; or use `inv pull --free`, another `workdir` or a smaller `min_free`.",
         )
     elif space.kind in RAM_KINDS:
-        yield yellow("disk", f"{space.path} is a RAM disk: a reboot takes the shards", "Set `workdir` to a real disk.")
+        yield yellow("disk", f"{space.path} is a RAM disk: a reboot loses the shards", "Set `workdir` to a real disk.")
     else:
         yield green("disk", f"{size(space.free_bytes)} of {size(space.total_bytes)} free in {space.path}")
     if space.free_inodes is not None and space.free_inodes < FEW_INODES:
         yield yellow(
             "disk",
-            f"{space.free_inodes:,} inodes free, and each record takes one",
-            "Delete files, or take another disk.",
+            f"{space.free_inodes:,} inodes free, and each record needs one",
+            "Delete files, or use another disk.",
         )
 
 
 def ram_disk(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """Does the dump directory hold its high-water mark, and does memory?"""
+    """Check that the dump directory and the memory can hold the high-water mark."""
     space, mark = facts.ram_disk, wanted.dump_high_water_bytes
     room = space.free_bytes + space.own_bytes
     if not space.writable:
-        yield red("ram disk", f"{space.path} cannot be written by {facts.machine.user}", "Set `dump_dir`.")
+        yield red("ram disk", f"{facts.machine.user} cannot write to {space.path}", "Set another `dump_dir`.")
     elif room < mark:
         yield red(
             "ram disk",
-            f"{size(room)} for dumps in {space.path}, and the high-water mark is {size(mark)}",
-            f"Lower `dump_high_water`, or enlarge it{_enlarge(facts)}.",
+            f"{size(room)} for dumps in {space.path}, but the high-water mark is {size(mark)}",
+            f"Lower `dump_high_water`, or enlarge the RAM disk{_enlarge(facts)}.",
         )
     elif space.kind not in RAM_KINDS:
         yield yellow(
@@ -87,7 +87,7 @@ def ram_disk(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
         available = size(facts.machine.memory_available_bytes)
         yield red(
             "ram disk",
-            f"only {available} of memory is available, and the high-water mark is {size(mark)}",
+            f"only {available} of memory is available, but the high-water mark is {size(mark)}",
             "Lower `dump_high_water`, or free memory.",
         )
     else:
@@ -102,7 +102,7 @@ def _enlarge(facts: Facts) -> str:
 
 
 def ports(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """Is a server's port held by anyone but that server?"""
+    """Check that only the servers themselves listen on their ports."""
     for taken in facts.ports:
         if taken.ours:
             yield green("port", f"{taken.port}: server {taken.server} of this workdir listens")
@@ -111,23 +111,23 @@ def ports(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
             "port",
             f"{taken.port}, meant for server {taken.server}, is taken by "
             f"{taken.holder or 'a process that this user cannot see'}",
-            "`inv free` shows what stands in the way, `inv free --force` ends it; or choose another `port`.",
+            "`inv free` shows the process, `inv free --force` ends it; or choose another `port`.",
         )
 
 
 def servers(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """Does every server that is ready by its record still serve? Each was asked for a generation just now."""
+    """Judge the servers; each server whose record says ready was asked for a generation."""
     for report in facts.servers:
         if report.remedy:
             yield red("servers", report.problem.rstrip("."), report.remedy)
         elif report.problem:
-            yield yellow("servers", f"{report.state.name}: {report.problem.rstrip('.')}", "`inv stop` clears up.")
+            yield yellow("servers", f"{report.state.name}: {report.problem.rstrip('.')}", "`inv stop` ends the rest.")
         elif report.state.status == "ready":
             yield green("servers", f"{report.state.name} answers")
 
 
 def logins(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """Does detached work outlive the user's last logout? Nothing to say without systemd, and of root."""
+    """Check that detached work outlives the user's last logout; nothing to check without systemd, or for root."""
     found, user = facts.logins, facts.machine.user
     if found is None or facts.machine.root or not (found.kill_user_processes or found.remove_ipc):
         return
@@ -145,7 +145,7 @@ def logins(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
 
 
 def limits(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """Open files, and how many logins sshd takes at once."""
+    """Judge the limits on open files and on simultaneous logins."""
     yield _open_files(facts.limits)
     startups = facts.limits.max_startups
     first = startups.split(":")[0]
@@ -172,7 +172,7 @@ def _open_files(found: LimitFacts) -> Finding:
 
 
 def tools(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
-    """Judge the programs on the host, and the CPU's support for encryption."""
+    """Judge the host's programs and the CPU's support for encryption."""
     rsync, ssh = facts.tools.rsync or "missing", facts.tools.ssh or "missing"
     yield green("tools", f"rsync {rsync}, OpenSSH client {ssh}")
     if not facts.machine.cpu_aes:
@@ -180,7 +180,7 @@ def tools(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
 
 
 def network(way: Network) -> Iterator[Finding]:
-    """The way from the laptop."""
+    """Judge the network between the laptop and the host."""
     said = f"round trip {way.round_trip_seconds * 1000:.1f} ms"
     rate = way.bytes_per_second
     if rate is None:
@@ -189,21 +189,21 @@ def network(way: Network) -> Iterator[Finding]:
         yield yellow(
             "network",
             f"{said}, one stream brings {size(rate)}/s",
-            "A pull takes several streams; `--compress` sends two thirds; a destination near the hosts saves more.",
+            "A pull uses several streams; `--compress` sends a third less; a destination near the hosts saves more.",
         )
     else:
         yield green("network", f"{said}, one stream brings {size(rate)}/s or more")
 
 
 def clock(way: Network) -> Iterator[Finding]:
-    """The difference between the host's clock and the laptop's."""
+    """Judge the difference between the host's clock and the laptop's."""
     skew = way.clock_skew_seconds
     if abs(skew) > SKEW_SECONDS + way.round_trip_seconds:
         side = "ahead of" if skew > 0 else "behind"
         yield yellow(
             "clock",
             f"{duration(abs(skew))} {side} the laptop's",
-            "Start chrony or ntpd on the side that is wrong; times in logs and ages in tables are off by as much.",
+            "Start chrony or ntpd on the side that is wrong; until then, times in logs and ages in tables are wrong.",
         )
     else:
         yield green("clock", f"within {max(abs(skew), way.round_trip_seconds, 0.1):.1f} s of the laptop's")

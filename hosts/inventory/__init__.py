@@ -1,1 +1,1 @@
-"""`inventory.yaml`: which hosts there are and how each is to be used. Read `load.load_inventory` first."""
+"""`inventory.yaml`: the hosts and how each is used. Read `load.load_inventory` first."""

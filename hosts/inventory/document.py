@@ -1,7 +1,7 @@
-"""The inventory as YAML 1.2: read with the line of every key, for messages that name it, and written in order. Pure.
+"""The inventory as YAML 1.2: read with the line of every key, for error messages, and written in order. Pure.
 
-Reading and writing (`hosts/tune/fragment.py` too) are one library's, so that a value means the same on both ways: YAML
-1.1 takes an unquoted `off` for false and `12:30:00` for a number.
+The same library reads and writes (also in `hosts/tune/fragment.py`), so that a value means the same both ways: YAML 1.1
+reads an unquoted `off` as false and `12:30:00` as a number.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ WIDTH = 120
 
 @dataclass(frozen=True)
 class Written:
-    """A value that YAML reads otherwise than is written: `022` is 22 to it, `0x10` 16, `2026-01-31` a day.
+    """A value that YAML reads differently from its text: `022` becomes 22, `0x10` becomes 16, `2026-01-31` a date.
 
-    It is its text where text is wanted, and is refused where a number is.
+    Settings that take text get the text; settings that take a number refuse the value.
     """
 
     text: str
@@ -36,13 +36,13 @@ class Written:
 
 
 class WrittenFloat(float):
-    """A number whose text is not Python's (`1.20`, `0.00001`): where no number is wanted, it is its text."""
+    """A number whose text Python would write differently (`1.20`, `0.00001`); settings that take text get the text."""
 
     text: str
 
 
 class _AsWritten(SafeConstructor):
-    """YAML's plain values, with the text of those whose value would be written otherwise."""
+    """Reads YAML's plain values, and keeps the text of values that would be written differently."""
 
     def written(self, node: ScalarNode) -> Any:
         value = SafeConstructor.yaml_constructors[node.tag](self, node)
@@ -63,7 +63,7 @@ for _kind in ("int", "float", "bool", "timestamp"):
 
 
 def _text_keys(value: Any) -> Any:
-    """`value` with its keys as they are written."""
+    """Return `value` with its keys as text."""
     if isinstance(value, dict):
         return {
             key.text if isinstance(key, Written | WrittenFloat) else key: _text_keys(one) for key, one in value.items()
@@ -72,9 +72,9 @@ def _text_keys(value: Any) -> Any:
 
 
 def read(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
-    """Parse `text` and return its mapping and the line (from 1) of every key path; `name` is for messages.
+    """Parse `text` and return its mapping and the line (from 1) of every key path; messages use `name`.
 
-    Raises InventoryError for broken YAML, a key given twice, or a file that is no mapping.
+    Raises InventoryError for broken YAML, a repeated key, or a file that is not a mapping.
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.Constructor = _AsWritten
@@ -89,19 +89,19 @@ def read(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
         raise
     except (ValueError, RecursionError, TypeError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InventoryError(f"{name}: {reason}.", remedy="Mend the YAML there.") from error
+        raise InventoryError(f"{name}: {reason}.", remedy="Correct the YAML there.") from error
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "it is not YAML"
-        raise InventoryError(f"{name}{where}: {problem}.", remedy="Mend the YAML there.") from error
+        raise InventoryError(f"{name}{where}: {problem}.", remedy="Correct the YAML there.") from error
     if not isinstance(data, dict):
-        raise InventoryError(f"{name} holds no mapping.", remedy="Start from the checked-in inventory.yaml.")
+        raise InventoryError(f"{name} is not a mapping.", remedy="Start from the checked-in inventory.yaml.")
     return data, lines
 
 
 def text_of(document: dict[str, Any]) -> str:
-    """`document` as YAML, its keys in the order they have."""
+    """Return `document` as YAML, with its keys in their order."""
     stream = io.StringIO()
     writer().dump(document, stream)
     return stream.getvalue()
@@ -117,7 +117,7 @@ def writer(sequence: int = 4, offset: int = 2) -> YAML:
 
 
 def _refuse_growth(root: Node | None, name: str) -> None:
-    """Refuse aliases that stand for more than could have been written, and those that hold themselves."""
+    """Raise InventoryError for aliases that expand to too many values or contain themselves."""
     left, seen = [root], 0
     while left:
         node = left.pop()

@@ -10,14 +10,14 @@ from remote.shared.paths import safe_name
 
 @dataclass(frozen=True)
 class Kept:
-    """`.roost/` of one inventory."""
+    """The paths under `.roost/` of one inventory."""
 
     folder: Path
-    """The inventory's folder, absolute."""
+    """The absolute path of the inventory's folder."""
 
     @classmethod
     def beside(cls, inventory: Path) -> Kept:
-        """What is kept for this inventory file, which need not be readable."""
+        """Return the paths for this inventory file, which need not be readable."""
         return cls(inventory.absolute().parent)
 
     @property
@@ -26,28 +26,28 @@ class Kept:
 
     @property
     def runs(self) -> Path:
-        """One folder for each planned run."""
+        """The folder with a folder for each planned run."""
         return self.root / "runs"
 
     def plan(self, run: str) -> Path:
-        """A run's plan; raises UsageError for a name that is no file name."""
+        """Return the path of a run's plan; raises UsageError for a name that cannot be a file name."""
         return self.runs / safe_name(run, "run name") / "plan.json"
 
     def assignment(self, run: str, epoch: int, host: str) -> Path:
-        """The folder of one host's share of a run, as it was last written in this epoch."""
+        """Return the folder of one host's assignment in this epoch."""
         return self.plan(run).parent / "assignments" / str(epoch) / host
 
     @property
     def bench(self) -> Path:
-        """Measurements, a folder for each host."""
+        """The folder of measurements, with a folder for each host."""
         return self.root / "bench"
 
     @property
     def tune(self) -> Path:
-        """Searches over NCCL settings, a file for each host, mode and goal."""
+        """The folder of searches over NCCL settings, with a file for each host, mode and goal."""
         return self.root / "tune"
 
     @property
     def spools(self) -> Path:
-        """Records on their way into a bucket, a folder for each bucket."""
+        """The folder of records on their way into buckets, with a folder for each bucket."""
         return self.root / "spool"

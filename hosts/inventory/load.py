@@ -1,4 +1,4 @@
-"""From `inventory.yaml` to an `Inventory`: defaults merged, everything validated, every mistake placed at its line."""
+"""Reads `inventory.yaml` into an `Inventory`: merges defaults, validates, and names the line of every mistake."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DEFAULT_NAME = "inventory.yaml"
 EXAMPLE = Path(__file__).with_name("example.yaml")
 """The example inventory, which explains every key; in a clone it is the root's `inventory.yaml`."""
 SECRET_SECTIONS = frozenset(("env", "secrets", "notify", "nccl"))
-"""Keys of the inventory below which no value is repeated in an error."""
+"""Sections of the inventory whose values never appear in an error."""
 TOP_KEYS = ("defaults", "groups", "hosts", "local", "modes", "nccl")
 
 
 def inventory_path(given: str | None) -> Path:
-    """`--inventory`, else $ROOST_INVENTORY, else the nearest `inventory.yaml` from the current folder upward.
+    """Return `--inventory`, else $ROOST_INVENTORY, else the nearest `inventory.yaml` from the current folder upward.
 
-    The current folder's own name for it is returned if there is none, so that the message names what was looked for.
+    If there is none, the plain file name is returned, so that the error names the missing file.
     """
     named = given or os.environ.get(ENVIRONMENT_VARIABLE)
     if named:
@@ -39,25 +39,25 @@ def inventory_path(given: str | None) -> Path:
 
 
 def is_from_above(path: Path, given: str | None) -> bool:
-    """Whether `inventory_path` found this file in a folder above the current one, without being told its name."""
+    """Return whether `inventory_path` found this file by itself in a folder above the current one."""
     return not given and ENVIRONMENT_VARIABLE not in os.environ and path != Path(DEFAULT_NAME)
 
 
 def load_inventory(path: Path) -> Inventory:
-    """Read and validate; raises InventoryError with file, line, key, what was expected and the nearest right key."""
+    """Read and validate the file; raises InventoryError with file, line, key, expectation and nearest valid key."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InventoryError(
             f"The inventory {path} could not be read: {reason}.",
-            remedy="Name one with --inventory or ROOST_INVENTORY, or write one with inv init.",
+            remedy="Name the file with --inventory or ROOST_INVENTORY, or write one with inv init.",
         ) from error
     return _Loader(path, *document.read(text, str(path))).inventory()
 
 
 class _Loader:
-    """One file's data with the lines of its keys."""
+    """Builds an inventory from one file's data and the lines of its keys."""
 
     def __init__(self, path: Path, data: dict[str, Any], lines: dict[document.Path, int]) -> None:
         self._path = path
@@ -86,7 +86,7 @@ class _Loader:
     def _build(
         self, name: str, own: dict[str, Any], where: document.Path, implied: dict[str, Any] | None = None
     ) -> Host:
-        """Merge the shared settings with a host's own ones and validate; `implied` needs no line in the file."""
+        """Merge the shared settings with the host's own and validate them; `implied` settings have no line."""
         shared = _merge(
             self._mapping("defaults"),
             {key: self._data[key] for key in ("modes", "nccl") if key in self._data},
@@ -155,7 +155,7 @@ class _Loader:
 
 
 def _input(location: document.Path, value: object) -> str:
-    """What stood there, unless a secret may stand there: then only of which kind it was."""
+    """Return the wrong value for a message, or only its type if it may be a secret."""
     names = [part for part in location if isinstance(part, str)]
     if not SECRET_SECTIONS.isdisjoint(names) or any(map(is_secret, names)) or _has_sections(value):
         return f"a value (not shown) of type {type(value).__name__}"
@@ -167,7 +167,7 @@ def _has_sections(value: object) -> bool:
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`; mappings merge key by key, everything else is replaced."""
+    """Return `base` with the values of `over`; mappings merge key by key, everything else is replaced."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
@@ -176,7 +176,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keys_at(location: document.Path) -> list[str]:
-    """Return the keys that are allowed at this place."""
+    """Return the keys that are valid at this place."""
     models: dict[str, type[BaseModel]] = {"modes": Mode, "servers": ServerEntry, "notify": Notify}
     model = models.get(str(location[0]), Host) if location else Host
     return list(model.model_fields)
@@ -188,7 +188,7 @@ def _nearest(key: str, known: Iterable[str]) -> str:
 
 
 def _ambiguous(key: str, text: str) -> str:
-    return f"{key} is {text}, which YAML reads as another value than is written; write a plain number, or quote it"
+    return f"{key} is {text}, which YAML reads as a different value; write a plain number, or quote the text"
 
 
 def _plain(message: str) -> str:

@@ -1,4 +1,4 @@
-"""The validated inventory. Each `Host` is complete: the defaults merged with its own settings.
+"""The validated inventory. Each `Host` is complete: its own settings merged over the defaults.
 
 Sizes accept `64GiB`-style text and are bytes here; durations are seconds.
 """
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def _text(value: object) -> object:
-    """Environment values are text, and reach the server as they are written: `off`, `010`, `1:30`, `true`."""
+    """Return environment values as text, so that they reach the server as written: `off`, `010`, `1:30`, `true`."""
     if isinstance(value, dict):
         return {key: _as_text(item) for key, item in value.items()}
     return value
@@ -42,7 +42,7 @@ def _as_text(value: object) -> object:
 
 
 def _flag(value: object) -> object:
-    """A flag's value as it is written."""
+    """Return a flag's value as written."""
     if isinstance(value, list):
         return [_flag(item) for item in value]
     return value.text if isinstance(value, Written | WrittenFloat) else value
@@ -55,46 +55,46 @@ def _path(value: object) -> object:
 Environment = Annotated[dict[str, str], BeforeValidator(_text)]
 Flag = Annotated[FlagValue, BeforeValidator(_flag)]
 Text = Annotated[str, BeforeValidator(_path)]
-"""As it is written: a user named 010 is no number."""
+"""Text as written: the user name 010 is not a number."""
 
 
 class Section(BaseModel):
-    """A part of the inventory; an unknown key is an error."""
+    """A section of the inventory; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 SECRET_FLAGS = ("api-key", "admin-api-key", "ssl-keyfile-password")
-"""SGLang's flags with secrets: SGLang reads them only from its command line, which every user of the box can see."""
+"""Flags with secrets: SGLang reads them only from its command line, which every user of the host can see."""
 SECRET_FLAG = "secret_flag"  # noqa: S105
-"""The type of the validation error, whose input must not be shown."""
+"""The type of a validation error whose input must not be shown."""
 
 
 class Mode(Section):
-    """One way of running the server, complete in itself: `inv serve --mode NAME`."""
+    """One complete way of running the server: `inv serve --mode NAME`."""
 
     capture: bool = False
-    """Whether hidden states are captured; the flags that capture needs are added for the installed SGLang."""
+    """Whether hidden states are captured; Roost adds the flags that capture needs for the installed SGLang."""
     flags: dict[str, Flag] = Field(default_factory=dict)
-    """Arguments of `sglang.launch_server` by name: true is a bare flag, false leaves it out, a list repeats values."""
+    """Arguments of `sglang.launch_server` by name: true gives a bare flag, false none, a list several values."""
     env: Environment = Field(default_factory=dict)
     why: dict[str, str] = Field(default_factory=dict)
-    """A sentence on a flag or variable, shown by `inv diff-modes`."""
+    """A sentence on each flag or variable, which `inv diff-modes` shows."""
     restart: bool = False
-    """Start again after a crash, with capped backoff."""
+    """Start the server again after a crash, with a capped backoff."""
 
     @field_validator("flags")
     @classmethod
     def _no_secrets(cls, value: dict[str, FlagValue]) -> dict[str, FlagValue]:
         for name, given in value.items():
             flag = name.partition("=")[0].lstrip("-").replace("_", "-")
-            # SGLang's parser takes abbreviations; --ssl-keyfile is a flag of its own.
+            # SGLang's parser accepts abbreviations; --ssl-keyfile is another flag.
             meant = [secret for secret in SECRET_FLAGS if secret.startswith(flag) and flag != "ssl-keyfile"]
             if flag and meant and given is not False:
                 raise PydanticCustomError(
                     SECRET_FLAG,
-                    "the flag --{flag} would show its secret to every user of the box (SGLang takes it on the command "
-                    "line only); leave it away: servers listen on 127.0.0.1, and other secrets belong into `secrets`",
+                    "the flag --{flag} would show its secret to every user of the host, because SGLang takes it only on "
+                    "the command line; remove it: servers listen on 127.0.0.1, and other secrets belong in `secrets`",
                     {"flag": meant[0], "key": name},
                 )
         return value
@@ -112,7 +112,7 @@ class ServerEntry(Section):
     port: int | None = Field(default=None, ge=1, le=65535)
     tp: int | None = Field(default=None, ge=1)
     nodes: list[str] = Field(default_factory=list)
-    """Names of all inventory hosts that this server spans, this one included; empty for one box."""
+    """Names of all inventory hosts that this server spans, including this one; empty for a server on one host."""
 
     @field_validator("gpus")
     @classmethod
@@ -124,10 +124,10 @@ class ServerEntry(Section):
 
 
 class Notify(Section):
-    """Told when a server is ready or failed and when a run is finished."""
+    """Whom to notify when a server is ready or has failed, and when a run is finished."""
 
     command: str | None = None
-    """Run on the laptop with the event's JSON on stdin; split as a shell would, run without one."""
+    """A command that runs on the laptop with the event's JSON on stdin, split like a shell line but without a shell."""
     webhook: str | None = None
     """An http(s) address that gets the event's JSON as a POST."""
 
@@ -138,48 +138,48 @@ class Host(Section):
     name: str
     connection: Literal["ssh", "local"] = "ssh"
     address: Text | None = None
-    """Host name, address or alias of the OpenSSH configuration; the host's name in the inventory if unset.
+    """Host name, address or alias of the OpenSSH configuration; default: the host's name in the inventory.
 
-    `user@host:2222`, `ssh://user@host:2222` and `[::1]:2222` are taken apart into `user` and `ssh_port`.
+    The parts of `user@host:2222`, `ssh://user@host:2222` and `[::1]:2222` become `user` and `ssh_port`.
     """
     user: Text | None = None
     ssh_port: int | None = Field(default=None, ge=1, le=65535)
     identity_file: str | None = None
     ssh: Literal["auto", "fabric", "openssh"] = "auto"
-    """Who carries the control connection; `auto` is Fabric unless the OpenSSH configuration needs OpenSSH itself."""
+    """What carries the control connection; `auto` uses Fabric unless the OpenSSH configuration needs OpenSSH."""
     ssh_config: str = DEFAULT_SSH_CONFIG
     known_hosts: str | None = None
-    """The file of host keys; if unset, the OpenSSH configuration's, else `~/.ssh/known_hosts`."""
+    """The file of host keys; default: the OpenSSH configuration's, else `~/.ssh/known_hosts`."""
     connect_timeout: float = Field(default=15.0, gt=0)
 
     python: str = "python3"
-    """The Python that SGLang is installed in; `~/` is the home folder of the user over there."""
+    """The Python that SGLang is installed in; `~/` is the user's home folder on the host."""
     exec: str = ""
-    """Prefix for hosts whose SGLang lives in a container: `docker exec -i sglang`."""
+    """A command prefix for hosts with SGLang in a container: `docker exec -i sglang`."""
     workdir: str = "~/roost"
     log_dir: str | None = None
     env: Environment = Field(default_factory=dict)
     secrets: list[str] = Field(default_factory=list)
-    """Names of the laptop's own environment variables that the servers get; values are never shown or stored."""
+    """Names of the laptop's environment variables that the servers get; values are never shown or stored."""
 
     model: str | None = None
-    """Path of the model on the host."""
+    """The path of the model on the host."""
     context_length: int | None = Field(default=None, ge=1)
-    """Longest record in tokens; the model's own limit if unset."""
+    """The longest record in tokens; default: the model's own limit."""
     gpus: int = Field(default=8, ge=0)
-    """How many GPUs the box is promised to have; 0 for a CPU host."""
+    """The number of GPUs that the host should have; 0 for a CPU host."""
     tp: int = Field(default=8, ge=1)
     port: int = Field(default=8000, ge=1, le=65535)
     max_running_requests: int | None = Field(default=None, ge=1)
     servers: list[ServerEntry] = Field(default_factory=list)
     private_interface: str | None = None
-    """Network interface for the rendezvous of a server that spans boxes; it never listens on a public one."""
+    """The network interface for the rendezvous of a server that spans hosts; a public address is refused."""
     modes: dict[str, Mode] = Field(default_factory=dict)
     nccl: Environment = Field(default_factory=dict)
     ready_timeout: float = Field(default=1800.0, gt=0)
 
     layers: list[int] = Field(default_factory=list)
-    """Boundaries to capture (k = the residual stream after k blocks); the final state is always the last slot."""
+    """Boundaries to capture (k is the residual stream after k blocks); the final state is always the last slot."""
     final: FinalNorm = "pre"
     attach: Attach = "auto"
     dump_dir: str = "/dev/shm/sglang_hs"  # noqa: S108
@@ -190,11 +190,11 @@ class Host(Section):
     min_free: ByteSize = ByteSize(20 << 30)
     parity_rate: float = Field(default=0.01, ge=0, le=1)
     in_flight_tokens: int = Field(default=131_072, ge=1)
-    """Tokens of the requests that extraction has out at once on each server: enough to keep prefill busy."""
+    """Tokens of the requests that extraction keeps in flight on each server: enough to keep prefill busy."""
     tokens_per_second: float | None = Field(default=None, gt=0)
-    """Extraction speed for planning, until it has been measured."""
+    """The extraction speed for planning, until it has been measured."""
     tune: dict[str, list[Flag]] = Field(default_factory=dict)
-    """Grid of NCCL variables and server flags for `inv tune`."""
+    """The grid of NCCL variables and server flags for `inv tune`."""
     notify: Notify = Field(default_factory=Notify)
 
     @model_validator(mode="before")
@@ -206,14 +206,14 @@ class Host(Section):
     @classmethod
     def _home_of_the_user(cls, value: str) -> str:
         if value.startswith("~") and not value.startswith("~/"):
-            raise ValueError("`~/` is the home folder of the user over there; write another user's as a full path")
+            raise ValueError("`~/` is the user's own home folder on the host; write another user's as a full path")
         return value
 
     @field_validator("name")
     @classmethod
     def _plain_name(cls, value: str) -> str:
         if not _NAME.fullmatch(value):
-            raise ValueError("a host's name has letters, digits, '.', '_' and '-' only; put the rest in `address`")
+            raise ValueError("a host's name may only have letters, digits, '.', '_' and '-'; put the rest in `address`")
         return value
 
     @field_validator("address", "user")
@@ -259,5 +259,5 @@ class Inventory(Section):
 
     @property
     def kept(self) -> Kept:
-        """Where the laptop keeps plans, measurements and searches of this inventory."""
+        """The paths of this inventory's plans, measurements and searches on the laptop."""
         return Kept.beside(self.path)

@@ -10,25 +10,25 @@ from hosts.inventory.model import FlagValue, Host, Mode
 from hosts.inventory.servers import find_mode
 from remote.shared.redact import shown, without_credentials
 
-CAPTURE_WHY = "hidden states are captured; Roost adds what that needs for the installed SGLang"
+CAPTURE_WHY = "hidden states are captured; Roost adds the flags that capture needs for the installed SGLang"
 NOT_SET = "-"
 RESTART_WHY = "a crashed server is started again, with capped backoff"
 
 
 class Difference(BaseModel):
-    """One setting that two modes do not share."""
+    """One setting with different values in two modes."""
 
     setting: str
     """`--flag`, `$VARIABLE`, `capture` or `restart`."""
     first: str
-    """Value in the first mode; `-` if the first mode does not set it."""
+    """The value in the first mode; `-` if the first mode does not set it."""
     second: str
     why: str
     """The mode's `why:` for this setting; empty if it has none."""
 
 
 def diff_modes(host: Host, first: str, second: str) -> list[Difference]:
-    """Return what differs between two modes as `host` would run them; raises UsageError for an unknown mode."""
+    """Return the differences between two modes of `host`; raises UsageError for an unknown mode."""
     one, two = find_mode(host, first), find_mode(host, second)
     why = {**one.why, **two.why}
     own = [
@@ -42,7 +42,7 @@ def diff_modes(host: Host, first: str, second: str) -> list[Difference]:
 
 
 def _seen(difference: Difference, secrets: Sequence[str]) -> Difference:
-    """The difference as it may be shown: that two secrets differ, and not what they are."""
+    """Return the difference without secrets: only that two secrets differ."""
     name = difference.setting
 
     def seen(value: str) -> str:
@@ -61,7 +61,7 @@ def _differences(
 
 
 def _flags(mode: Mode) -> dict[str, FlagValue]:
-    """Flags by one spelling; a false one is not set at all."""
+    """Return the flags in one spelling, without those that are false."""
     return {name.lstrip("-").replace("_", "-"): value for name, value in mode.flags.items() if value is not False}
 
 

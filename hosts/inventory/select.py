@@ -1,4 +1,4 @@
-"""`--host a`, `--hosts a,b`, `--hosts all`, `--hosts GROUP`: which hosts a command is for."""
+"""Chooses the hosts of a command: `--host a`, `--hosts a,b`, `--hosts all`, `--hosts GROUP`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ LOCAL = "local"
 def select(inventory: Inventory, host: str | None, hosts: str | None) -> list[Host]:
     """Return the chosen hosts in the inventory's order, each once.
 
-    Names, groups and `all` may be mixed, separated by commas; `local` is the laptop. Raises UsageError if no
-    host was named or a name is unknown.
+    Names, groups and `all` may be mixed, separated by commas; `local` is the laptop. Raises UsageError if no host was
+    named or a name is unknown.
     """
     words = [word.strip() for part in (host, hosts) if part for word in part.split(",") if word.strip()]
     if not words:
-        raise UsageError("No host was named.", remedy=f"Say --host NAME or --hosts all ({_known(inventory)}).")
+        raise UsageError("No host was named.", remedy=f"Add --host NAME or --hosts all ({_known(inventory)}).")
     wanted: set[str] = set()
     for word in words:
         wanted.update(_expand(inventory, word))

@@ -1,4 +1,4 @@
-"""From a host's settings and a mode to the `ServerSpec`s that are sent to it."""
+"""Turns a host's settings and a mode into the `ServerSpec`s that are sent to the host."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def server_specs(host: Host, mode_name: str) -> list[ServerSpec]:
-    """Return the servers of `host` in `mode_name`, resolved; raises UsageError for what the inventory lacks."""
+    """Return the resolved servers of `host` in `mode_name`; raises UsageError for missing settings."""
     mode = find_mode(host, mode_name)
     if host.model is None:
         raise UsageError(f"{host.name} has no `model` in the inventory.", remedy="Give the model's path on the host.")
     if mode.capture and not host.layers:
         raise UsageError(
             f"{host.name} has no `layers` in the inventory.",
-            remedy="Say which boundaries to capture, as in [3, 31, 59].",
+            remedy="Name the boundaries to capture, as in `layers: [3, 31, 59]`.",
         )
     return [_spec(host, mode_name, mode, entry, number) for number, entry in enumerate(_entries(host))]
 
 
 def server_needs(host: Host) -> list[Needs]:
-    """Return the GPUs, ports and folders that the host's servers need in any mode; `inv stop` names who holds them."""
+    """Return the GPUs, ports and folders that the host's servers need in any mode."""
     return [
         Needs(
             server=_name(entry, number),
@@ -55,7 +55,7 @@ def _dump_dir(host: Host, server: str) -> str:
 
 
 def find_mode(host: Host, name: str) -> Mode:
-    """Return the host's mode of that name; raises UsageError with the nearest one."""
+    """Return the host's mode of that name; raises UsageError with the nearest name."""
     if name not in host.modes:
         known = nearest(name, host.modes, cutoff=0.4) or f"There are: {', '.join(host.modes) or 'none'}."
         raise UsageError(f"{host.name} has no mode {name!r}.", remedy=known)
@@ -92,20 +92,20 @@ def _spec(host: Host, mode_name: str, mode: Mode, entry: ServerEntry, number: in
 
 
 def gpu_ordinals(spec: ServerSpec) -> list[int]:
-    """The server's GPUs by ordinal; raises UsageError if the inventory names one by its UUID."""
+    """Return the server's GPUs by ordinal; raises UsageError if the inventory names a GPU by its UUID."""
     named = [one for one in spec.gpus if isinstance(one, str)]
     if named:
-        raise UsageError(f"{named[0]} is a UUID, and tuning counts GPUs.", remedy="Name them by ordinal, as in [0, 1].")
+        raise UsageError(f"{named[0]} is a UUID, but tuning needs ordinals.", remedy="Write them as in [0, 1].")
     return [one for one in spec.gpus if isinstance(one, int)]
 
 
 def _refuse_visible_devices(host: Host, env: dict[str, str], gpus: Sequence[GpuId]) -> None:
-    """Two answers to one question: which GPUs does the server get?"""
+    """Raise UsageError if `env` gives the server other GPUs than the inventory."""
     visible = env.get(VISIBLE_DEVICES)
     if visible is not None and gpus:
         named = ", ".join(part.strip() for part in visible.split(",") if part.strip())
         raise UsageError(
-            f"{host.name} sets {VISIBLE_DEVICES}={visible} in `env`, and Roost gives its server the GPUs "
+            f"{host.name} sets {VISIBLE_DEVICES}={visible} in `env`, but Roost gives its server the GPUs "
             f"{', '.join(map(str, gpus))}.",
             remedy=f"Remove it from `env` and write `servers: [{{gpus: [{named}]}}]`.",
         )
@@ -123,7 +123,7 @@ def _capture(host: Host, server: str) -> CaptureSpec:
 
 
 def flag_arguments(flags: dict[str, FlagValue]) -> list[str]:
-    """`{"tp-size": 8, "trust-remote-code": True}` as arguments, in the order written."""
+    """Return `{"tp-size": 8, "trust-remote-code": True}` as arguments, in the order written."""
     arguments: list[str] = []
     for name, value in flags.items():
         if value is False:
@@ -140,7 +140,7 @@ def _secrets(host: Host) -> dict[str, str]:
     missing = [name for name in host.secrets if name not in os.environ]
     if missing:
         raise UsageError(
-            f"{host.name} wants the secret {missing[0]} and your environment does not have it.",
+            f"{host.name} needs the secret {missing[0]}, which your environment lacks.",
             remedy=f"export {missing[0]}=… and try again.",
         )
     return {name: os.environ[name] for name in host.secrets}

@@ -1,1 +1,1 @@
-"""Who does what, how many bytes, does it fit: pure functions over a dataset's lengths. Runs on the laptop."""
+"""Planning: which host does which records, how many bytes and hours, and whether it fits. Runs on the laptop."""

@@ -1,9 +1,9 @@
-"""Records to hosts, by tokens: each host gets a run of consecutive indices whose tokens match its speed.
+"""Gives records to hosts by tokens: each host gets consecutive indices whose tokens match its speed.
 
-Pure; called by `hosts.plan.plan`. A dataset is shuffled when it is made, so consecutive indices are a fair sample
-of all lengths, and no host's tokens are off its share by more than half of the longest record. What a greedy
-assignment (longest first, to whoever is least loaded) would gain over that is less than one record a host; what it
-would lose is that a plan is a few ranges that a person can read, and that a host reads its tokens in one sweep.
+Pure; called by `hosts.plan.plan`. A dataset is shuffled when it is made, so consecutive indices are a fair sample of all
+lengths, and no host's tokens differ from its share by more than half of the longest record. A greedy assignment
+(longest record first, to the least loaded host) would gain less than one record for each host. It would cost that a
+plan is a few ranges that a person can read, and that a host reads its tokens in one sweep.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from remote.shared.messages.dataset import Ranges
 
 
 def tokens_of(lengths: Sequence[int], ranges: Ranges) -> int:
-    """Tokens of the records in `ranges`."""
+    """Return the number of tokens of the records in `ranges`."""
     return sum(sum(lengths[start:stop]) for start, stop in ranges)
 
 
 def split(lengths: Sequence[int], records: Ranges, weights: Sequence[float]) -> list[Ranges]:
-    """Cut `records` into one consecutive part a weight, tokens in proportion to the weights.
+    """Cut `records` into consecutive parts, one for each weight, with tokens in proportion to the weights.
 
-    A part can be empty where there are fewer records than hosts. Weights are of any scale and not all 0.
+    With fewer records than hosts, a part can be empty. Weights may have any scale but must not all be 0.
     """
     parts: list[Ranges] = []
     ends = list(accumulate(_lengths_of(lengths, records)))
@@ -40,10 +40,10 @@ def split(lengths: Sequence[int], records: Ranges, weights: Sequence[float]) -> 
 
 
 def level(own: Sequence[float], weights: Sequence[float], pool: float) -> list[float]:
-    """Share `pool` tokens out so that all finish together, given that each has `own` tokens left and its weight.
+    """Share out `pool` tokens so that all hosts finish together; each has `own` tokens left and a weight.
 
-    Like water in vessels: whoever would be idle first is filled first; one that has more than all others will have
-    when the pool is empty gets nothing.
+    The host that would be idle first gets tokens first, as water fills connected vessels. A host that already has more
+    than the others will have in the end gets nothing.
     """
     order = sorted(range(len(own)), key=lambda place: own[place] / weights[place])
     for filled in range(len(order), 0, -1):
@@ -59,7 +59,7 @@ def _lengths_of(lengths: Sequence[int], records: Ranges) -> list[int]:
 
 
 def _nearest(ends: list[int], tokens: float) -> int:
-    """How many leading records come nearest to `tokens`; `ends` are their running totals."""
+    """Return how many leading records come nearest to `tokens`; `ends` are their running totals."""
     after = bisect_left(ends, tokens)
     if after == len(ends):
         return after
@@ -68,7 +68,7 @@ def _nearest(ends: list[int], tokens: float) -> int:
 
 
 def _members(records: Ranges, start: int, stop: int) -> Ranges:
-    """The members of `records` from the `start`-th to before the `stop`-th."""
+    """Return the members of `records` from the `start`-th to before the `stop`-th."""
     found: Ranges = []
     passed = 0
     for low, high in records:

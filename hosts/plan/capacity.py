@@ -1,4 +1,4 @@
-"""Bytes, room and hours of a host's share, and what would help where it does not fit. Pure."""
+"""Computes bytes, room and hours of a host's share, and what would help if the share does not fit. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remote.shared.shard.layout import Layout
 
 @dataclass(frozen=True)
 class RecordSize:
-    """Bytes of a record as it lies in the RAM disk and on disk."""
+    """The size of a record, in the RAM disk and on disk."""
 
     slots: int
     hidden_size: int
@@ -19,50 +19,50 @@ class RecordSize:
 
     @classmethod
     def of(cls, identity: RunIdentity) -> RecordSize:
-        """The size that follows from a run's identity."""
+        """Return the size for a run's identity."""
         return cls(len(identity.boundaries), identity.hidden_size, identity.dtype)
 
     @property
     def token_bytes(self) -> int:
-        """A token's states and its id: 57,352 for four slots of 7,168 in bf16."""
+        """The bytes of a token's states and its id: 57,352 for four slots of 7,168 in bf16."""
         return self.records_bytes(0, 1)
 
     def records_bytes(self, records: int, tokens: int) -> int:
-        """Bytes of `records` shards with `tokens` tokens in all."""
+        """Return the bytes of `records` shards with `tokens` tokens in all."""
         together = Layout(tokens, self.slots, self.hidden_size, self.dtype)
         return together.size + (records - 1) * together.header_bytes
 
 
 @dataclass(frozen=True)
 class Room:
-    """What a host has."""
+    """The room that a host has."""
 
     disk_free_bytes: int
     min_free_bytes: int
-    """Left alone on that file system."""
+    """Bytes that must stay free on that file system."""
     ramdisk_bytes: int
-    """Size of the dump directory's file system, or the memory that is available where that is less."""
+    """The size of the dump directory's file system, or the available memory if that is less."""
     high_water_bytes: int
-    """What the inventory allows the dumps to take."""
+    """The size that the inventory allows for dumps."""
     packed_share: float = 1.0
-    """What a shard takes on that disk, of its plain bytes: less than 1 where it is kept compressed."""
+    """A shard's bytes on disk divided by its plain bytes: less than 1 if shards are stored compressed."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a host is to do."""
+    """The records of one host."""
 
     host: str
     records: int
     tokens: int
     longest: int
-    """Tokens of its longest record."""
+    """Tokens of the longest record."""
     tokens_per_second: float | None
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a share takes on its host, and each reason why it does not fit."""
+    """The bytes and hours of a share on its host, and each reason why the share does not fit."""
 
     share: Share
     disk_bytes: int
@@ -74,14 +74,15 @@ class Forecast:
 
     @property
     def disk_short_bytes(self) -> int:
-        """By how much the disk is too small."""
+        """The number of bytes that the disk lacks."""
         return max(0, self.disk_bytes - self.disk_room_bytes)
 
 
 def forecast(share: Share, size: RecordSize, room: Room, *, freeing: bool = False) -> Forecast:
-    """Return what `share` takes. With `freeing` shards leave while others are made, so the disk needs room for few.
+    """Return the bytes and hours of `share`.
 
-    Then the extractor waits at `min_free` until a pull has freed space, and any room above that is enough.
+    With `freeing`, a pull removes shards during the extraction, and the extractor waits at `min_free` for it, so any
+    room above `min_free` is enough.
     """
     needed = size.records_bytes(share.records, share.tokens)
     kept = int(needed * room.packed_share)
@@ -96,7 +97,7 @@ def forecast(share: Share, size: RecordSize, room: Room, *, freeing: bool = Fals
 def _disk(needed: int, room: int) -> list[str]:
     if needed <= room:
         return []
-    return [f"its disk is {gib(needed - room)} short: {gib(needed)} of shards, room for {gib(room)}"]
+    return [f"its disk lacks {gib(needed - room)}: {gib(needed)} of shards, room for {gib(room)}"]
 
 
 def _ramdisk(share: Share, size: RecordSize, room: Room, peak: int) -> list[str]:
@@ -104,18 +105,18 @@ def _ramdisk(share: Share, size: RecordSize, room: Room, peak: int) -> list[str]
     longest = size.records_bytes(1, share.longest)
     if longest > room.high_water_bytes:
         problems.append(
-            f"its longest record is {gib(longest)} of dumps, and dump_high_water is {gib(room.high_water_bytes)}"
+            f"its longest record is {gib(longest)} of dumps, but dump_high_water is {gib(room.high_water_bytes)}"
         )
     if peak > room.ramdisk_bytes:
         problems.append(
-            f"its RAM disk is {gib(peak - room.ramdisk_bytes)} short: dumps take up to {gib(peak)}, "
+            f"its RAM disk lacks {gib(peak - room.ramdisk_bytes)}: up to {gib(peak)} of dumps, "
             f"room for {gib(room.ramdisk_bytes)}"
         )
     return problems
 
 
 def remedies(forecasts: list[Forecast], size: RecordSize, *, freeing: bool) -> list[str]:
-    """What would make a plan fit that does not: each a sentence with its numbers."""
+    """Return a phrase, with numbers, for each change that would make the plan fit."""
     short = [one for one in forecasts if one.problems]
     if not short:
         return []
@@ -141,7 +142,7 @@ def _more_hosts(forecasts: list[Forecast]) -> list[str]:
 
 
 def _fewer_slots(forecasts: list[Forecast], size: RecordSize) -> list[str]:
-    """Fewer aux layers, if one number of slots would do for every host."""
+    """Return the number of auxiliary layers with which the shares of all hosts would fit, as a phrase."""
     for slots in range(size.slots - 1, 1, -1):
         smaller = RecordSize(slots, size.hidden_size, size.dtype)
         if all(smaller.records_bytes(one.share.records, one.share.tokens) <= one.disk_room_bytes for one in forecasts):
@@ -150,7 +151,7 @@ def _fewer_slots(forecasts: list[Forecast], size: RecordSize) -> list[str]:
 
 
 def gib(count: int) -> str:
-    """Bytes for a person: `4.58 TiB`, `12.3 GiB`, `640 MiB`."""
+    """Return bytes for a person: `4.58 TiB`, `12.3 GiB`, `640 MiB`."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

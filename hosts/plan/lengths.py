@@ -1,4 +1,4 @@
-"""A dataset's lengths and manifest, read on the laptop with the standard library alone.
+"""Reads a dataset's lengths and manifest on the laptop, with the standard library only.
 
 Called by `hosts/commands`; reads the dataset folder, writes nothing.
 """
@@ -19,7 +19,7 @@ _MAGIC = b"\x93NUMPY"
 
 
 def read_manifest(dataset: Path) -> Manifest:
-    """Return the dataset's manifest; raise UsageError where there is no dataset."""
+    """Return the dataset's manifest; raises UsageError if there is no dataset."""
     path = dataset / "manifest.json"
     try:
         return Manifest.model_validate_json(path.read_bytes())
@@ -33,7 +33,7 @@ def read_manifest(dataset: Path) -> Manifest:
 
 
 def read_lengths(dataset: Path, manifest: Manifest) -> array[int]:
-    """Return the tokens of every record, in the order of their indices; raise UsageError where they do not fit.
+    """Return the tokens of every record by index; raises UsageError if they contradict the manifest.
 
     `lengths.npy` is int32, little-endian, one-dimensional; a million records take 4 MB.
     """
@@ -44,15 +44,15 @@ def read_lengths(dataset: Path, manifest: Manifest) -> array[int]:
         raise UsageError(f"{path} could not be read: {error}.", remedy="Prepare the dataset again.") from error
     if len(lengths) != manifest.records or sum(lengths) != manifest.tokens:
         raise UsageError(
-            f"{path} speaks of {len(lengths)} records with {sum(lengths)} tokens, "
-            f"the manifest of {manifest.records} with {manifest.tokens}.",
+            f"{path} has {len(lengths)} records with {sum(lengths)} tokens, "
+            f"but the manifest says {manifest.records} with {manifest.tokens}.",
             remedy="Prepare the dataset again.",
         )
     return lengths
 
 
 def _npy(content: bytes) -> array[int]:
-    """The numbers of an `.npy` file of format 1, int32."""
+    """Return the numbers of an `.npy` file of format 1, int32."""
     if not content.startswith(_MAGIC) or content[6] != 1:
         raise ValueError("it is not an .npy file of format 1")
     start = 10 + int.from_bytes(content[8:10], "little")

@@ -1,6 +1,6 @@
-"""A run's plan: which host does which records, in which epoch; as a JSON file beside the inventory.
+"""A run's plan: which host does which records, in which epoch. It is a JSON file beside the inventory.
 
-Pure apart from `load` and `save`. Made by `inv plan`, read by `inv extract`, made anew when a host is lost.
+Pure apart from `load` and `save`. Made by `inv plan`, read by `inv extract`, made again when a host is lost.
 """
 
 from __future__ import annotations
@@ -30,46 +30,46 @@ class PlannedShare(Message):
 
     host: str
     weight: float
-    """Tokens a second where they are known, else 1."""
+    """The host's tokens per second if known, else 1."""
     ranges: Ranges
     records: int
     tokens: int
     longest: int
     """Tokens of the longest record."""
     context_length: int = 0
-    """Tokens that the host's servers admit; 0 until it is known."""
+    """The context length of the host's servers in tokens; 0 until it is known."""
     epoch: int
-    """What the host's assignment carries: the plan's own."""
+    """The epoch in the host's assignment, which is the plan's."""
 
 
 class Plan(Message):
-    """Who does what. Every record of the dataset is in exactly one share, or in `delivered`."""
+    """A run's plan. Every record of the dataset is in exactly one share, or in `delivered`."""
 
     identity: RunIdentity
     dataset: str
     """The dataset's folder on the laptop."""
     records: int
-    """Of the dataset."""
+    """The number of records in the dataset."""
     epoch: int
-    """Rises with every re-plan; a host with an older one starts nothing any more."""
+    """Rises with every re-plan; a host with an older epoch starts no new record."""
     shares: list[PlannedShare]
     lost: list[str] = Field(default_factory=list)
-    """Hosts that an earlier epoch counted on: they deliver what they have and start nothing."""
+    """Hosts of an earlier epoch that were lost: they deliver what they have and start nothing."""
     delivered: Ranges = Field(default_factory=list)
-    """Records that had reached the destination when this epoch was made; in no share."""
+    """Records that were at the destination when this epoch was made; they are in no share."""
     planned_by: str = ""
-    """Who made this epoch, as `user@laptop`."""
+    """The person who made this epoch, as `user@laptop`."""
     planned_at: float = 0.0
 
     @property
     def digest(self) -> str:
-        """32 hex digits over what the plan decides: two laptops that plan on apart get different ones."""
+        """32 hex digits over the plan's decisions, which differ if two laptops re-plan independently."""
         decided = self.model_dump(mode="json", exclude={"dataset", "planned_by", "planned_at"})
         content = json.dumps(decided, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
     def signed(self) -> Plan:
-        """This epoch as made now, by whoever types here."""
+        """Return the plan with this operator and the present time."""
         return self.model_copy(update={"planned_by": operator(), "planned_at": time.time()})
 
     @property
@@ -78,14 +78,14 @@ class Plan(Message):
         return self.identity.name
 
     def share(self, host: str) -> PlannedShare | None:
-        """The host's share, or None."""
+        """Return the host's share, or None."""
         return next((share for share in self.shares if share.host == host), None)
 
 
 def make_plan(
     dataset: str, identity: RunIdentity, lengths: Sequence[int], weights: dict[str, float], *, epoch: int = 1
 ) -> Plan:
-    """Give every record to one of the hosts in `weights`; raise UsageError if there is nothing to give."""
+    """Return a plan that gives every record to a host in `weights`; raises UsageError without hosts or records."""
     safe_name(identity.name, "run name")
     if not weights:
         raise UsageError("There is no host to plan for.")
@@ -112,9 +112,9 @@ def replan(
     """Return the next epoch for the hosts in `weights` (some of the plan's, or new ones).
 
     A host that stays keeps its records. With `relieve`, a host that would finish after the others gives up the last of
-    its open records, so that a host which was added gets a share. The records of hosts that are gone are spread so
-    that all hosts finish together, except those in `delivered` (at the destination already, from whichever host).
-    `done` says which of its records each host has finished. What a lost host had finished and not delivered is done
+    its open records, so that an added host gets a share. The records of lost hosts are spread so that all hosts finish
+    together, except records in `delivered`, which are at the destination already.
+    `done` names the records that each host has finished. Records that a lost host finished but did not deliver are done
     again; if that host returns, the destination keeps the record that came first.
     """
     if not weights:
@@ -143,7 +143,7 @@ def replan(
 def _relieved(
     own: dict[str, Ranges], weights: dict[str, float], done: dict[str, Ranges], lengths: Sequence[int]
 ) -> dict[str, Ranges]:
-    """Each host's records without the last open ones that it would still have when the others are done."""
+    """Return each host's records without the open records that it would still have when the others are done."""
     to_do = {host: sets.difference(ranges, done.get(host, [])) for host, ranges in own.items()}
     tokens = {host: tokens_of(lengths, ranges) for host, ranges in to_do.items()}
     seconds = sum(tokens.values()) / sum(weights.values())
@@ -173,9 +173,9 @@ def _share(host: str, weight: float, ranges: Ranges, lengths: Sequence[int], epo
 
 
 def dataset_of(plan: Plan) -> Path | None:
-    """The folder of the plan's dataset on this laptop, or None if there is no dataset in it.
+    """Return the folder of the plan's dataset on this laptop, or None if there is no dataset.
 
-    Raises UsageError if another dataset lies there.
+    Raises UsageError if the folder holds another dataset.
     """
     folder = Path(plan.dataset).expanduser()
     if not plan.dataset or not (folder / "manifest.json").exists():
@@ -183,21 +183,21 @@ def dataset_of(plan: Plan) -> Path | None:
     held = read_manifest(folder).digest
     if held != plan.identity.dataset:
         raise UsageError(
-            f"{folder} holds the dataset {held}, and the run {plan.run!r} was planned for {plan.identity.dataset}.",
-            remedy="Put that dataset back there, or plan this one as a run with a name of its own.",
+            f"{folder} holds the dataset {held}, but the run {plan.run!r} was planned for {plan.identity.dataset}.",
+            remedy="Put that dataset back there, or plan the present dataset as a run with another name.",
         )
     return folder
 
 
 def save(plan: Plan, path: Path) -> None:
-    """Write the plan, whole."""
+    """Write the plan as a whole."""
     write_whole(path, plan.model_dump_json(indent=1).encode())
 
 
 def keep_other(path: Path, plan: Plan) -> None:
-    """Before `plan` takes the place of what is at `path`: keep that under `plans/`, unless it is the same plan's past.
+    """Keep the plan at `path` under `plans/` before `plan` replaces it, unless it is an earlier epoch of `plan`.
 
-    So neither another run of the same name nor what another laptop decided is lost.
+    This preserves another run of the same name, and another laptop's decisions.
     """
     if not path.exists():
         return
@@ -212,7 +212,7 @@ def keep_other(path: Path, plan: Plan) -> None:
 
 
 def load(path: Path) -> Plan:
-    """Read a plan; raise UsageError where it is missing or is not one."""
+    """Read a plan; raises UsageError if it is missing or invalid."""
     try:
         return Plan.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:

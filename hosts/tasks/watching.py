@@ -74,7 +74,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise UsageError(f"--grep {text!r} is no regular expression: {error}.") from error
+        raise UsageError(f"--grep {text!r} is not a regular expression: {error}.") from error
     return text
 
 

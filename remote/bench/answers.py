@@ -1,8 +1,8 @@
-"""What a server really answered to the load generator's requests, in the server's own words. Runs on the host.
+"""Records a server's own answers to the load generator's requests. Runs on the host.
 
-SGLang's load generator counts an HTTP 200 with an error inside as a completed request, fills in the number of tokens
-that it had asked for, and (before 0.5.23) never looks at how many prompt tokens the server counted. `listening` hears
-the same answers and keeps what the generator drops: `generator.py` listens, `verb.py` judges.
+SGLang's load generator counts an HTTP 200 with an error inside as a completed request, reports the number of tokens
+that it asked for, and (before 0.5.23) ignores how many prompt tokens the server counted. `listening` reads the same
+answers and keeps what the generator drops. `generator.py` listens, `verb.py` judges.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ERRORS_KEPT = 20
 
 
 class Answer(BaseModel):
-    """The last thing that the server said of one request."""
+    """The server's last message about one request."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -37,7 +37,7 @@ class Answers(BaseModel):
     errored: int = 0
 
     def hear(self, document: object) -> None:
-        """Take in one decoded JSON document; documents that are not a server's answer are ignored."""
+        """Record one decoded JSON document; documents that are not a server's answer are ignored."""
         if not isinstance(document, dict):
             return
         error, about = document.get("error"), document.get("meta_info")
@@ -65,7 +65,7 @@ def _answer(about: dict[str, Any]) -> Answer:
 
 @contextmanager
 def listening() -> Iterator[Answers]:
-    """Hear every JSON document that this process decodes within the block.
+    """Record every JSON document that this process decodes within the block.
 
     SGLang 0.5.9 decodes answers with `json.loads`, 0.5.23 with `orjson.loads`; both are wrapped.
     """
@@ -93,14 +93,14 @@ def listening() -> Iterator[Answers]:
 
 
 def problem(answers: Answers, requests: int, prompt_tokens: int, output_tokens: int) -> str | None:
-    """Return why a run's numbers cannot be believed, as the end of a sentence; None if every answer was whole."""
+    """Return why a run's numbers cannot be trusted, as the end of a sentence; None if every answer was complete."""
     heard = answers.by_request.values()
     whole = [each for each in heard if each.finish == "length" and each.completion_tokens == output_tokens]
     if answers.errored or len(whole) != requests:
-        return f"{len(whole)} of {requests} requests were answered whole{_why(answers, output_tokens)}"
+        return f"{len(whole)} of {requests} requests were answered completely{_why(answers, output_tokens)}"
     other = sorted({each.prompt_tokens for each in heard} - {prompt_tokens})
     if other:
-        return f"the server counted prompts of {other[0]} tokens, and {prompt_tokens} were meant to be sent"
+        return f"the server counted prompts of {other[0]} tokens instead of {prompt_tokens}"
     return None
 
 
@@ -109,7 +109,7 @@ def _why(answers: Answers, output_tokens: int) -> str:
         return f"; the server said: {answers.errors[0]}"
     for each in answers.by_request.values():
         if each.finish == "abort":
-            return f"; the server ended one: {each.message or 'aborted'}"
+            return f"; the server ended a request: {each.message or 'aborted'}"
         if not each.finish:
             return "; an answer broke off in the middle"
         if each.completion_tokens != output_tokens:

@@ -1,7 +1,7 @@
 """The measurements of each profile, as arguments of `sglang.bench_serving` and keys of its result. Host side, pure.
 
-Random token ids only (`--dataset-name random-ids`), so nothing is downloaded; arguments that every SGLang from 0.5.9
-to 0.5.23 has.
+Prompts are random token ids (`--dataset-name random-ids`), so nothing is downloaded. Every SGLang from 0.5.9 to 0.5.23
+has these arguments.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Case:
             *("--random-input-len", str(self.prompt_tokens)),
             *("--random-output-len", str(self.output_tokens)),
             *("--random-range-ratio", "1.0"),
-            # Token ids instead of text, of which the server would make other tokens, often twice as many.
+            # Token ids: the server would turn text into other tokens, often twice as many.
             "--tokenize-prompt",
             *("--warmup-requests", "0"),
             *("--max-concurrency", str(self.concurrency)),

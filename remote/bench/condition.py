@@ -9,7 +9,7 @@ from remote.shared.processes import members
 
 FIELDS = "index,name,clocks.sm,clocks.mem,temperature.gpu,{reasons}.active,memory.used"
 REASON_NAMES = ("clocks_event_reasons", "clocks_throttle_reasons")
-"""The second before driver 535."""
+"""Drivers before 535 have the second name."""
 HARMLESS_REASONS = 0x1 | 0x2
 """Idle, and clocks set by an application (NVML's `nvmlClocksEventReasonGpuIdle` and `…ApplicationsClocksSetting`)."""
 REASONS = {
@@ -68,9 +68,10 @@ def slowed(gpus_now: list[GpuCondition]) -> list[str]:
 
 
 def strangers(state: ServerState) -> list[str]:
-    """Return a sentence for each process of others that has memory on one of the server's GPUs.
+    """Return a sentence for each foreign process that has memory on one of the server's GPUs.
 
-    Empty inside a container in which the driver names pids of the outer host, because the server's own are among them.
+    Returns nothing inside a container in which the driver names pids of the outer host, because the server's own
+    processes are among them.
     """
     own = {process.pid for process in members(state.server, state.mark)} if state.server else set()
     return [

@@ -1,8 +1,8 @@
-"""SGLang's own load generator, run many times in one process, since its imports take longer than a short run.
+"""Runs SGLang's own load generator many times in one process, because its imports take longer than a short run.
 
-Runs on the host. `verb.py` calls `run_all`; the module itself is the program that `run_all` starts, which reads a JSON
-list of argument lists from stdin. SGLang's generator appends one JSON line a run to its `--output-file`; this program
-appends what the server answered, one `Answers` a run, to the file that is its only argument.
+Runs on the host. `verb.py` calls `run_all`, which starts this module as a program. The program reads a JSON list of
+argument lists from stdin. For each run, SGLang's generator appends a JSON line to its `--output-file`, and the program
+appends an `Answers` to the file that is its only argument.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from remote.bench.answers import Answers, listening
 from remote.shared.errors import HostError
 
 MODULES = ("sglang.benchmark.serving", "sglang.bench_serving")
-"""The module's name in SGLang: the first from about 0.5.21 on, the second before."""
+"""The module's name in SGLang: the first from about 0.5.21 on, the second before that."""
 POLL_SECONDS = 0.2
 WORDS_KEPT = 600
 
 
 class Run(NamedTuple):
-    """One run: the generator's own result, and what the server answered meanwhile."""
+    """One run: the generator's own result, and the server's answers."""
 
     result: dict[str, Any]
     answers: Answers
@@ -40,7 +40,7 @@ class Run(NamedTuple):
 def run_all(runs: list[list[str]], key: str, deadline: float, on_run: Callable[[int], None]) -> list[Run]:
     """Return one `Run` for each argument list, in order; `on_run` is given the number of finished runs.
 
-    `key` is the server's API key: it travels in the generator's environment, never in an argument.
+    `key` is the server's API key; it travels in the generator's environment, never in an argument.
 
     Raises HostError if the generator is missing, fails or takes longer than `deadline` seconds.
     """
@@ -80,7 +80,7 @@ def _await(
         if time.monotonic() > ends_at:
             raise HostError(
                 f"The measurement did not end within {deadline:.0f} s ({done} runs were done).",
-                remedy="Measure fewer profiles or repetitions, or give it more time.",
+                remedy="Measure fewer profiles or repetitions.",
             )
         time.sleep(POLL_SECONDS)
         finished = results.read_bytes().count(b"\n")

@@ -1,4 +1,4 @@
-"""The verb `bench`: measure a ready server. Host side, called by `inv bench` and by `inv tune`; changes nothing."""
+"""The verb `bench`: measures a ready server. Runs on the host, called by `inv bench` and `inv tune`; read-only."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from remote.shared.messages.server import ServerState
 from remote.shared.redact import redacted
 
 DEFAULT_CONTEXT = 4096
-"""Assumed if neither the command line nor the model says; long enough for the shorter prefill lengths."""
+"""Assumed if neither the command line nor the model tells; long enough for the shorter prefill lengths."""
 
 
 def bench(request: BenchRequest, context: Context) -> BenchResult:
-    """Warm up, then run every case `repetitions` times, interleaved, so that a drift hits all cases alike.
+    """Warm up, then run every case `repetitions` times, interleaved, so that a drift affects all cases alike.
 
-    Each round has prompts of its own: a radix cache would answer a repeated prompt without computing it.
+    Each round has new prompts, because a radix cache would answer a repeated prompt without computing it.
 
-    Raises HostError if the server is not ready or its context holds nothing that was asked for, if SGLang's load
-    generator fails, and if a request was not answered whole or its prompt had another length.
+    Raises HostError if the server is not ready, its context is too short for every requested case, SGLang's load
+    generator fails, or a request was not answered completely or had a prompt of another length.
     """
     state = _ready(request.server, context)
     context_length = _context_length(state)
@@ -54,7 +54,7 @@ def bench(request: BenchRequest, context: Context) -> BenchResult:
         repetition = min(done // len(wanted), request.repetitions)
         text = f"repetition {repetition} of {request.repetitions}" if repetition else "warming up"
         context.report.progress(text, done=done, total=len(runs), unit="runs")
-        # A GPU that was slowed down under load may be well again at the end.
+        # A GPU that was slowed down under load may have recovered at the end.
         disturbed.update(dict.fromkeys([*strangers(state), *slowed(conditions())]))
 
     secret = key.bare(context.workdir.server(state.name))
@@ -136,7 +136,7 @@ def _arguments(state: ServerState, case: Case, seed: int) -> list[str]:
 
 
 def _capture(state: ServerState, context: Context) -> Literal["none", "dormant", "active"]:
-    """Return `dormant` if model files were patched before this server, which captures nothing, was started."""
+    """Return `dormant` if the server captures nothing but was started after its model files were patched."""
     if state.capture is not None:
         return "active"
     files = attached(AttachedRequest(env=state.spec.env), context).files
@@ -145,14 +145,14 @@ def _capture(state: ServerState, context: Context) -> Literal["none", "dormant",
 
 
 def _check_answers(wanted: list[Case], heard: list[Answers]) -> None:
-    """Refuse a measurement in which one request failed, broke off, or had another prompt than was meant."""
+    """Raise HostError if a request failed, broke off, or had a prompt of another length."""
     for number, answers in enumerate(heard):
         case = wanted[number % len(wanted)]
         why = problem(answers, case.prompts, case.prompt_tokens, case.output_tokens)
         if why:
             raise HostError(
                 f"The server's speed was not measured ({case.name}): {why}.",
-                remedy="The server's log says more (inv logs).",
+                remedy="See the server's log (inv logs).",
             )
 
 
@@ -165,7 +165,7 @@ def nccl_version() -> str:
 
 
 def _inherited(state: ServerState) -> dict[str, str]:
-    """Return the NCCL variables that the server has from the host's login rather than from Roost; secrets are `***`."""
+    """Return the server's NCCL variables that the host's login set, not Roost; secrets are `***`."""
     assert state.server is not None
     try:
         environment = psutil.Process(state.server.pid).environ()

@@ -25,7 +25,7 @@ COMMAND_SHOWN = 120
 
 
 def gpu_facts(workdir: Workdir) -> GpuFacts:
-    """Return all that the driver tells this user."""
+    """Return what the driver tells this user."""
     found = gpus()
     if not found:
         return GpuFacts(problem=_why_none())
@@ -73,7 +73,7 @@ def _table(text: str) -> dict[tuple[int, int], str]:
 
 
 def _why_none() -> str:
-    """Say what is wrong with a driver that shows no GPU; a box without a driver is a CPU host."""
+    """Return why no GPU is shown; a host without a driver is a CPU host."""
     if not Path("/proc/driver/nvidia").exists() and not Path("/dev/nvidiactl").exists():
         return "there is no NVIDIA driver"
     return (
@@ -116,7 +116,7 @@ def _process(pid: int, used: int, ours: dict[int, str]) -> GpuProcess:
 
 
 def _may_hold_gpu(pid: int) -> bool:
-    """False if the process certainly holds no GPU: then the driver's pid belongs to another container."""
+    """Return False if the process certainly holds no GPU; the driver's pid then belongs to another container."""
     try:
         links = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:

@@ -76,7 +76,7 @@ def _cpu() -> tuple[str, set[str]]:
 
 def space_facts(folder: Path) -> SpaceFacts:
     """Describe the file system that `folder` is on, or would be created on."""
-    # os.path.isdir says no to a folder behind a closed one, where Path.is_dir raises.
+    # For a folder below an unreadable one, os.path.isdir returns False; Path.is_dir raises.
     existing = next(part for part in (folder, *folder.parents) if os.path.isdir(part))  # noqa: PTH112
     usage = shutil.disk_usage(existing)
     inodes = os.statvfs(existing)

@@ -1,4 +1,4 @@
-"""Runs on the host for `remote.facts`: finds who listens on the servers' ports of the inventory. Read-only."""
+"""Runs on the host for `remote.facts`: finds the processes that listen on the inventory's ports. Read-only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _taken(need: Needs, workdir: Workdir) -> PortFact | None:
 
 
 def _answers(port: int) -> bool:
-    """Whether a connect succeeds: the process table hides sockets of other users and containers."""
+    """Return whether a connect succeeds; the process table hides sockets of other users and containers."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0

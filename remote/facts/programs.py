@@ -8,7 +8,7 @@ import subprocess
 from remote.shared.messages.facts import ToolFacts
 
 SECONDS = 20.0
-"""nvidia-smi on a box whose driver is sick can hang for ever."""
+"""nvidia-smi can hang for ever if the driver is broken."""
 
 
 def say(*argv: str) -> str:

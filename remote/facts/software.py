@@ -1,4 +1,4 @@
-"""Runs on the host for `remote.facts`: Python, packages, SGLang and capture, the model. Imports none of them."""
+"""Runs on the host for `remote.facts`: Python, packages, SGLang, capture and the model, without importing any."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PACKAGES = (
 
 
 def python_facts() -> PythonFacts:
-    """Describe this Python, which is the host's own: verbs run in it."""
+    """Describe this Python, in which all verbs run."""
     return PythonFacts(
         executable=sys.executable,
         version=platform.python_version(),
@@ -47,7 +47,7 @@ def python_facts() -> PythonFacts:
 
 
 def package_version(name: str) -> str | None:
-    """An installed package's version; None if it is missing."""
+    """Return an installed package's version; None if it is missing."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -55,7 +55,7 @@ def package_version(name: str) -> str | None:
 
 
 def torch_cuda() -> str:
-    """CUDA version that torch was built for, read from its files: importing torch takes seconds."""
+    """Return the CUDA version that torch was built for, from torch's files: importing torch takes seconds."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return ""

@@ -1,4 +1,4 @@
-"""Runs on the host, called by `inv doctor`: the verb `facts`. Read-only; takes some seconds at most."""
+"""The verb `facts`, called by `inv doctor`. Runs on the host; read-only, and takes seconds at most."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from remote.shared.messages.server import ServersRequest
 def facts(request: FactsRequest, context: Context) -> Facts:
     """Gather every fact about this host that extraction depends on."""
     report = context.report
-    report.progress("looking at GPUs")
+    report.progress("checking GPUs")
     gpu = gpu_facts(context.workdir)
-    report.progress("looking at Python and SGLang")
+    report.progress("checking Python and SGLang")
     capture = capture_facts(request, context.payload)
     model = None
     if request.model is not None:
-        report.progress(f"looking at {request.model}")
+        report.progress(f"checking {request.model}")
         model = model_facts(request.model)
     return Facts(
         gpu=gpu,

@@ -15,10 +15,10 @@ from remote.logs.pattern import Pattern
 from remote.shared.files import open_own
 
 _TIME = re.compile(rb"\W{0,3}(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,]\d+)?(Z|[+-]\d\d:?\d\d)?")
-"""SGLang's `[2026-01-31 12:00:00 TP0]`, Python logging's default, ISO 8601; searched at a line's start."""
+"""The time at the start of a line: SGLang's `[2026-01-31 12:00:00 TP0]`, Python logging's default, or ISO 8601."""
 
 _Place = tuple[int, int]
-"""Number of a file in the list, byte in it."""
+"""The number of a file in the list, and a byte in that file."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Start:
 def backlog_start(files: Sequence[Path], lines: int | None, pattern: Pattern | None, since: float | None) -> Start:
     """Return the start of the last `lines` lines that match `pattern` and were logged at `since` (Unix time) or later.
 
-    `files` are one log's, oldest first, at least one. None disables a condition.
+    `files` are the files of one log, oldest first, at least one. None disables a condition.
     """
     first = (0, 0) if since is None else _first_since(files, since)
     if lines is None:
@@ -98,7 +98,7 @@ def _last_matches(files: Sequence[Path], count: int, pattern: Pattern, first: _P
 
 
 def _end(files: Sequence[Path]) -> _Place:
-    """Return the end of the last whole line; a line that is still being written is sent when it is whole."""
+    """Return the end of the last whole line; an unfinished line is sent once it is whole."""
     path = files[-1]
     size = path.stat().st_size
     with os.fdopen(open_own(path), "rb") as log:
@@ -113,7 +113,7 @@ def _back(path: Path, count: int, floor: int) -> tuple[int, int]:
         size = log.seek(0, os.SEEK_END)
         if size <= floor:
             return 0, floor
-        end = size - 1  # no line begins after a newline in the last byte
+        end = size - 1  # if the last byte is a newline, no line begins after it
         found = 0
         while end > floor:
             begin = max(floor, end - CHUNK_BYTES)
@@ -135,7 +135,7 @@ def _nth_from_end(block: bytes, nth: int) -> int:
 
 
 def _lines(path: Path, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Yield every line of `path` with the offset of its first byte; only the beginning of a very long line."""
+    """Yield every line of `path` with the offset of its first byte; very long lines are cut."""
     with os.fdopen(open_own(path), "rb") as log:
         log.seek(offset)
         inside = False

@@ -26,7 +26,7 @@ class Follower:
 
     @property
     def position(self) -> LogPosition | None:
-        """The start of the next line; None while there is no file."""
+        """The position of the next line; None while there is no file."""
         reader = self._reader
         if reader is None:
             return None
@@ -57,7 +57,7 @@ class Follower:
                     self._reader = reader
                     return
                 reader.close()
-        text = f"{position.file} was removed or rewritten while nobody read: lines after its byte {position.offset}"
+        text = f"{position.file} was removed or rewritten while nobody read it: lines after byte {position.offset}"
         yield self._notice(f"{text} may be missing here.")
         later = self._chain.not_older(position.file, files)
         if later:
@@ -71,10 +71,10 @@ class Follower:
                 return
             self._reader = LineReader(files[0])
             yield self._notice(f"{files[0].name} begins.")
-        # Newer files are listed before reading, so that lines written to the old file until then are read below.
+        # Newer files are listed before the old file is read, so that no line written to it until then is missed.
         newer = self._newer(files, self._reader)
         if self._reader.was_rewritten():
-            yield self._notice(f"{self._reader.path.name} was emptied and is written anew.")
+            yield self._notice(f"{self._reader.path.name} was emptied and is being written from its beginning.")
             self._reader.restart(0)
         yield from self._read(self._reader)
         if newer and self._reader.at_end:
@@ -89,7 +89,7 @@ class Follower:
         return status.st_ino, status.st_size
 
     def reached(self, target: tuple[int, int] | None) -> bool:
-        """Whether everything up to `target` (from `newest`) was yielded."""
+        """Return whether everything up to `target` (from `newest`) was yielded."""
         reader = self._reader
         if target is None or reader is None:
             return target is None
@@ -123,7 +123,7 @@ class Follower:
                 yield self._lines(reader, lines)
 
     def _lines(self, reader: LineReader, lines: list[str]) -> LogLines:
-        """Advance the position even if no line matches, so that a reconnect does not search again."""
+        """Return the matching lines and the new position, which advances even without a match."""
         if self._pattern is not None:
             lines = [line for line in lines if self._pattern.search(line)]
         position = self.position

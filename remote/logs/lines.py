@@ -13,7 +13,7 @@ import xxhash
 from remote.shared.files import open_own
 
 CHUNK_BYTES = 64 << 10
-"""Bytes read at once; a cut connection sends about as many again."""
+"""Bytes that are read at once; after a cut connection, about as many are sent again."""
 MAX_LINE_BYTES = 64 << 10
 """A longer line is cut at this length, and its end says how many bytes were left out."""
 HEAD_BYTES = 256
@@ -46,7 +46,7 @@ class LineReader:
 
     @property
     def at_end(self) -> bool:
-        """Whether all bytes were read, including an unfinished last line."""
+        """Whether all bytes were read, even those of an unfinished last line."""
         return self._read_to >= self.size
 
     def read(self) -> list[str]:
@@ -80,7 +80,7 @@ class LineReader:
         return xxhash.xxh3_64_hexdigest(self._head)
 
     def was_rewritten(self) -> bool:
-        """Whether the bytes read earlier have changed, as after logrotate's copytruncate."""
+        """Return whether the bytes read earlier have changed, as after logrotate's copytruncate."""
         if self.size < self._read_to:
             return True
         before = self.head()
@@ -108,7 +108,7 @@ class LineReader:
 
 
 def _decode(block: bytes) -> list[str]:
-    """Return a block's lines, decoded at once, which makes 100,000 lines a matter of milliseconds."""
+    """Return a block's lines; decoding the whole block at once takes milliseconds for 100,000 lines."""
     if len(block) <= MAX_LINE_BYTES:
         return block.decode(errors="replace").split("\n")
     lines = block.split(b"\n")

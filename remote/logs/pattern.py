@@ -1,7 +1,7 @@
-"""Runs on the host for `remote.logs`: the pattern of `--grep`, which can never hold the verb.
+"""Runs on the host for `remote.logs`: the pattern of `--grep`, whose search has a deadline.
 
-A regular expression of a few characters (`(a|aa)+$`) can search one line for longer than anybody waits, and Python's
-own engine cannot be interrupted meanwhile. `regex`, which every SGLang install has, stops at a deadline.
+A regular expression of a few characters, such as `(a|aa)+$`, can search one line for hours, and Python's own engine
+cannot be interrupted. `regex`, which every SGLang install has, stops at a deadline.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Any
 from remote.shared.errors import HostError, UsageError
 
 LINE_SECONDS = 1.0
-"""A line has at most 64 KiB, and an ordinary pattern searches that in a thousandth of this."""
+"""A line has at most 64 KiB, which an ordinary pattern searches in a thousandth of this time."""
 
 
 _ACCESS = re.compile(
     r'INFO:\s+127\.0\.0\.1:\d+ - "(GET|POST) /(health|health_generate|ready|metrics|generate|flush_cache|abort_request'
     r'|get_model_info|model_info|get_server_info|server_info)(\?[^" ]*)? HTTP/1\.1" 200'
 )
-"""uvicorn's line for a request that health probes and Roost itself send from this host, and that was answered well."""
+"""uvicorn's line for a successful request from this host by a health probe or by Roost itself."""
 
 
 class Pattern:
-    """Which lines of a log are wanted: those that match `text`, without access lines unless they are asked for."""
+    """Selects the lines of a log that match `text`; `access` tells whether access lines are included."""
 
     def __init__(self, text: str, *, access: bool = True) -> None:
-        """Raises UsageError for text that is no regular expression, HostError on a host without `regex`."""
+        """Raises UsageError if `text` is not a regular expression, HostError on a host without `regex`."""
         self._access = access
         self._text = text
         self._compiled: Any = _compiled(text) if text else None
 
     def search(self, line: str) -> bool:
-        """Whether `line` is wanted; raises UsageError for a pattern that needs longer than LINE_SECONDS for it."""
+        """Return whether `line` is selected; raises UsageError if the search takes longer than LINE_SECONDS."""
         if not self._access and _ACCESS.search(line):
             return False
         try:
@@ -40,7 +40,7 @@ class Pattern:
         except TimeoutError as error:
             raise UsageError(
                 f"--grep {self._text!r} was still searching one line after {LINE_SECONDS:g} s.",
-                remedy="Repetitions inside repetitions, as in (a|aa)+, do that: write it without.",
+                remedy="Repetitions inside repetitions, as in (a|aa)+, take that long: write the pattern without them.",
             ) from error
 
 
@@ -49,10 +49,10 @@ def _compiled(text: str) -> Any:
         import regex
     except ImportError as error:
         raise HostError(
-            "The host's Python has no `regex`, which --grep needs.",
-            remedy="Install it there (`pip install regex`), or leave --grep out and search on this side.",
+            "The host's Python lacks the package `regex`, which --grep needs.",
+            remedy="Install it there (`pip install regex`), or search the output on this side instead.",
         ) from error
     try:
         return regex.compile(text)
     except (regex.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"--grep {text!r} is no regular expression: {error}.") from error
+        raise UsageError(f"--grep {text!r} is not a regular expression: {error}.") from error

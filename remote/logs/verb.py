@@ -1,6 +1,6 @@
-"""Runs on the host, called by `inv logs`: the verb `logs`. Reads logs, writes nothing.
+"""The verb `logs`, called by `inv logs`. Runs on the host; reads logs, writes nothing.
 
-It polls every tenth of a second: inotify would need a package that not every SGLang install has, and does not work
+It polls every tenth of a second, because inotify needs a package that not every SGLang install has, and does not work
 on network file systems.
 """
 
@@ -37,7 +37,7 @@ def logs(request: LogsRequest, context: Context) -> LogsResult:
 
 
 def _follow(session: _Session, context: Context) -> None:
-    """Never returns: when the caller closes stdin, the process is interrupted."""
+    """Stream new lines and never return: the process is interrupted when the caller closes stdin."""
     while True:
         silent = True
         for item in session.poll():
@@ -57,7 +57,7 @@ class _Session:
         self._followers: dict[LogSource, Follower] = {}
 
     def begin(self) -> Iterator[LogItem]:
-        """Start every source at its first line, and yield the notices about that."""
+        """Start every source at its first line, and yield notices about missing logs and files."""
         for source in self._sources():
             self._add(source)
         if self._request.resume is not None:
@@ -71,7 +71,7 @@ class _Session:
         yield from self._say_what_lacks()
 
     def backlog(self) -> Iterator[LogItem]:
-        """Send everything written so far."""
+        """Yield everything written so far."""
         for follower in self._followers.values():
             yield from self._up_to_now(follower)
 
@@ -99,7 +99,7 @@ class _Session:
         return self._followers[source]
 
     def _up_to_now(self, follower: Follower) -> Iterator[LogItem]:
-        """Ends even if lines are written faster than they are read."""
+        """Yield the lines up to the present end, even if lines are written faster than they are read."""
         if self._request.follow:
             return
         target = follower.newest()
@@ -113,7 +113,7 @@ class _Session:
         if not self._request.follow and len(lacking) == len(self._followers):
             raise HostError(
                 f"There is no log of {_names(lacking) if lacking else 'any server'} in {self._workdir.root}.",
-                remedy="`inv status` lists what was started here; `--follow` waits for a log to appear.",
+                remedy="`inv status` lists servers and runs here; `--follow` waits for a log to appear.",
             )
         for source in lacking:
             yield LogNotice(source=source, text=f"There is no log of {source.kind} {source.name!r} yet.")

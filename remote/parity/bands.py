@@ -1,7 +1,7 @@
-"""Each slot's norm against the band that the run has seen. Host side, in the collector; pure arithmetic.
+"""Compares each slot's norm with the band of the run's earlier records. Host side, in the collector; pure arithmetic.
 
-A flag is no verdict: an unusual prompt can leave the band. It names what a person, or a canary repeated now, should
-look at. A slot that is the wrong layer from the run's start never leaves its own band: that is the canary's to see.
+A flag is no verdict, because an unusual prompt can leave the band. It names a record that a person, or a canary, should
+check. A slot with the wrong layer from the run's start never leaves its own band; only the canary finds that.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 LEARN = 32
-"""Records before a band says anything."""
+"""A band flags nothing before it has seen this many records."""
 _DEVIATIONS = 8.0
 _LEAST = math.log(1.25)
-"""A band is never narrower than a quarter up or down: slots of long records vary little."""
+"""A band always reaches at least a quarter up and down, because the slots of long records vary little."""
 
 
 @dataclass
 class _Running:
-    """Mean and spread of the logarithms seen so far (Welford)."""
+    """The mean and spread of the logarithms so far, by Welford's method."""
 
     count: int = 0
     mean: float = 0.0
@@ -39,7 +39,7 @@ class _Running:
 
 @dataclass
 class NormBand:
-    """The bands of a run, one a slot and statistic; rebuild it by observing the ledger's rows again."""
+    """The bands of a run, one for each slot and statistic; observing the ledger's rows again rebuilds them."""
 
     boundaries: Sequence[int]
     _mean: list[_Running] = field(default_factory=list)
@@ -50,7 +50,7 @@ class NormBand:
         self._max = [_Running() for _ in self.boundaries]
 
     def observe(self, mean_norm: Sequence[float], max_norm: Sequence[float]) -> list[str]:
-        """Flags (one sentence each) of a record with these norms a slot; a record in the band widens or narrows it."""
+        """Return a sentence for each norm outside of its band; a record within its bands adjusts them."""
         flags = []
         for what, bands, values in (("mean", self._mean, mean_norm), ("largest", self._max, max_norm)):
             for boundary, band, value in zip(self.boundaries, bands, values, strict=True):
@@ -68,6 +68,4 @@ def _judge(what: str, boundary: int, band: _Running, value: float) -> str:
     if band.count < LEARN or abs(math.log(value) - band.mean) <= band.width:
         return ""
     low, high = math.exp(band.mean - band.width), math.exp(band.mean + band.width)
-    return (
-        f"The {what} norm at boundary {boundary} is {value:.4g}, and this run's are between {low:.4g} and {high:.4g}."
-    )
+    return f"The {what} norm at boundary {boundary} is {value:.4g}; this run's are between {low:.4g} and {high:.4g}."

@@ -1,8 +1,7 @@
-"""A canary's dump against its own hook's file: does each configured slot equal its boundary? Host side.
+"""Compares a canary's dump with its hook's file: each configured slot must equal its boundary. Host side.
 
 Called by `serve` before a server counts as ready, and by the collector when it repeats the canary under load. Both
-files come from the same forward pass, so batch composition and expert routing are the same in both, and what differs
-is capture's doing.
+files come from the same forward pass, with the same batch and expert routing, so any difference is a fault of capture.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from safetensors import safe_open
 from remote.shared.errors import HostError, RecordError
 
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
-"""Largest row-wise |difference| / |row|. Rounding once more than the model does moves a bf16 row by 2e-3."""
+"""The largest |difference| / |row| of a row. One rounding more than the model's own moves a bf16 row by 2e-3."""
 
 NORMED = -1
-"""Stands for the state after the last norm where a slot's nearest state is named."""
+"""Stands for the state after the last norm, as the state that is nearest to a slot."""
 
 
 @dataclass(frozen=True)
 class SlotCheck:
-    """One slot of a canary's dump."""
+    """The comparison of one slot of a canary's dump."""
 
     slot: int
     boundary: int
     error: float
-    """Largest row-wise relative difference to its boundary."""
+    """The largest relative difference of a row from the boundary."""
     row: int
-    """Where that is."""
+    """The row with that difference."""
     nearest: int
-    """The boundary that the whole slot is closest to; `NORMED` for the state after the last norm."""
+    """The boundary that the slot as a whole is closest to; `NORMED` for the state after the last norm."""
     passed: bool
 
     def __str__(self) -> str:
@@ -43,13 +42,13 @@ class SlotCheck:
             return f"slot {self.slot} is boundary {self.boundary} within {self.error:.1e}"
         nearest = "the state after the last norm" if self.nearest == NORMED else f"boundary {self.nearest}"
         closest = "" if self.nearest == self.boundary else f"; as a whole it is closest to {nearest}"
-        wrong = f"slot {self.slot} should be boundary {self.boundary} and differs by {self.error:.1e} in row {self.row}"
+        wrong = f"slot {self.slot} should be boundary {self.boundary} but differs by {self.error:.1e} in row {self.row}"
         return wrong + closest
 
 
 @dataclass(frozen=True)
 class CanaryCheck:
-    """All slots of a canary's dump."""
+    """The comparison of all slots of a canary's dump."""
 
     slots: list[SlotCheck]
 
@@ -58,19 +57,19 @@ class CanaryCheck:
         return all(slot.passed for slot in self.slots)
 
     def require(self) -> None:
-        """Raise HostError naming the slots that are not their boundaries."""
+        """Raise HostError naming the slots that differ from their boundaries."""
         wrong = [str(slot) for slot in self.slots if not slot.passed]
         if wrong:
             raise HostError(
                 f"The canary was captured wrongly: {'; '.join(wrong)}.",
-                remedy="Do not extract with this server: another SGLang version or another patch changed the model.",
+                remedy="Do not extract with this server: its SGLang version or another patch changes the model's code.",
             )
 
 
 def check_canary(dump: Path, canary: Sequence[Path], *, tolerance: float | None = None) -> CanaryCheck:
-    """Compare each slot of `dump` with its boundary as the hook saw it in `canary` (one file, or one a stage).
+    """Compare each slot of `dump` with its boundary in the hook's files `canary` (one, or one for each stage).
 
-    Raises RecordError where the files cannot be compared: a boundary is missing, or other rows are in it.
+    Raises RecordError if the files cannot be compared: a boundary is missing, or has other rows.
     """
     with safe_open(dump, framework="pt") as file:
         metadata = file.metadata() or {}
@@ -104,7 +103,7 @@ def _check_slot(
     limit: float,
 ) -> SlotCheck:
     if found.shape != wanted.shape:
-        raise RecordError(f"Slot {slot} of the canary is {list(found.shape)}, and the hook saw {list(wanted.shape)}.")
+        raise RecordError(f"Slot {slot} of the canary is {list(found.shape)}, but the hook saw {list(wanted.shape)}.")
     errors = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(1e-30)
     errors = torch.nan_to_num(errors, nan=float("inf"))
     row = int(errors.argmax())
@@ -114,7 +113,7 @@ def _check_slot(
 
 
 def _read(canary: Sequence[Path], tokens: torch.Tensor) -> tuple[dict[int, torch.Tensor], torch.Tensor | None]:
-    """Boundary to state [rows, hidden], and the state after the last norm."""
+    """Return the state [rows, hidden] of each boundary, and the state after the last norm."""
     truth: dict[int, torch.Tensor] = {}
     normed = None
     for path in canary:

@@ -1,8 +1,8 @@
-"""The canary's own hook: all boundaries of a canary prompt, read where the next block reads them. Inside SGLang.
+"""The canary's own hook: records all boundaries of a canary prompt at the next block's norm. Runs inside SGLang.
 
-Shares nothing with `remote.capture` but the request id and who may use it. Boundary k is the residual that block k's
-input norm returned (the last norm's for boundary n): what the model itself went on with, complete on every rank. Hooks
-are on the norms only while a canary's forward pass runs.
+It shares only the request id and the registered sessions with `remote.capture`. Boundary k is the residual that block
+k's input norm returned (for boundary n, the last norm): the value that the model itself continued with, complete on
+every rank. The norms have hooks only while a canary's forward pass runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Joined:
-    """Chunks of one canary so far; each [boundaries, rows, hidden]."""
+    """The chunks of one canary so far, each [boundaries, rows, hidden]."""
 
     chunks: list[torch.Tensor] = field(default_factory=list)
     normed: list[torch.Tensor] = field(default_factory=list)
@@ -35,10 +35,10 @@ class _Joined:
 
 
 class CanaryHook:
-    """Listens to the norms of one model; `norms` maps a boundary to the norm that reads it."""
+    """Records the residuals of one model's norms; `norms` maps each boundary to the norm that reads it."""
 
     def __init__(self, norms: dict[int, torch.nn.Module], depth: int, directory: Path, suffix: str) -> None:
-        """`suffix` goes between the canary's id and the file's extension (a pipeline stage has its own file)."""
+        """`suffix` stands between the canary's id and the file's extension; each pipeline stage has its own file."""
         self._norms = norms
         self._depth = depth
         self._directory = directory
@@ -50,14 +50,14 @@ class CanaryHook:
         self._joined: dict[str, _Joined] = {}
 
     def before(self, forward_batch: Any) -> None:
-        """Listen during this pass if it prefills a canary."""
+        """Set the hooks if this forward pass prefills a canary."""
         self._stop()
         if any(_canaries(forward_batch)):
             for boundary, norm in self._norms.items():
                 self._handles.append(norm.register_forward_hook(self._listener(boundary)))
 
     def after(self, forward_batch: Any) -> None:
-        """Keep the canaries' rows of this pass; write those that are whole."""
+        """Keep the canaries' rows of this forward pass, and write the canaries that are complete."""
         if not self._handles:
             return
         self._stop()
@@ -75,7 +75,7 @@ class CanaryHook:
 
     def _listener(self, boundary: int) -> Any:
         def hook(_: torch.nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-            # The residual is added to in place further on: what is kept must be a copy.
+            # Later blocks add to the residual in place, so the hook must keep a copy.
             self._seen[boundary] = (output[1] if isinstance(output, tuple) else arguments[0]).clone()
             if boundary == self._depth:
                 self._normed = (output[0] if isinstance(output, tuple) else output).clone()
@@ -93,7 +93,7 @@ class CanaryHook:
             raise RuntimeError(f"the norms at boundaries {missing} were not called")
         joined = self._joined.setdefault(str(request), _Joined())
         joined.chunks.append(torch.stack([self._seen[k][rows].cpu() for k in sorted(self._norms)]))
-        # SGLang uses the batch's own tensor again.
+        # SGLang reuses the batch's own tensor.
         joined.tokens.append(tokens[rows].to(device="cpu", dtype=torch.int64, copy=True))
         if self._normed is not None:
             joined.normed.append(self._normed[rows].cpu())
@@ -112,7 +112,7 @@ class CanaryHook:
 
 
 def _canaries(forward_batch: Any) -> Sequence[tuple[RequestId, int, int]]:
-    """(id, first row, rows) of the canaries that this pass prefills."""
+    """Return (id, first row, rows) of the canaries that this forward pass prefills."""
     if forward_batch.forward_mode.name != "EXTEND" or not forward_batch.rids:
         return []
     found, offset = [], 0

@@ -1,8 +1,8 @@
-"""A record's final slot against the server's own log-probabilities, row by row. Host side, in a collector thread.
+"""Compares a record's final slot with the server's own log-probabilities, row by row. Host side, in the collector.
 
-The request that is captured also asks for input logprobs from position 0, so both come from the same forward pass.
-Row i, normed and multiplied by the head, must give the server's log-probability of the token that followed it. That
-sees a wrong boundary or norm, shifted, zeroed, stale and foreign rows; it sees nothing of the auxiliary slots.
+The captured request also asks for input logprobs from position 0, so both come from the same forward pass. Row i,
+normed and multiplied by the head, must give the server's log-probability of the token that follows it. This finds a
+wrong boundary or norm, and shifted, zeroed, stale and foreign rows, but nothing in the auxiliary slots.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import torch
 _ROWS_AT_ONCE = 256
 _ULP = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 _ALLOWED_ULPS = {torch.float32: 512.0, torch.bfloat16: 6.0, torch.float16: 6.0}
-"""Of the largest logit of a row: logits are rounded to the model's dtype, ours and the server's independently. In
-float32 what counts instead is the order of summation."""
+"""The tolerance in ULPs of a row's largest logit: Roost's and the server's logits are rounded to the model's dtype
+independently. In float32, the order of summation matters instead."""
 _FLOOR = 1e-4
 
 
 @dataclass(frozen=True)
 class LogprobParity:
-    """How far a record's rows are from what the server answered, in nats."""
+    """The differences between a record's rows and the server's answer, in nats."""
 
     rows: int
-    """Rows compared: all, or all but the last where the server's next token is not known."""
+    """The number of compared rows: all, or all except the last if the server's next token is unknown."""
     mean_error: float
     max_error: float
     worst_row: int
     excess: float
-    """Largest error in units of its row's tolerance; the record passes up to 1."""
+    """The largest error relative to its row's tolerance; the record passes up to 1."""
     top1: float | None
-    """Share of rows whose most likely token is the server's; None where the server was not asked."""
+    """The share of rows whose most likely token is the server's; None if the server was not asked."""
 
     @property
     def passed(self) -> bool:
@@ -46,13 +46,13 @@ class LogprobParity:
         )
 
     def row(self) -> dict[str, Any]:
-        """For the ledger: plain numbers."""
+        """Return plain numbers for the ledger."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class ServerLogprobs:
-    """What the server answered: entry i belongs to row i and is about the token that follows it."""
+    """The server's answer: entry i belongs to row i and is about the token that follows it."""
 
     logprobs: list[float]
     next_ids: list[int]
@@ -60,7 +60,7 @@ class ServerLogprobs:
 
     @classmethod
     def of_answer(cls, meta: dict[str, Any]) -> ServerLogprobs:
-        """Read `meta_info` of a `/generate` answer (`return_logprob`, `logprob_start_len` 0); raises ValueError."""
+        """Parse `meta_info` of a `/generate` answer (`return_logprob`, `logprob_start_len` 0); raises ValueError."""
         try:
             pairs = [*meta["input_token_logprobs"][1:], *meta["output_token_logprobs"][:1]]
             top = None
@@ -74,17 +74,17 @@ class ServerLogprobs:
 
 @dataclass(frozen=True)
 class Deviations:
-    """Of every compared row, float32 [rows]."""
+    """The differences of every compared row, float32 [rows]."""
 
     errors: torch.Tensor
-    """Distance of the log-probabilities, in nats."""
+    """The distance of the log-probabilities, in nats."""
     allowed: torch.Tensor
-    """What rounding explains."""
+    """The distance that rounding explains."""
     agreeing: int | None
-    """Rows whose most likely token is the server's; None where the server was not asked."""
+    """The number of rows whose most likely token is the server's; None if the server was not asked."""
 
     def summary(self) -> LogprobParity:
-        """All rows as one judgement: the row that is furthest beyond what rounding explains decides."""
+        """Return one judgement of all rows: the row with the largest excess decides."""
         excess = (self.errors / self.allowed.nan_to_num(_FLOOR, posinf=_FLOOR)).nan_to_num(torch.inf)
         worst = int(excess.argmax())
         return LogprobParity(
@@ -109,9 +109,9 @@ def deviations(
     *,
     final: Literal["pre", "post"] = "pre",
 ) -> Deviations:
-    """Compare the final slot [rows, hidden] with what the server answered; `post` rows are normed already.
+    """Compare the final slot [rows, hidden] with the server's answer; `post` rows are normed already.
 
-    Raises ValueError where the answer is about other tokens or another number of rows.
+    Raises ValueError if the answer is about other tokens or another number of rows.
     """
     rows = len(answered.logprobs)
     if len(token_ids) != len(shard_rows) or rows not in (len(token_ids), len(token_ids) - 1):
@@ -132,22 +132,22 @@ def deviations(
 
 
 def _following(token_ids: Sequence[int], answered: ServerLogprobs, vocabulary: int) -> list[int]:
-    """The token after each row. SGLang names the vocabulary's last token 0; the logprob is the real token's."""
+    """Return the token after each row. SGLang reports the vocabulary's last token as 0, with the right logprob."""
     following = [*token_ids[1:], *answered.next_ids[len(token_ids) - 1 :]]
     strange = [token for token in (*following, *(answered.top_ids or [])) if not 0 <= token < vocabulary]
     if strange:
-        raise ValueError(f"the server speaks of token {strange[0]!r:.30}, and the vocabulary has {vocabulary}")
+        raise ValueError(f"the server names token {strange[0]!r:.30}, but the vocabulary has {vocabulary}")
     if answered.top_ids is not None and len(answered.top_ids) != len(answered.logprobs):
         raise ValueError(f"{len(answered.top_ids)} best tokens and {len(answered.logprobs)} logprobs do not match")
     named = [0 if token == vocabulary - 1 else token for token in following[: len(token_ids) - 1]]
     for row, (said, token, plain) in enumerate(zip(answered.next_ids, named, following, strict=False)):
         if said not in (token, plain):
-            raise ValueError(f"the server's logprob of row {row} is about token {said}, and {plain} was sent")
+            raise ValueError(f"the server's logprob of row {row} is about token {said}, but {plain} was sent")
     return following
 
 
 def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
-    """RMSNorm in float32, rounded to `dtype` at the end, as SGLang's kernels do."""
+    """Return RMSNorm of the rows, computed in float32 and rounded to `dtype` at the end, as SGLang's kernels do."""
     wide = rows.float()
     scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
     return (wide * scale * weight.float()).to(dtype)

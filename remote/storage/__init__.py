@@ -1,1 +1,1 @@
-"""Data at rest on a host's disk: removed (`clean`), compressed (`compress`), made plain again (`unpack`)."""
+"""Data at rest on a host's disk: removes it (`clean`), compresses it (`compress`) and unpacks it (`unpack`)."""

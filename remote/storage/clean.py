@@ -1,7 +1,7 @@
-"""The verb `clean`: remove old runs, payloads and logs from a host's disk, unless they are in use or not yet pulled.
+"""The verb `clean`: removes old runs, payloads and logs from a host's disk unless they are in use or not yet pulled.
 
-Runs on the host, called by `inv clean`. Removes only below this workdir (and this workdir's old logs in a server's
-`log_dir`). A link is removed without its target, and the target is named.
+Runs on the host, called by `inv clean`. Removes only items below this workdir, and this workdir's old logs in a
+server's `log_dir`. A link is removed without its target, and the target is named.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from remote.storage.disk import Found, find_stored
 
 
 def clean(request: CleanRequest, context: Context) -> CleanResult:
-    """Remove old items, or the named ones; with `dry_run`, only say which, and how many bytes that frees.
+    """Remove old items, or the named items; with `dry_run`, only list them and the bytes that this would free.
 
     Raises UsageError for a name that matches nothing on this host.
     """
@@ -38,7 +38,7 @@ def _decided(request: CleanRequest, found: list[Found]) -> list[Stored]:
     unknown = set(request.names) - {item.name for item in found}
     if unknown:
         raise UsageError(
-            f"Nothing here is called {sorted(unknown)[0]!r}.",
+            f"This host has no run, payload or server called {sorted(unknown)[0]!r}.",
             remedy="`inv clean --dry-run` lists runs, payloads and servers.",
         )
     stored = [item.stored(_kept(request, item)) for item in found]
@@ -55,18 +55,18 @@ def _kept(request: CleanRequest, item: Found) -> str:
         return item.reason
     named_and_forced = item.name in request.names and request.force
     if item.unpulled and not named_and_forced:
-        return f"{item.unpulled} records that no pull has freed: name it with --force"
+        return f"{item.unpulled} records that no pull has freed: name the run and add --force"
     return ""
 
 
 def _young(item: Stored, older_than_seconds: float) -> Stored:
     if item.kept or item.age_seconds >= older_than_seconds:
         return item
-    return item.model_copy(update={"kept": "changed not long ago"})
+    return item.model_copy(update={"kept": "changed recently"})
 
 
 def _remove(path: Path) -> None:
-    """Rename the item before removing it, so that an interrupted removal never leaves half a run under the run's name.
+    """Rename the item, then remove it, so that an interrupted removal never leaves half a run under the run's name.
 
     Links inside are not followed; if the item itself is a link, only the link is removed.
     """

@@ -1,9 +1,9 @@
-"""Compresses a run's finished shards in place: 5.0 TB become 3.4. Runs on the host, beside a running extractor.
+"""Compresses a run's finished shards in place: 5.0 TB become 3.4. Runs on the host, even while an extractor runs.
 
-The verb `compress` does it for all that is plain; `pack_shard` for one, for the collector of a run with
-`store: compressed`. In this order: the container is durable and verified, the ledger says so, the plain shard goes.
-Ended in between, both are there and the ledger tells which counts. The last two happen while the run's shards are
-held, so that a session of the extractor that starts meanwhile sees the one form or the other.
+The verb `compress` does this for all plain shards; `pack_shard` does it for one shard, for the collector of a run with
+`store: compressed`. First the container is made durable and verified, then the ledger is changed, then the plain shard
+is removed. If this is interrupted, both forms exist and the ledger tells which counts. The last two steps hold the
+run's shards, so that a session of the extractor that starts meanwhile sees exactly one form.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from remote.work.ledger import Ledger
 from remote.work.lock import shards_held
 
 SAMPLE_SHARDS = 4
-"""Half a gigabyte of records of the mean length of Kimi-K2.5's: about a second on one core."""
-_FEWER = "Run again with fewer --processes; shards that are compressed stay so."
+"""For Kimi-K2.5's records of mean length, half a gigabyte: about a second on one core."""
+_FEWER = "Run again with fewer --processes; compressed shards stay compressed."
 
 
 def compress(request: CompressRequest, context: Context) -> CompressResult:
     """Compress every plain shard of a run on several cores; a damaged shard stays plain and is reported."""
     paths = known(context.workdir, request.identity)
     if not paths.ledger.exists():
-        raise UsageError(f"There is no run {request.identity.name!r} with finished records here.")
+        raise UsageError(f"This host has no finished records of the run {request.identity.name!r}.")
     with Ledger(paths.ledger) as ledger:
         rows = [row for _, row in ledger.shards() if row.stored == "plain"]
         if request.dry_run:
@@ -54,9 +54,9 @@ def compress(request: CompressRequest, context: Context) -> CompressResult:
 
 
 def _measured(paths: RunPaths, rows: list[ShardRow]) -> tuple[int, float]:
-    """Compress some shards, evenly over the run, to a temporary folder; returns how many, and packed over plain bytes.
+    """Compress a sample of the run's shards to a temporary folder; returns its size, and packed over plain bytes.
 
-    A shard that is freed meanwhile, or is damaged, is left out.
+    Shards that are freed meanwhile or are damaged are left out.
     """
     plain = packed = sampled = 0
     with tempfile.TemporaryDirectory(prefix="roost-compress-") as folder:
@@ -70,19 +70,19 @@ def _measured(paths: RunPaths, rows: list[ShardRow]) -> tuple[int, float]:
 
 
 def _settle(paths: RunPaths, ledger: Ledger, row: ShardRow, job: Future[int], result: CompressResult) -> None:
-    """Let the ledger say so, and the plain shard go; a record that was freed or re-queued meanwhile is no loss."""
+    """Change the ledger and remove the plain shard, unless the record was freed or re-queued meanwhile."""
     try:
-        if not _adopted(paths, ledger, row, _packed(job.result), result):  # a session that began swept the container
+        if not _adopted(paths, ledger, row, _packed(job.result), result):  # a new session removed the container
             shard = paths.shard(row.index)
             if not _adopted(paths, ledger, row, _packed(lambda: pack_shard(shard, row.xxh3)), result):
-                raise OSError("sessions of the extractor began meanwhile; compress again")
+                raise OSError("the extractor was started meanwhile; compress again")
     except (RecordError, OSError) as error:
         if ledger.has(row.index, row.xxh3):
             result.failed[row.index] = str(error)
 
 
 def _packed(pack: Callable[[], int]) -> int | None:
-    """The container's bytes; None if a session's start deleted it, as a file of which no row speaks."""
+    """Return the container's bytes; None if a starting session deleted it as a file without a row."""
     try:
         return pack()
     except FileNotFoundError:
@@ -90,7 +90,7 @@ def _packed(pack: Callable[[], int]) -> int | None:
 
 
 def _adopted(paths: RunPaths, ledger: Ledger, row: ShardRow, packed: int | None, result: CompressResult) -> bool:
-    """Whether the record is settled: its container counts from now on, or the record is not here any more."""
+    """Return whether the record is done: its container counts from now on, or the record is no longer here."""
     container = _container(paths.shard(row.index))
     with shards_held(paths):
         if not ledger.has(row.index, row.xxh3):
@@ -113,12 +113,12 @@ def _container(shard: Path) -> Path:
 
 
 def pack_shard(shard: Path, xxh3: str) -> int:
-    """Put a shard's container beside it, durable; returns the container's bytes.
+    """Write a durable container beside a shard and return the container's bytes.
 
-    Raises RecordError if the shard does not have this digest, OSError where the disk fails.
+    Raises RecordError if the shard does not have this digest, OSError if the disk fails.
     """
     container = _container(shard)
     if pack_file(shard, container).xxh3 != xxh3:
         container.unlink()
-        raise RecordError(f"{shard.name} does not have the digest that the ledger says; it was left as it is.")
+        raise RecordError(f"{shard.name} does not have the digest in the ledger; it was left as it is.")
     return container.stat().st_size

@@ -25,7 +25,7 @@ from remote.work.ledger import Ledger
 
 @dataclass(frozen=True)
 class Found:
-    """One item on the disk; `reason` says why it must stay in any case, `unpulled` how many records would be lost."""
+    """One item on the disk. `reason` says why it must always stay, `unpulled` how many records would be lost."""
 
     kind: Kind
     name: str
@@ -55,9 +55,9 @@ def _runs(context: Context) -> Iterator[Found]:
     for folder in _folders(context.workdir.runs):
         paths = RunPaths(folder)
         if folder.is_symlink():
-            yield Found("run", folder.name, folder, f"it is a link to {folder.resolve()}: remove it there")
+            yield Found("run", folder.name, folder, f"it is a link to {folder.resolve()}: remove that folder")
             continue
-        reason = "its extractor is at work" if _is_at_work(paths) else ""
+        reason = "its extractor is running" if _is_at_work(paths) else ""
         yield Found("run", folder.name, folder, reason, _unpulled(paths))
 
 
@@ -67,7 +67,7 @@ def _is_at_work(paths: RunPaths) -> bool:
     except FileNotFoundError:
         return False
     except (OSError, ValidationError):
-        return True  # of another version, or not ours, so it stays
+        return True  # the state is another version's or another user's, so the run stays
     return find(state.process) is not None
 
 

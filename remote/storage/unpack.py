@@ -1,8 +1,7 @@
-"""The verb `unpack`: containers to plain shards, on all cores, each verified by the digest of its plain bytes.
+"""The verb `unpack`: turns containers into plain shards, on all cores, each verified by its digest.
 
-Runs on the laptop or a host. Writes the plain shards, whole; deletes containers only if asked to. Before the first
-byte is written, every container's own metadata is compared with the run of the folder that it lies in and of the
-folder that it goes to.
+Runs on the laptop or a host. Deletes containers only on request. Before the first byte is written, every container's
+own metadata is compared with the runs of its folder and of the target folder.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.manifest import manifest_of
 from remote.work.known import identity_of
 
-_APART = "Unpack each run into a folder of its own (--out), and look with inv verify."
-_FEWER = "Run again with fewer --processes; shards that are unpacked are kept."
+_APART = "Unpack each run into a folder of its own (--out), and check it with inv verify."
+_FEWER = "Run again with fewer --processes; unpacked shards are kept."
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,9 @@ class _Done:
 
 
 def unpack(request: UnpackRequest, context: Context) -> UnpackResult:
-    """Unpack every container of the request; a damaged one is reported and costs only itself.
+    """Unpack every container of the request; a damaged container is reported, and the others are unpacked.
 
-    Raises OtherRunError, with nothing touched, if containers of one run would come among shards of another.
+    Raises OtherRunError, before anything is changed, if containers of one run would come among shards of another.
     """
     containers = _containers(request.paths)
     out = Path(request.out).expanduser() if request.out else None
@@ -81,7 +80,8 @@ def _containers(paths: list[str]) -> list[Path]:
         else:
             raise UsageError(f"{path} is neither a folder nor a *{SUFFIX} file.")
     if not found:
-        raise UsageError(f"There is no *{SUFFIX} file in {', '.join(paths) or 'no path at all'}.")
+        where = f"in {', '.join(paths)}" if paths else "to unpack, because no path was given"
+        raise UsageError(f"There is no *{SUFFIX} file {where}.")
     return found
 
 
@@ -90,10 +90,9 @@ def _target(container: Path, out: Path | None) -> Path:
 
 
 def _refuse_other_runs(pool: ProcessPoolExecutor, targets: dict[Path, Path]) -> None:
-    """Raise OtherRunError if a container is of another run than a folder that it lies in or goes to, or than another
-    shard that goes to, or lies in, the same folder.
+    """Raise OtherRunError if a container belongs to another run than its folder, its target folder or a shard there.
 
-    A shard whose metadata cannot be read is passed over: unpacking it names it, or replaces it.
+    Shards with unreadable metadata are skipped here: unpacking reports or replaces them.
     """
     folders = {path.parent for pair in targets.items() for path in pair}
     identities = {folder: found for folder in folders if (found := _identity_of(folder)) is not None}
@@ -109,20 +108,20 @@ def _refuse_other_runs(pool: ProcessPoolExecutor, targets: dict[Path, Path]) -> 
         run = f"{metadata.get('run')!r} with the digest {metadata.get('run_digest')}"
         other, others = first.setdefault(target.parent, (path, run))
         if run != others:
-            raise OtherRunError(f"{path} is of the run {run}, and {other} is of {others}.", remedy=_APART)
+            raise OtherRunError(f"{path} is of the run {run}, but {other} is of {others}.", remedy=_APART)
 
 
 def _metadata(shard: Path) -> dict[str, str] | None:
-    """What a shard, compressed or plain, says of itself; None if it is damaged."""
+    """Return the metadata of a compressed or plain shard; None if it is damaged."""
     with suppress(RecordError):
         return read_metadata(shard)
     return None
 
 
 def _identity_of(folder: Path) -> RunIdentity | None:
-    """The run whose shards a folder is kept for: a destination's, or a run's own on its host; None for any other.
+    """Return the run of a destination's folder, or of a run's own folder on its host; None for any other folder.
 
-    Raises UsageError if it is such a folder and does not say of which run.
+    Raises UsageError if it is such a folder but does not say which run it belongs to.
     """
     folder = folder.absolute()
     if folder.name == "hidden_states":
@@ -143,7 +142,7 @@ def _unpack_one(container: Path, target: Path, remove: bool) -> _Done:
 
 
 def _is_right(container: Path, target: Path) -> bool:
-    """Whether the plain shard is there and has the digest that the container names."""
+    """Return whether the plain shard is there and has the digest in the container."""
     if not target.exists():
         return False
     try:

@@ -1,4 +1,4 @@
-"""Reads NCCL's choices, and the settings that it ignored, from its log (`NCCL_DEBUG=INFO`). Host side, pure.
+"""Reads NCCL's choices, and the settings that NCCL ignored, from its log (`NCCL_DEBUG=INFO`). Host side, pure.
 
 The wording is NCCL's own (`src/graph/*.cc`, `src/transport/*.cc`, `src/misc/param.cc`, `src/enqueue.cc`) from 2.18 to
 2.29; the logs that the tests read were recorded on two H200s.
@@ -14,7 +14,7 @@ from remote.shared.messages.tune import CollectiveChoice
 _VERSION = re.compile(r"NCCL version (\S+)")
 _TRANSPORT = re.compile(r"Channel \d+(?:/\d+)? : \d+\[[^\]]*\] -> \d+\[[^\]]*\](?: \[\w+\])? via (\S+)")
 _RING_PATH = re.compile(r"NCCL INFO Pattern 4, .*\btype (\w+)/\w+")
-"""Pattern 4 is the ring; before the slash is the path between GPUs, after it the path to the network."""
+"""Pattern 4 is the ring. The path between GPUs stands before the slash, the path to the network after it."""
 LINKS = {
     "NVL": "NVLink",
     "NVB": "NVLink through another GPU",

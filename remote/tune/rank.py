@@ -1,7 +1,7 @@
-"""One rank of the collectives' microbenchmark: `python -m remote.tune.rank JSON`. Host side, needs torch.
+"""One rank of the microbenchmark of collectives: `python -m remote.tune.rank JSON`. Host side, needs torch.
 
-`screen.py` starts one process for each rank, with a deadline; it prints its times as one JSON line. Times are measured
-with CUDA events on GPUs and with the clock on CPUs.
+`screen.py` starts one process for each rank, with a deadline. Each rank prints its times as one JSON line; they are
+measured with CUDA events on GPUs and with the clock on CPUs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Task:
     rank: int
     world: int
     meeting: str
-    """A file that does not exist yet, through which the ranks find each other; a port could be taken by others."""
+    """A file that does not exist yet, through which the ranks find each other; a port might be taken."""
     gpu: int | None
     sizes: list[int]
-    """Message sizes, in bytes that one rank contributes."""
+    """Message sizes: the bytes that one rank contributes."""
     repetitions: int
 
     @property

@@ -1,7 +1,7 @@
-"""The verb `screen`: try one NCCL setting on the GPUs of a server, with a deadline. Host side.
+"""The verb `screen`: tries one NCCL setting on the GPUs of a server, with a deadline. Host side.
 
-`inv tune` calls it for each setting. It starts one process for each rank and ends all of them in every case; it
-writes only a temporary folder for NCCL's log.
+`inv tune` calls it for each setting. It starts one process for each rank and always ends all of them. It writes only a
+temporary folder for NCCL's log.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ WORDS_KEPT = 400
 def screen(request: ScreenRequest, context: Context, keep_logs: Path | None = None) -> ScreenResult:
     """Run the microbenchmark under `request.env`; a setting that crashes or hangs is a result, not an error.
 
-    `keep_logs` is a folder that NCCL's own logs are copied to. Raises HostError for fewer than two ranks, or for GPUs
-    that this host does not have.
+    NCCL's own logs are copied to the folder `keep_logs`. Raises HostError for fewer than two ranks, or for GPUs that
+    this host does not have.
     """
     world = len(request.gpus) or request.ranks
     if world < 2:
         raise HostError(
-            "A collective between fewer than two ranks measures nothing.",
+            "A collective needs at least two ranks.",
             remedy="Give the server at least two GPUs (tp 2 or more).",
         )
     if request.gpus:
@@ -53,7 +53,7 @@ def screen(request: ScreenRequest, context: Context, keep_logs: Path | None = No
             shutil.copytree(folder, keep_logs, dirs_exist_ok=True)
         chosen = read_choice(path.read_text(errors="replace") for path in sorted(Path(folder).glob("nccl-*")))
         if status == "crashed" and chosen.warnings:
-            status, cause = "refused", f"NCCL refused it: {chosen.warnings[0].rstrip('.')}."
+            status, cause = "refused", f"NCCL refused the setting: {chosen.warnings[0].rstrip('.')}."
         return ScreenResult(
             status=status,
             cause=cause,
@@ -72,7 +72,7 @@ def _start(request: ScreenRequest, context: Context, world: int, folder: Path) -
         **os.environ,
         "OMP_NUM_THREADS": "1",
         **request.env,
-        # An inventory's own NCCL_DEBUG=WARN would leave nothing to read.
+        # With NCCL_DEBUG=WARN from the inventory, the log would hold nothing to read.
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": LOG_SUBSYSTEMS,
         "NCCL_DEBUG_FILE": str(folder / "nccl-%p"),
@@ -96,7 +96,7 @@ def _start(request: ScreenRequest, context: Context, world: int, folder: Path) -
 
 
 def _await(ranks: list[subprocess.Popen[bytes]], deadline: float, folder: Path) -> tuple[Status, str]:
-    """Wait until all ranks have succeeded, one has failed, or the deadline has passed."""
+    """Wait until all ranks have succeeded, one rank has failed, or the deadline has passed."""
     ends_at = time.monotonic() + deadline
     while time.monotonic() < ends_at:
         codes = [rank.poll() for rank in ranks]
@@ -110,7 +110,7 @@ def _await(ranks: list[subprocess.Popen[bytes]], deadline: float, folder: Path) 
 
 
 def _last_words(folder: Path, rank: int) -> str:
-    """Return the last line that the rank wrote to stderr, in which Python names the cause."""
+    """Return the rank's last line on stderr, in which Python names the cause."""
     lines = (folder / f"err-{rank}").read_text(errors="replace").strip().splitlines()
     return lines[-1][:WORDS_KEPT].rstrip(".") if lines else "it said nothing"
 

@@ -1,4 +1,4 @@
-"""A run's work as it is given to a host, and as the host reports it."""
+"""A run's work: the assignment that a host gets, and the reports that the host gives."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.server import ProcessRef
 
 _CONTEXT_RESERVED = 7
-"""SGLang's scheduler keeps these for the answer and itself: 0.5.23 takes 4,089 of 4,096 tokens and refuses 4,090."""
+"""Tokens that SGLang's scheduler reserves: 0.5.23 accepts 4,089 of 4,096 tokens and refuses 4,090."""
 
 
 def longest_record(context_length: int) -> int:
-    """Tokens of the longest record that a server with this context takes."""
+    """Return the length of the longest record that a server with this context accepts."""
     return context_length - _CONTEXT_RESERVED
 
 
 class Assignment(Message):
-    """`assignment.json`: one host's records of one epoch. `tokens.safetensors` lies beside it and holds
+    """`assignment.json`: one host's records of one epoch.
 
-    `index` int64 [N] global indices, `offset` int64 [N+1], `token_ids` int32 [offset[-1]].
+    `tokens.safetensors` lies beside it and holds `index` int64 [N] (global indices), `offset` int64 [N+1] and
+    `token_ids` int32 [offset[-1]].
     """
 
     identity: RunIdentity
@@ -33,33 +34,33 @@ class Assignment(Message):
     records: int
     tokens: int
     plan: str = ""
-    """Digest of the plan that made this share; "" for a share that another launcher made, or that was taken away."""
+    """Digest of the plan that made this share; "" if another launcher made the share, or if it was taken away."""
     planned_by: str = ""
-    """Who planned, as `user@laptop`."""
+    """The person who planned, as `user@laptop`."""
     planned_at: float = 0.0
     server_names: list[str] = Field(default_factory=lambda: ["main"])
-    """Servers of this host that take the requests."""
+    """The servers of this host that get the requests."""
     in_flight_tokens: int = 131_072
     parity_rate: float = 0.01
-    """Share of the records whose final slot is checked against the server's own input logprobs: at least 8 records of
-    every host, unless the share is 0."""
+    """The share of records whose final slot is checked against the server's own input logprobs. At least 8 records of
+    every host are checked, unless the share is 0."""
     min_free_bytes: int = 20 << 30
-    """Take no new record while the shards' file system has less."""
+    """Begin no record while the shards' file system has less free space than this."""
     max_consecutive_failures: int = 20
     workers: int = 8
-    """Collector threads that validate, hash and store: 6 GB/s on 16 cores (`benchmarks/collector.py`)."""
+    """The number of collector threads, which check, hash and store: 6 GB/s on 16 cores (`benchmarks/collector.py`)."""
     vocab_size: int
     context_length: int
     then_stop: bool = False
-    """End the servers when the run is complete."""
+    """Stop the servers once the run is complete."""
     store: Literal["plain", "compressed"] = "plain"
-    """How shards are kept on this host's disk; digests and sizes are those of the plain bytes either way."""
+    """How shards are stored on this host's disk. Digests and sizes are always those of the plain bytes."""
     max_attempts: int = 3
-    """Tries of one record before it is quarantined with its last cause."""
+    """A record is quarantined with its last cause after this many attempts."""
     request_timeout_seconds: float = 600.0
-    """For one prefill, and again for its dump to appear: past it the request is aborted and tried anew."""
+    """How long one prefill may take, and after it the dump; then the request is aborted and tried again."""
     server_wait_seconds: float = 1800.0
-    """How long a run waits for a server that is not ready (a restart) before it fails with that cause."""
+    """How long a run waits for a server that is not ready, for example during a restart, before it fails."""
 
     @property
     def run(self) -> str:
@@ -76,22 +77,22 @@ ExtractorStatus = Literal["running", "paused", "waiting", "complete", "stopped",
 
 
 class Counts(Message):
-    """A run on a host, counted from its ledger."""
+    """The records of a run on a host, counted from its ledger."""
 
     assigned: int = 0
     done: int = 0
     quarantined: int = 0
     freed: int = 0
-    """Done, delivered and deleted here."""
+    """Records that were delivered and then deleted on this host."""
     beyond: int = 0
-    """Done or freed here under an earlier epoch, and in no share of this host any more: not counted above."""
+    """Records done or freed here under an earlier epoch and no longer in this host's share; not counted above."""
     tokens_assigned: int = 0
     tokens_done: int = 0
     bytes_done: int = 0
 
 
 class ExtractorState(Message):
-    """`runs/<run>/state.json`: written by the extractor, whole, about once a second."""
+    """`runs/<run>/state.json`, which the extractor rewrites about once a second."""
 
     run: str
     epoch: int
@@ -100,61 +101,65 @@ class ExtractorState(Message):
     process: ProcessRef | None = None
     counts: Counts = Field(default_factory=Counts)
     tokens_per_second: float = 0.0
-    """Over the last minute."""
+    """The rate over the last minute."""
     backpressure_seconds: float = 0.0
+<<<<<<< HEAD
     """Time in which a record was ready to be sent and uncollected dumps held it back."""
     waited: dict[str, float] = Field(default_factory=dict)
     """Seconds of this session for which nothing new was sent, by cause: `paused`, `disk`, `server`, `ramdisk`."""
+=======
+    """Time in which uncollected dumps kept a record from being sent."""
+>>>>>>> c2f82e6 (Messages, logs, bench, facts, parity, storage and tune on the host in plain English)
     in_flight: int = 0
-    """Records that were sent and have not ended yet."""
+    """Records that were sent and have not ended."""
     retries: int = 0
     quarantine_causes: dict[str, int] = Field(default_factory=dict)
-    """Causes of this session's quarantined records, with how often each came."""
+    """How many records this session quarantined for each cause."""
     flagged: int = 0
-    """Records of this session kept although a slot's norm left the band that the run has seen."""
+    """Records that this session kept although the norm of a slot left the run's usual band."""
     parity_checked: int = 0
     """Records of this session whose final slot agreed with the server's own logprobs."""
     canaries_passed: int = 0
-    """Canaries of this session that were captured rightly while the servers were busy."""
+    """Canaries of this session that were captured correctly while the servers were busy."""
     parity_excess: float = 0.0
-    """The largest difference among them, in units of what rounding explains."""
+    """The largest difference from the server's logprobs, relative to what rounding explains."""
     started_at: float = 0.0
     updated_at: float = 0.0
 
 
 class ShardRow(Message):
-    """A ledger row that may be pulled: the record is whole, checked and on this host's disk."""
+    """The ledger row of a record that may be pulled: it is complete, checked and on this host's disk."""
 
     index: int
     rows: int
     size_bytes: int
     xxh3: str
-    """xxh3-128 of the shard's (uncompressed) bytes, 32 hex digits."""
+    """The xxh3-128 of the shard's uncompressed bytes, 32 hex digits."""
     epoch: int
     stored: Literal["plain", "compressed"] = "plain"
 
 
 class ShardBatch(Message):
-    """One streamed item of the verb `shards`: rows in the order in which they were finished."""
+    """One streamed item of the verb `shards`: rows in the order in which the records were finished."""
 
     rows: list[ShardRow]
     cursor: int
-    """Give it back as `after` to be told only what is newer."""
+    """Pass this as `after` to get only newer rows."""
 
 
 class ShardsRequest(Message):
-    """Ledger rows of finished records that are on this host's disk."""
+    """Ask for the ledger rows of finished records on this host's disk."""
 
     identity: RunIdentity
     after: int = 0
     limit: int | None = None
-    """At most so many rows; None for all."""
+    """The largest number of rows; None for all."""
     freed: bool = False
-    """Also the records that were delivered and deleted here."""
+    """Also return records that were delivered and deleted here."""
 
 
 class ShardsResult(Message):
-    """What was streamed, and whether more can come."""
+    """The end of the stream, and whether more rows can come later."""
 
     rows: int
     cursor: int
@@ -163,98 +168,98 @@ class ShardsResult(Message):
 
 
 class ExtractRequest(Message):
-    """Start a run's extractor: detached by `run`, or in the foreground of this very process by `assignment`."""
+    """Start a run's extractor: detached if `run` is given, or in this process if `assignment` is given."""
 
     run: str = ""
     identity: RunIdentity | None = None
-    """Which run the laptop means by that name; refused if this host holds another one. None for `assignment`."""
+    """The run that the laptop means by that name; refused if this host holds another. None for `assignment`."""
     assignment: str = ""
-    """An assignment folder anywhere on this host, for launchers that keep the process themselves."""
+    """An assignment folder anywhere on this host, for launchers that manage the process themselves."""
     epoch: int | None = None
-    """The newest epoch that the laptop knows; a host that only has an older one starts nothing."""
+    """The newest epoch that the laptop knows; a host with only an older epoch starts nothing."""
     then_stop: bool | None = None
-    """Overrides the assignment's value."""
+    """Overrides the value in the assignment."""
 
 
 class RunRequest(Message):
-    """Ask about one run, or about the newest one where no name is given (a host without any answers `run` "")."""
+    """Ask about one run, or about the newest run if no name is given. A host without runs answers with `run` ""."""
 
     run: str = ""
 
 
 class RunStatus(Message):
-    """A run on a host: its ledger, its extractor's last word, and whether that extractor lives."""
+    """A run on a host: its ledger, its extractor's last state, and whether that extractor lives."""
 
     run: str
     alive: bool
-    """Whether an extractor's process holds the run."""
+    """Whether an extractor's process holds the run's lock."""
     word: str = ""
-    """How the run stands in one or two words, looked at now: `running`, `waiting`, `draining 12`, `paused`, `stopped`,
+    """The run's status at this moment in one or two words: `running`, `waiting`, `draining 12`, `paused`, `stopped`,
     `complete`, `failed`, `silent for 40 s`."""
     state: ExtractorState
     host: str = ""
     records_flagged: int = 0
     parity_checked: int = 0
-    """Records whose final slot agreed with the server's own logprobs, in all sessions."""
+    """Records of all sessions whose final slot agreed with the server's own logprobs."""
     causes: dict[str, int] = Field(default_factory=dict)
-    """Causes of the quarantined records, with how often each occurs in the ledger."""
+    """How many records the ledger has quarantined for each cause."""
     free_bytes: int = 0
-    """On the shards' file system."""
+    """Free space on the shards' file system."""
     in_flight_bytes: int = 0
-    """Dumps that lie in the RAM disk."""
+    """Bytes of dumps in the RAM disk."""
     prefill_wait_seconds: float = 0.0
-    """Time that the servers' forward passes waited for capture: dump directory or staging memory full."""
+    """Time that the servers' forward passes waited for capture: the dump directory or the staging memory was full."""
 
 
 class RunsRequest(Message):
-    """Which runs this host has a folder of; read-only."""
+    """Ask which runs this host has a folder of; read-only."""
 
     run: str = ""
-    """This one alone; "" for all."""
+    """Only this run; "" for all."""
 
 
 class HeldRun(Message):
-    """A run as this host knows it."""
+    """A run that this host has a folder of."""
 
     name: str
     assignment: Assignment | None = None
-    """The newest; None if the folder does not say which run it is."""
+    """The newest assignment; None if the folder does not say which run it belongs to."""
     problem: str = ""
-    """Why there is no assignment."""
+    """Why there is no assignment; "" if there is one."""
     counts: Counts = Field(default_factory=Counts)
     status: ExtractorStatus = "stopped"
     alive: bool = False
     has_plan: bool = False
-    """Whether the whole plan lies here, for a laptop that has lost it."""
+    """Whether this host holds the whole plan, for a laptop that has lost it."""
     changed_at: float = 0.0
 
 
 class RunsResult(Message):
-    """By name."""
+    """The runs, sorted by name."""
 
     runs: list[HeldRun]
 
 
 class PlanRequest(Message):
-    """The newest plan of a run that lies on this host."""
+    """Ask for the newest plan of a run that this host holds."""
 
     identity: RunIdentity
 
 
 class PlanResult(Message):
-    """A `plan.json` as a laptop wrote it."""
+    """The content of a `plan.json`, as a laptop wrote it."""
 
     content: str
 
 
 class StandingRequest(Message):
-    """How one run stands on this host; with no name, every run at work here, or else the newest one."""
+    """Ask about one run on this host; without a name, about every run at work, or else about the newest run."""
 
     run: str = ""
 
 
 class GpuUse(Message):
-    """One GPU as the driver sees it now."""
+    """One GPU as the driver sees it at this moment."""
 
     index: int
     used_bytes: int
@@ -262,98 +267,98 @@ class GpuUse(Message):
 
 
 class Standing(Message):
-    """What a host says of its runs; empty if it has not heard of the run that was named."""
+    """A host's answer about its runs; empty if it does not know the named run."""
 
     runs: list[RunStatus]
     others: list[str] = Field(default_factory=list)
-    """If the run that was named is not here: the runs that are."""
+    """The runs on this host, if the named run is not among them."""
     gpus: list[GpuUse] = Field(default_factory=list)
-    """Empty if no driver answers."""
+    """The GPUs; empty if no driver answers."""
 
 
 class RateRequest(Message):
-    """Ask how fast this host extracts, by what it did."""
+    """Ask how fast this host has extracted so far."""
 
 
 class Rate(Message):
-    """Tokens a second of whole minutes at work, the median of them."""
+    """The median of the tokens per second over whole minutes of work."""
 
     tokens_per_second: float = 0.0
-    """0 if no run here worked long enough."""
+    """The rate; 0 if no run on this host worked long enough."""
     run: str = ""
-    """The run that it was measured in."""
+    """The run in which the rate was measured."""
     minutes: int = 0
 
 
 class FollowRequest(Message):
-    """Stream a `RunStatus` item at once and every `every_seconds`, until no extractor of the run lives."""
+    """Stream a `RunStatus` at once and then every `every_seconds`, until no extractor of the run lives."""
 
     run: str
     every_seconds: float = 2.0
 
 
 class FenceRequest(Message):
-    """Take all records from a host: whatever it was given before `epoch` belongs to others now."""
+    """Take all records from a host: its shares from before `epoch` now belong to other hosts."""
 
     identity: RunIdentity
     epoch: int
 
 
 class ControlRequest(Message):
-    """Steer a running extractor; `pause` and `stop` let what is in flight finish."""
+    """Control a running extractor; with `pause` and `stop`, records in flight still finish."""
 
     run: str
     action: Literal["pause", "resume", "stop"]
 
 
 class Control(Message):
-    """`control.json`: the newest wish."""
+    """`control.json`: the latest request of an operator."""
 
     action: Literal["pause", "resume", "stop"]
     at: float
 
 
 class IndicesRequest(Message):
-    """Records of one run, by global index."""
+    """Name records of one run by their global indices."""
 
     identity: RunIdentity
     epoch: int
-    """Of the plan that gives these records to this host: refused if the host was given a newer one."""
+    """The epoch of the plan that gives these records to this host; refused if the host has a newer epoch."""
     indices: list[int]
 
 
 class ReopenRequest(Message):
-    """Open quarantined records of one run again, so that the next session tries them anew."""
+    """Open quarantined records of one run again, so that the next session tries them again."""
 
     identity: RunIdentity
     indices: list[int] = Field(default_factory=list)
-    """These alone; none means all."""
+    """Only these records; if empty, all."""
     dry_run: bool = False
 
 
 class ReopenResult(Message):
-    """How many records that were, and why they had been quarantined, with how often each cause occurs."""
+    """How many records were opened again, and how many of them had been quarantined for each cause."""
 
     records: int = 0
     causes: dict[str, int] = Field(default_factory=dict)
 
 
 class Delivered(Message):
-    """A record whose bytes are durable elsewhere; another record of the same index is not meant."""
+    """A record whose bytes are durable elsewhere; the digest distinguishes it from another version of the record."""
 
     index: int
     xxh3: str
 
 
 class FreedRequest(Message):
-    """Records of one run that their host may delete."""
+    """Name records of one run that the host may delete."""
 
     identity: RunIdentity
     records: list[Delivered]
 
 
 class IndicesResult(Message):
-    """How many of the given records the request applied to, and bytes that came free by it."""
+    """How many of the named records were changed, and the bytes that this freed."""
 
     records: int
     freed_bytes: int = 0

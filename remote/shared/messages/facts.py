@@ -1,6 +1,6 @@
-"""What a host has and lacks (`inv doctor`): plain facts; what they mean is judged on the laptop.
+"""The facts about a host that `inv doctor` asks for; the laptop judges what they mean.
 
-A fact that could not be had is None or empty, and `problem` says in one sentence why where that matters.
+A fact that could not be found out is None or empty; if that matters, `problem` says why in one sentence.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from remote.shared.messages.server import Attach, Needs, ServerReport
 
 
 class FactsRequest(Message):
-    """Where to look; nothing is changed."""
+    """Ask for the facts of a host; changes nothing."""
 
     model: str | None = None
-    """The model's path on the host; None looks at no model."""
+    """The model's path on the host; None checks no model."""
     dump_dir: str = "/dev/shm/sglang_hs"  # noqa: S108
     attach: Attach = "auto"
     env: dict[str, str] = Field(default_factory=dict)
-    """The environment that servers on this host are started with, on top of the login's."""
+    """The environment of servers on this host, in addition to the login's."""
     needs: list[Needs] = Field(default_factory=list)
-    """What the inventory's servers take of this host: their ports are looked at."""
+    """What the inventory's servers need of this host; their ports are checked."""
     ask_servers: bool = False
-    """Ask this workdir's servers for a generation each."""
+    """Ask each of this workdir's servers for a generation."""
 
 
 class MachineFacts(Message):
-    """The machine, who works on it, and what time it has."""
+    """The machine, its user and its clock."""
 
     hostname: str
     kernel: str
     user: str
     root: bool
     container: str = ""
-    """`docker`, `kubernetes`, …; empty outside a container, as far as that shows."""
+    """`docker`, `kubernetes`, …; empty if no container is recognised."""
     cpu: str
     cores: int
     cpu_aes: bool
-    """AES instructions: aes128-gcm is then the faster cipher for bulk."""
+    """Whether the CPU has AES instructions, which make aes128-gcm the faster cipher for large transfers."""
     memory_bytes: int
     memory_available_bytes: int
     time_at: float
@@ -47,16 +47,16 @@ class MachineFacts(Message):
 
 
 class GpuProcess(Message):
-    """Somebody's use of a GPU."""
+    """A process that uses a GPU."""
 
     pid: int
     used_bytes: int
     visible: bool
-    """False where the pid means nothing here: it belongs to another container or to the machine outside."""
+    """False if the pid means nothing here, because it belongs to another container or to the outer machine."""
     command: str = ""
     user: str = ""
     ours: str = ""
-    """The server of this workdir that it belongs to; empty for anyone else's."""
+    """The server of this workdir that the process belongs to; empty for any other process."""
 
 
 class GpuFact(Message):
@@ -70,40 +70,40 @@ class GpuFact(Message):
 
 
 class GpuLink(Message):
-    """How two GPUs reach each other."""
+    """The connection between two GPUs."""
 
     first: int
     second: int
     way: str
-    """As `nvidia-smi topo -m` names it: NV18, PIX, PXB, PHB, NODE, SYS."""
+    """The name that `nvidia-smi topo -m` gives: NV18, PIX, PXB, PHB, NODE, SYS."""
     p2p: str = ""
-    """As `nvidia-smi topo -p2p r` names it: OK, NS, CNS, …; empty where it does not tell."""
+    """The name that `nvidia-smi topo -p2p r` gives: OK, NS, CNS, …; empty if it gives none."""
 
 
 class GpuFacts(Message):
-    """The GPUs, or why there are none to see."""
+    """The GPUs, or why none is visible."""
 
     gpus: list[GpuFact] = Field(default_factory=list)
     links: list[GpuLink] = Field(default_factory=list)
     driver: str = ""
     cuda: str = ""
-    """Newest CUDA that the driver supports."""
+    """The newest CUDA version that the driver supports."""
     problem: str = ""
 
 
 class PythonFacts(Message):
-    """The Python that the inventory names, and what is installed in it (found without importing any of it)."""
+    """The Python that the inventory names, and its installed packages (found without importing them)."""
 
     executable: str
     version: str
     packages: dict[str, str | None]
-    """Version by package; None where it is missing."""
+    """The version of each package; None for a missing package."""
     torch_cuda: str = ""
-    """CUDA that torch was built for; empty for a CPU build."""
+    """The CUDA version that torch was built for; empty for a CPU build."""
 
 
 class CaptureFacts(Message):
-    """Whether capture goes into this SGLang."""
+    """Whether capture can be attached to this SGLang."""
 
     installation: Installation | None = None
     supported: bool = False
@@ -120,7 +120,7 @@ class ModelFacts(Message):
     path: str
     architecture: str = ""
     captured: bool = False
-    """Capture serves this architecture."""
+    """Whether capture supports the model's architecture."""
     layers: int = 0
     hidden_size: int = 0
     context_length: int = 0
@@ -130,43 +130,43 @@ class ModelFacts(Message):
 
 
 class SpaceFacts(Message):
-    """A file system, seen through the folder that matters."""
+    """The file system of one folder."""
 
     path: str
-    """The deepest part of the asked-for folder that exists."""
+    """The deepest existing parent of the requested folder."""
     kind: str = ""
-    """Its type, as `ext4` or `tmpfs`; empty where the mount table does not tell."""
+    """The type, such as `ext4` or `tmpfs`; empty if the mount table does not tell."""
     total_bytes: int
     free_bytes: int
-    """What this user may still write."""
+    """The bytes that this user may still write."""
     free_inodes: int | None = None
-    """None where the file system does not count them."""
+    """None if the file system does not count inodes."""
     writable: bool
     own_bytes: int = 0
-    """Bytes already below the asked-for folder."""
+    """The bytes below the requested folder."""
 
 
 class PortFact(Message):
-    """A port that the inventory gives to a server, and that somebody listens on."""
+    """A port that the inventory gives to a server and that some process listens on."""
 
     port: int
     server: str
-    """Whose it is by the inventory."""
+    """The server that the inventory gives the port to."""
     holder: str
-    """Who listens, in words; empty where this user cannot see it."""
+    """The listening process in words; empty if this user cannot see it."""
     ours: bool
-    """It is that very server of this workdir."""
+    """Whether the listener is that server of this workdir."""
 
 
 class LimitFacts(Message):
-    """Limits that a fleet runs into."""
+    """Limits of the login and of sshd."""
 
     open_files: int
-    """`ulimit -n` of this login, which servers inherit; -1 is unlimited."""
+    """`ulimit -n` of this login, which servers inherit; -1 means unlimited."""
     open_files_hard: int
     processes: int
     max_startups: str = ""
-    """sshd's MaxStartups; empty where its configuration cannot be read, the default (10:30:100) where it is silent."""
+    """sshd's MaxStartups, or the default (10:30:100) if sshd's configuration has none; empty if it is unreadable."""
     max_sessions: int | None = None
 
 
@@ -174,15 +174,15 @@ class LoginFacts(Message):
     """What systemd-logind does at a user's last logout."""
 
     kill_user_processes: bool
-    """It ends what the login started, detached or not."""
+    """Whether it ends the processes of the login, even detached processes."""
     remove_ipc: bool
-    """It removes the user's files in /dev/shm, the dump directory among them."""
+    """Whether it removes the user's files in /dev/shm, including the dump directory."""
     lingers: bool
-    """The user's manager stays, so that neither touches what runs in it."""
+    """Whether the user's manager stays, which protects processes and files from both."""
 
 
 class ToolFacts(Message):
-    """Programs beside Python; empty where they are missing."""
+    """The versions of other programs; empty for a missing program."""
 
     rsync: str = ""
     ssh: str = ""
@@ -199,11 +199,11 @@ class Facts(Message):
     workdir: SpaceFacts
     ram_disk: SpaceFacts
     other_people: list[str] = Field(default_factory=list)
-    """Users, root and this one aside, who have a process on the host."""
+    """The users, except root and this user, who have a process on the host."""
     ports: list[PortFact] = Field(default_factory=list)
     limits: LimitFacts
     tools: ToolFacts
     logins: LoginFacts | None = None
-    """None without systemd."""
+    """The settings of systemd-logind; None without systemd."""
     servers: list[ServerReport] = Field(default_factory=list)
-    """This workdir's servers; each that is ready was asked for a generation."""
+    """This workdir's servers; each ready server was asked for a generation."""

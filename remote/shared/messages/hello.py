@@ -1,4 +1,4 @@
-"""Is the host there, and with which payload: the cheapest call."""
+"""The cheapest call: whether a host answers, and with which payload."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from remote.shared.messages.envelope import Message
 
 
 class HelloRequest(Message):
-    """Nothing to say."""
+    """Ask a host to answer."""
 
 
 class HelloResult(Message):
-    """Who answered."""
+    """The host's Python, payload and clock."""
 
     python: str
-    """Path of the Python that runs verbs there."""
+    """The path of the Python that runs verbs on the host."""
     version: str
     payload: str
-    """Digest of the payload that answered; its folder's name."""
+    """The digest of the payload that answered, which is also its folder's name."""
     workdir: str
     clock_at: float

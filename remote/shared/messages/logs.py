@@ -1,7 +1,7 @@
-"""What `inv logs` asks of a host, and the lines that come back.
+"""The request of `inv logs`, and the lines that come back.
 
-A position is where the next line begins. It names the file by inode and by a digest of its first bytes, so that
-a follower whose connection was cut goes on at the exact byte, or is told that this very file is gone.
+A position tells where the next line begins. It names the file by its inode and a digest of its first bytes. A follower
+whose connection was cut therefore continues at the exact byte, or learns that the file is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from remote.shared.messages.envelope import Message
 
 
 class LogSource(Message):
-    """Whose log: a server of the workdir, or a run's extractor."""
+    """The owner of a log: a server of the workdir, or a run's extractor."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -23,49 +23,49 @@ class LogSource(Message):
 
 
 class LogPosition(Message):
-    """The byte at which the next line of a source begins."""
+    """The byte at which a source's next line begins."""
 
     source: LogSource
     file: str
-    """The file's name when it was read; a rotation may have renamed it since. Empty where there was none yet."""
+    """The file's name at the time of reading; it may have been rotated since. Empty if there was no file yet."""
     inode: int
     head: str
-    """xxh3-64 of the file's first min(`offset`, 256) bytes: an inode is used again after a deletion."""
+    """xxh3-64 of the file's first min(`offset`, 256) bytes, because inodes are reused after a deletion."""
     offset: int
 
 
 class LogsRequest(Message):
-    """Which lines: the last `lines` of those that match, and with `follow` all that come after them."""
+    """Ask for the last `lines` matching lines, and with `follow` for all that come after them."""
 
     sources: list[LogSource] = Field(default_factory=list)
-    """Empty means every server in the workdir, those that appear while following included."""
+    """The sources; empty means every server in the workdir, including servers that appear while following."""
     lines: int | None = Field(default=100, ge=0)
-    """None means all."""
+    """The number of lines; None means all."""
     follow: bool = False
     grep: str = ""
     """A regular expression (Python's `re`), searched in each line."""
     access: bool = True
-    """False leaves out a server's access lines of health probes and of Roost's own requests that were answered well."""
+    """False leaves out a server's access lines of successful health probes and of Roost's own successful requests."""
     since_seconds: float | None = Field(default=None, ge=0)
-    """Only what was logged in the last so many seconds, by this host's own clock."""
+    """Only lines that were logged within this time, by the host's own clock."""
     resume: list[LogPosition] | None = None
-    """Where an earlier call for the same lines was cut; a source without a position here appeared since, and all
-    of its lines are new. None is a first call, for which `lines` and `since_seconds` count."""
+    """The positions at which an earlier call was cut. A source without a position has appeared since, so all of its
+    lines are new. None means a first call, to which `lines` and `since_seconds` apply."""
 
 
 class LogLines(Message):
-    """Some whole lines of one file, in order."""
+    """Whole lines of one file, in order."""
 
     type: Literal["lines"] = "lines"
     source: LogSource
     file: str
     lines: list[str]
-    """Without their line ends. Bytes that are no UTF-8 read as U+FFFD; a very long line is cut, and says so."""
+    """Lines without their ends. Bytes that are not UTF-8 become U+FFFD; a very long line is cut, and says so."""
     end: LogPosition
 
 
 class LogNotice(Message):
-    """Something about the log that is no line of it: a restart, a rotation, a file that is gone."""
+    """An event that is not in the log itself: a restart, a rotation, a removed file."""
 
     type: Literal["notice"] = "notice"
     source: LogSource
@@ -73,20 +73,20 @@ class LogNotice(Message):
 
 
 class LogStart(Message):
-    """First of all: where every source stands, so that a call which is cut before its first line can go on too."""
+    """The first item: the position of every source, so that even a call cut before its first line can continue."""
 
     type: Literal["start"] = "start"
     positions: list[LogPosition]
 
 
 LogItem = LogLines | LogNotice
-"""What a person sees."""
+"""The items that a person sees."""
 LogEvent = Annotated[LogLines | LogNotice | LogStart, Field(discriminator="type")]
 LOG_EVENT: TypeAdapter[LogEvent] = TypeAdapter(LogEvent)
-"""What the verb streams."""
+"""Every item that the verb streams."""
 
 
 class LogsResult(Message):
-    """The answer without `follow`: where each source ended."""
+    """The answer without `follow`: the end position of each source."""
 
     positions: list[LogPosition]

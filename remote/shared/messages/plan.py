@@ -1,4 +1,4 @@
-"""What planning must know of a host before anything starts there (verb `prospect`)."""
+"""What `inv plan` must know about a host before anything starts there (verb `prospect`)."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from remote.shared.messages.envelope import Message
 
 
 class ProspectRequest(Message):
-    """Look at a host with the eyes of a plan."""
+    """Ask for a host's model, disk and RAM disk."""
 
     model: str
     """The model's folder on the host."""
     dump_dir: str
-    """Where the RAM disk with the dumps is, or will be."""
+    """The folder of the RAM disk for dumps; it need not exist yet."""
 
 
 class ModelShape(Message):
-    """A model as its `config.json` describes it."""
+    """A model as described by its `config.json`."""
 
     path: str
     digest: str
-    """Over the files of the model (`remote.data.model_digest`), 32 hex digits."""
+    """The digest of the model's files (`remote.data.model_digest`), 32 hex digits."""
     hidden_size: int = Field(ge=1)
     blocks: int = Field(ge=1)
-    """Decoder blocks n; boundary n is the final state."""
+    """The number n of decoder blocks; boundary n is the final state."""
     dtype: Literal["BF16", "F16", "F32"]
-    """Of the weights, as safetensors names it: `BF16`, `F16` or `F32`."""
+    """The dtype of the weights, by safetensors' name."""
     vocab_size: int
-    """Rows of the embedding."""
+    """The number of rows of the embedding."""
     context_length: int = Field(ge=1)
 
 
 class Prospect(Message):
-    """One host."""
+    """A host's model, disk and RAM disk."""
 
     model: ModelShape
     disk_free_bytes: int
-    """On the working directory's file system, for this user."""
+    """Free space for this user on the working directory's file system."""
     ramdisk_total_bytes: int
-    """Size of the dump directory's file system."""
+    """The size of the dump directory's file system."""
     ramdisk_free_bytes: int
     memory_available_bytes: int
     cores: int

@@ -1,7 +1,8 @@
-"""What a run is: one value, made once by `inv plan`, and compared wherever records of the run are given or taken.
+"""The identity of a run: one value, made by `inv plan`, and compared wherever records of the run are given or taken.
 
-The plan, every assignment, a host's ledger, every shard's own metadata, a destination's manifest and an export's card
-carry it. The epoch is no part of it: it fences hosts that come back late, and rises while the run stays the same.
+The plan, every assignment, a host's ledger, every shard's metadata, a destination's manifest and an export's card
+carry it. The epoch is not part of it: the epoch fences hosts that come back late, and rises while the run stays the
+same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from remote.shared.messages.server import FinalNorm
 from remote.shared.shard.header import ITEM_BYTES
 
 Dtype = Literal["BF16", "F16", "F32"]
-"""Of states, as safetensors names it."""
+"""The dtype of states, by safetensors' name."""
 
 _WORDS = {
     "dataset": "dataset",
@@ -31,25 +32,25 @@ _WORDS = {
     "hidden_size": "hidden size",
     "dtype": "dtype",
 }
-"""The fields that decide what the records are, as a person calls them."""
+"""The words for the fields that decide what the records are."""
 
 
 class RunIdentity(Message):
-    """A run. Immutable and hashable; two runs are the same if, and only if, the values are equal."""
+    """A run. Immutable and hashable; two runs are the same if and only if all values are equal."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     nonce: str
-    """16 hex digits, drawn when the run was planned: a run that is planned anew under the same name is another run."""
+    """16 random hex digits from planning: a run that is planned again under the same name is another run."""
     dataset: str
-    """Digest from the dataset's manifest."""
+    """The digest in the dataset's manifest."""
     tokenizer: str
-    """Digest of the dataset's tokenizer."""
+    """The digest of the dataset's tokenizer."""
     model: str
-    """Digest of the model's files (`remote.data.model_digest`), 32 hex digits."""
+    """The digest of the model's files (`remote.data.model_digest`), 32 hex digits."""
     model_path: str
-    """The model's folder on the first planned host, for a person."""
+    """The model's folder on the first planned host, for people to read."""
     boundaries: tuple[int, ...]
     """The slots of a record, in order; the last one is n."""
     final: FinalNorm
@@ -58,22 +59,22 @@ class RunIdentity(Message):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one token's hidden states: slots x hidden size x bytes of the dtype."""
+        """The bytes of one token's hidden states: slots x hidden size x bytes of the dtype."""
         return len(self.boundaries) * self.hidden_size * ITEM_BYTES[self.dtype]
 
     @property
     def digest(self) -> str:
-        """32 hex digits over all fields: what stands for the whole value where there is little room."""
+        """32 hex digits over all fields, which stand for the whole value in small places such as metadata."""
         content = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
     @property
     def marks(self) -> dict[str, str]:
-        """What a shard of this run says in its own safetensors metadata."""
+        """The safetensors metadata that names this run in each of its shards."""
         return {"run": self.name, "run_digest": self.digest}
 
     def mismatch(self, metadata: Mapping[str, str]) -> str:
-        """Why a shard with this safetensors metadata is not one of this run; "" if it is one."""
+        """Return why a shard with this safetensors metadata does not belong to this run; "" if it does."""
         if all(metadata.get(key) == value for key, value in self.marks.items()):
             return ""
         if "run_digest" not in metadata:
@@ -84,7 +85,7 @@ class RunIdentity(Message):
         )
 
     def beside(self, other: RunIdentity) -> str:
-        """This run in words, with every value in which it differs from `other`."""
+        """Return this run in words, with every value in which it differs from `other`."""
         values = [
             f"{word} {_text(getattr(self, field))}"
             for field, word in _WORDS.items()
@@ -96,12 +97,12 @@ class RunIdentity(Message):
 
 
 def new_nonce() -> str:
-    """The nonce of a run that is being planned."""
+    """Return the nonce of a run that is being planned."""
     return secrets.token_hex(8)
 
 
 def refuse_other_run(place: str, held: RunIdentity, asked: RunIdentity, remedy: str) -> None:
-    """Raise OtherRunError if `place` holds another run than the one that was asked for; the sentence names both."""
+    """Raise OtherRunError, naming both runs, if `place` holds another run than the requested one."""
     if held != asked:
         raise OtherRunError(f"{place} holds {held.beside(asked)}, not {asked.beside(held)}.", remedy=remedy)
 

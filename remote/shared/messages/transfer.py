@@ -1,6 +1,6 @@
-"""A pull: what is asked, how far it is, and what a destination says about itself.
+"""A pull: its request, its progress, and the two descriptions of a destination.
 
-A destination says it twice: one row a delivered record, and the manifest beside them.
+A destination is described by a row for each delivered record, and by its manifest.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ Compress = Literal["never", "auto", "always"]
 
 
 class DeliveredRow(Message):
-    """A record that lies at the destination under its final name, whole and verified."""
+    """A record that lies at the destination under its final name, complete and verified."""
 
     index: int
     rows: int
     size_bytes: int
-    """Of the uncompressed shard."""
+    """The bytes of the uncompressed shard."""
     xxh3: str
-    """xxh3-128 of the uncompressed shard, 32 hex digits: equal to the host's ledger."""
+    """The xxh3-128 of the uncompressed shard, 32 hex digits, equal to the digest in the host's ledger."""
     host: str
     epoch: int
     stored: Store = "plain"
     disk_bytes: int
-    """Of the file here; less than `size_bytes` where it is stored compressed."""
+    """The bytes of the file here, fewer than `size_bytes` if it is stored compressed."""
     durable: bool = True
-    """False where the file system of the destination cannot fsync."""
+    """False if the destination's file system cannot fsync."""
     delivered_at: float
 
 
@@ -39,17 +39,17 @@ class DestinationManifest(Message):
     """`roost/manifest.json`."""
 
     identity: RunIdentity
-    """The run whose records these are; no other run's are ever delivered here."""
+    """The run whose records these are; records of another run are never delivered here."""
     identity_digest: str
-    """The identity's own digest: an identity that was edited by hand does not have it."""
+    """The identity's own digest, which exposes an identity that was edited by hand."""
     convention: str = "boundary: state after k blocks"
     records: int
-    """Of the dataset."""
+    """The number of records in the dataset."""
     delivered: int
     delivered_tokens: int
     delivered_bytes: int
     hosts: dict[str, int] = Field(default_factory=dict)
-    """Delivered records a host."""
+    """The number of records that each host delivered."""
     written_at: float
 
     @property
@@ -59,85 +59,85 @@ class DestinationManifest(Message):
 
 
 class Limits(Message):
-    """What a person set; None is found by measuring."""
+    """Settings of a person; None means that the pull finds the value by measuring."""
 
     streams: int | None = None
     bytes_per_second: float | None = None
-    """For all streams of all hosts together."""
+    """The limit for all streams of all hosts together."""
     compress: Compress = "never"
-    """On the wire; `auto` tries and keeps what brings more plain bytes a second."""
+    """Compression on the wire; `auto` tries both and keeps the one with more plain bytes per second."""
 
 
 class Wish(Message):
-    """What a person asked of one pull."""
+    """What a person wants of one pull."""
 
     run: str
     limits: Limits = Field(default_factory=Limits)
     follow: bool = False
     free: bool = False
-    """Let each host delete what is durable at the destination."""
+    """Let each host delete the records that are durable at the destination."""
     check: bool = False
-    """Read again what was delivered earlier; a record that is not intact is pulled anew."""
+    """Read the records of earlier pulls again; a damaged record is pulled again."""
 
 
 class Source(Message):
-    """A host that records come from, as the side that pulls reaches it."""
+    """A host that records come from, and how the pulling side reaches it."""
 
     name: str
     sender: list[str]
-    """Starts a sender there: an argv whose last argument is the sender's source, quoted for ssh where it is ssh."""
+    """The argv that starts a sender on the host; the last argument is the sender's source, quoted if ssh runs it."""
     codec_sender: list[str]
-    """The same with the packages of its Python: for what is compressed, in flight or at rest. Starts more slowly."""
+    """The same with the packages of the host's Python, for compression in flight or at rest; it starts more slowly."""
     verbs: list[str] = Field(default_factory=list)
-    """Runs a verb there, which reads its `Call` from stdin; empty where the laptop's own connection does that."""
+    """The argv that runs a verb there, which reads its `Call` from stdin; empty if the laptop's connection does it."""
     workdir: str = ""
     root: str
-    """Folder of the run's shards over there; `~` is the home directory there."""
+    """The folder of the run's shards on the host; `~` is the home directory there."""
     payload: str = ""
-    """Folder over there that holds `remote/`."""
+    """The folder on the host that holds `remote/`."""
     share_records: int = 0
-    """Records that the plan gives it; 0 where it has no share."""
+    """The number of records that the plan gives the host; 0 without a share."""
     share_bytes: int = 0
-    """About what their shards take."""
+    """The approximate size of their shards."""
 
 
 class HostTally(Message):
-    """How far the pull from one host is; the engine changes it while others read it."""
+    """The progress of the pull from one host; the engine changes it while other threads read it."""
 
     offered: int = 0
     present: int = 0
-    """Records that an earlier pull had delivered."""
+    """Records that an earlier pull delivered."""
     present_bytes: int = 0
     wanted_bytes: int = 0
-    """Of the records that were offered and not present."""
+    """The bytes of offered records that were not present."""
     share_records: int = 0
-    """With `--follow`: records that the plan gives this host, so that progress is that of the run; else 0."""
+    """With `--follow`, the records that the plan gives this host, so that progress is the run's; else 0."""
     share_bytes: int = 0
     wire_bytes: int = 0
     plain_bytes: int = 0
-    """What was received, unpacked: equal to `wire_bytes` where nothing was compressed."""
+    """The received bytes after unpacking; equal to `wire_bytes` if nothing was compressed."""
     kept_bytes: int = 0
-    """Found right in what an interrupted pull had left."""
+    """Bytes of an interrupted pull that were found intact."""
     delivered: int = 0
     delivered_bytes: int = 0
     not_durable: int = 0
-    """Delivered records whose files could not be fsynced: their hosts keep them."""
+    """Delivered records whose files could not be fsynced, so their hosts keep them."""
     failed: dict[int, str] = Field(default_factory=dict)
-    """Records given up, with the reason."""
+    """The reason for each record that was given up."""
     damaged: list[int] = Field(default_factory=list)
-    """Records delivered earlier whose files were found damaged; they are pulled again."""
+    """Records of earlier pulls whose files were found damaged; they are pulled again."""
     freed: int = 0
     freed_bytes: int = 0
     streams: int = 0
-    """That brought anything."""
+    """The number of streams that brought any bytes."""
     seconds: float = 0.0
-    """While streams were open."""
+    """The time in which streams were open."""
     compressed: bool = False
-    """Whether ranges came compressed in the end."""
+    """Whether the last ranges came compressed."""
     status: str = ""
-    """Of the host's extractor."""
+    """The status of the host's extractor."""
     waiting: str = ""
-    """Why nothing comes now, while following."""
+    """While following: why nothing comes at the moment."""
     looked_only: bool = False
     """Whether this was a dry run."""
     has_share: bool = True
@@ -145,51 +145,51 @@ class HostTally(Message):
 
     @property
     def done_bytes(self) -> int:
-        """Bytes that are here, out of `total_bytes`."""
+        """The bytes, out of `total_bytes`, that are at the destination."""
         arrived = self.plain_bytes + self.kept_bytes
         return arrived + self.present_bytes if self.share_bytes else arrived
 
     @property
     def total_bytes(self) -> int:
-        """What is to come in all: of the host's share of the run while following, else of what it offers."""
+        """The bytes to come in all: the host's share of the run while following, else the offered records."""
         return max(self.share_bytes, self.present_bytes + self.wanted_bytes) if self.share_bytes else self.wanted_bytes
 
 
 class FetchRequest(Message):
-    """The verb `fetch`: this host pulls from others into a folder of its own."""
+    """Let this host pull from other hosts into a folder of its own (verb `fetch`)."""
 
     to: str
     dataset: str
-    """Folder on this host that holds the dataset's files; "" if the laptop has none. A dry run does not look at it."""
+    """The folder on this host with the dataset's files; "" if the laptop has none. A dry run does not read it."""
     identity: RunIdentity
     records: int
-    """Of the dataset."""
+    """The number of records in the dataset."""
     lengths: list[int]
-    """Tokens of every record, by index: what a source offers is held against them. Empty if there is no dataset."""
+    """The number of tokens of every record, to check a source's offers against; empty if there is no dataset."""
     store: Store = "plain"
     wish: Wish
     dry_run: bool = False
-    """Only tell what is there; nothing is written."""
+    """Only report what is there; nothing is written."""
     elsewhere: list[tuple[int, int]] = Field(default_factory=list)
-    """With `wish.free`: ranges of records that no host has any more, because a folder has them already."""
+    """With `wish.free`: ranges of records that only a folder still holds, because the hosts have deleted them."""
     sources: list[Source]
 
 
 class FetchNews(Message):
-    """One streamed item of `fetch`: how far one source is, and the error that ended it."""
+    """One streamed item of `fetch`: the progress of one source, or the error that ended it."""
 
     name: str
     tally: HostTally
     kind: str = ""
-    """The error's, as `Failure.kind`; empty where there is none."""
+    """The error's `Failure.kind`; empty without an error."""
     error: str = ""
     remedy: str = ""
 
 
 class FetchResult(Message):
-    """The destination as it is now."""
+    """The destination after the pull."""
 
     manifest: DestinationManifest | None
-    """None where nothing was to be pulled."""
+    """None if there was nothing to pull."""
     missing: list[tuple[int, int]]
-    """Ranges of indices that are not there."""
+    """The ranges of indices that are missing."""

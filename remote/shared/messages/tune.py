@@ -1,4 +1,4 @@
-"""One setting of collectives (NCCL variables) and what came of trying it."""
+"""A setting of collectives (NCCL variables), and the result of trying it."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ Status = Literal["ok", "crashed", "hung", "refused"]
 
 
 class Sample(Message):
-    """One operation at one message size."""
+    """The times of one operation at one message size."""
 
     operation: Operation
     size_bytes: int
-    """What one rank contributes."""
+    """The bytes that one rank contributes."""
     microseconds: list[float]
-    """One value a repetition: the slowest rank's mean over the repetition's calls."""
+    """One value for each repetition: the slowest rank's mean over the calls of the repetition."""
 
     _measured = field_validator("microseconds")(measured)
 
 
 class CollectiveChoice(Message):
-    """What NCCL really did, read from its own log (`NCCL_DEBUG=INFO`)."""
+    """NCCL's own choices, read from its log (`NCCL_DEBUG=INFO`)."""
 
     version: str = ""
     transports: list[str] = Field(default_factory=list)
-    """As NCCL names them: `P2P/CUMEM`, `SHM/direct/direct`, `NET/Socket/0` …"""
+    """NCCL's names of the transports: `P2P/CUMEM`, `SHM/direct/direct`, `NET/Socket/0` …"""
     link: str = ""
-    """The slowest way between two of the GPUs that a ring goes: NVLink, a PCIe switch, through the CPU …"""
+    """The slowest connection within a ring: NVLink, a PCIe switch, through the CPU …"""
     channels: int | None = None
-    """Collective channels; a ring runs in each."""
+    """The number of collective channels; a ring runs in each."""
     algorithms: list[str] = Field(default_factory=list)
-    """`all_reduce 57344 B: RING LL`, where this NCCL logs its tuning."""
+    """Entries such as `all_reduce 57344 B: RING LL`, if this NCCL logs its tuning."""
     set_by_environment: dict[str, str] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
-    """Values that NCCL rejected or ignored, in its own words."""
+    """NCCL's own words on values that it rejected or ignored."""
 
 
 def check_gpus(wanted: list[int], here: list[int]) -> None:
-    """Raise HostError if a host does not show a GPU that a server's ranks need."""
+    """Raise HostError if the host lacks a GPU that a server's ranks need."""
     if missing := [gpu for gpu in wanted if gpu not in here]:
         raise HostError(
-            f"The server's GPU {missing[0]} is not there: this host shows {len(here)} of the {len(wanted)} GPUs that "
+            f"The server's GPU {missing[0]} is missing: this host shows {len(here)} of the {len(wanted)} GPUs that "
             "its ranks need.",
-            remedy="Correct `gpus` and `tp` in the inventory, or look at nvidia-smi.",
+            remedy="Correct `gpus` and `tp` in the inventory, or check the GPUs with nvidia-smi.",
         )
 
 
@@ -57,12 +57,12 @@ class ScreenRequest(Message):
     """Try one setting with as many ranks as the server has."""
 
     env: dict[str, str] = Field(default_factory=dict)
-    """The setting, on top of the login's environment."""
+    """The setting's variables, in addition to the login's environment."""
     gpus: list[int] = Field(default_factory=list)
-    """CUDA ordinals, one a rank; empty runs `ranks` gloo ranks on the CPU."""
+    """A CUDA ordinal for each rank; if empty, `ranks` gloo ranks run on the CPU."""
     ranks: int = 2
     model: str = ""
-    """Path of the model whose `hidden_size` counts, where that is not given."""
+    """The path of the model whose `hidden_size` is used if none is given."""
     hidden_size: int | None = None
     dtype_bytes: int = 2
     tokens: list[int] = Field(default_factory=lambda: [1, 8, 64, 2048, 8192])
@@ -72,11 +72,11 @@ class ScreenRequest(Message):
 
 
 class ScreenResult(Message):
-    """What the setting came to."""
+    """The result of one setting."""
 
     status: Status
     cause: str = ""
-    """One sentence where the status is not `ok`."""
+    """A sentence if the status is not `ok`."""
     backend: Literal["nccl", "gloo"]
     samples: list[Sample] = Field(default_factory=list)
     chosen: CollectiveChoice = Field(default_factory=CollectiveChoice)

@@ -1,4 +1,4 @@
-"""What `verify` looks at and what it finds."""
+"""The request of `verify`, and the faults that it finds."""
 
 from __future__ import annotations
 
@@ -24,31 +24,30 @@ FaultKind = Literal[
     "stranger",
     "parity",
 ]
-"""`missing`: in the ledger, not on disk. `run`: the file's own metadata names another run.
-`stranger`: a file that no row of the ledger speaks of.
-`values`: not finite, a row of zeros, or the same in every row.
-`sums`: other rows than capture summed up."""
+"""`missing`: in the ledger but not on disk. `run`: the file's own metadata names another run.
+`stranger`: a file without a row in the ledger. `values`: not finite, a row of zeros, or all rows equal.
+`sums`: the row sums are not those that capture stored."""
 
 
 class VerifyRequest(Message):
     """Check the shards of a destination (`folder`), or of a run on this host (`run`)."""
 
     folder: str = ""
-    """A destination: the dataset, `hidden_states/` and `roost/`."""
+    """The folder of a destination, with the dataset, `hidden_states/` and `roost/`."""
     run: RunIdentity | None = None
-    """A run in this host's working directory; its token ids come from its assignment."""
+    """A run in this host's working directory; its token ids come from the assignment."""
     model: str = ""
-    """A model folder: also compare a sample with what transformers computes."""
+    """A model's folder; if given, a sample is also compared with what transformers computes."""
     parity_records: int = Field(default=4, ge=1)
-    """Size of that sample."""
+    """The size of that sample."""
     threads: int | None = None
-    """Default: one a core."""
+    """The number of threads; None means one for each core."""
     digests: bool = True
-    """Read and hash every byte. Without it only names, sizes and headers are checked: seconds instead of hours."""
+    """Read and hash every byte. If False, only names, sizes and headers are checked: seconds instead of hours."""
 
 
 class Fault(Message):
-    """One thing that is wrong with one record or file."""
+    """One fault of one record or file."""
 
     kind: FaultKind
     index: int | None = None
@@ -57,52 +56,52 @@ class Fault(Message):
 
 
 class ParityResult(Message):
-    """A record compared with transformers: relative error a slot (largest difference over largest value)."""
+    """A record compared with transformers: each slot's relative error (largest difference over largest value)."""
 
     index: int
     errors: list[float]
 
 
 class VerifyResult(Message):
-    """The whole answer; faults were also streamed as items while they were found."""
+    """The whole answer; each fault was also streamed when it was found."""
 
     identity: RunIdentity
-    """The run whose records the place holds."""
+    """The run whose records were checked."""
     records: int
-    """Rows of the ledger that were checked."""
+    """The number of ledger rows that were checked."""
     tokens: int
     size_bytes: int
     expected: int
-    """Records of the dataset or of the assignment."""
+    """The number of records in the dataset or the assignment."""
     quarantined: int = 0
     delivered: int = 0
-    """Of a run: records that were pulled and freed here."""
+    """For a run on a host: records that were pulled and freed here."""
     faults: int
     by_kind: dict[FaultKind, int] = Field(default_factory=dict)
     without_sums: int = 0
-    """Shards without row sums, made by an older Roost: exchanged rows would go unseen in them."""
+    """Shards without row sums, from an older Roost; exchanged rows in them would go unnoticed."""
     requeue: Ranges = Field(default_factory=list)
-    """Records whose shard is wrong or gone: to be done again."""
+    """Records whose shard is wrong or missing, which must be extracted again."""
     holes: Ranges = Field(default_factory=list)
-    """Expected records without a row, not quarantined either: not extracted or not pulled yet."""
+    """Expected records that are neither in the ledger nor quarantined: not extracted, or not pulled yet."""
     parity: list[ParityResult] = Field(default_factory=list)
     has_dataset: bool = True
-    """False if the dataset is not in the folder: token ids and lengths were not compared with it."""
+    """False if the folder lacks the dataset; token ids and lengths were then not compared."""
     complete: bool
-    """Every expected record is there and right."""
+    """Whether every expected record is present and right."""
     wall_seconds: float = 0.0
 
 
 class ForgetRequest(Message):
-    """Take records out of a destination: their files and their rows."""
+    """Remove records from a destination: their files and their rows."""
 
     folder: str
     identity: RunIdentity
-    """Refused if the folder holds another run's records."""
+    """The run; refused if the folder holds records of another run."""
     ranges: Ranges
 
 
 class ForgetResult(Message):
-    """How many rows there were."""
+    """The number of rows that were removed."""
 
     records: int

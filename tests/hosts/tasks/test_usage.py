@@ -51,7 +51,7 @@ WRONG: list[tuple[Task[Any], dict[str, Any], str]] = [
     (extraction.extract, {"hosts": "all", "run": "r", "retry_quarantined": True, "stop": True}, "leave out --stop"),
     (extraction.extract, {"hosts": "all", "run": "r", "records": "3"}, "that --retry-quarantined opens again"),
     (watching.logs, {"hosts": "all", "since": "10x"}, "--since '10x' is no span of time."),
-    (watching.logs, {"hosts": "all", "grep": "("}, "--grep '(' is no regular expression"),
+    (watching.logs, {"hosts": "all", "grep": "("}, "--grep '(' is not a regular expression"),
     (watching.logs, {"hosts": "all", "lines": "few"}, "--lines 'few' is no number."),
     (delivery.pull, {"hosts": "all"}, "--to is missing."),
     (delivery.pull, {"hosts": "all", "to": "x", "dtype": "fp8"}, "Say --export FOLDER too"),

@@ -298,7 +298,7 @@ def test_a_dry_run_says_stages_and_minutes_and_refuses_a_host_without_its_gpus(
     monkeypatch.setattr("hosts.fleet.new_backend", lambda host: GpuCount(host, 2))
     error = planned(Fleet(loaded, [loaded.hosts["gpu1"]]), PLAN)[0].error
     assert error is not None
-    assert "GPU 2 is not there: this host shows 2 of the 8 GPUs" in error.message
+    assert "GPU 2 is missing: this host shows 2 of the 8 GPUs" in error.message
 
 
 def test_nvls_is_never_tuned(inventory: Path) -> None:

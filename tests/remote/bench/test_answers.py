@@ -36,19 +36,22 @@ def test_the_last_chunk_of_a_stream_counts() -> None:
     assert problem(heard(*streamed, last_chunk(1)), 1, 256, 128) is None
     assert (
         problem(heard(*streamed), 1, 256, 128)
-        == "0 of 1 requests were answered whole; an answer broke off in the middle"
+        == "0 of 1 requests were answered completely; an answer broke off in the middle"
     )
 
 
 @pytest.mark.parametrize(
     ("documents", "said"),
     [
-        ([REFUSED, REFUSED], "0 of 2 requests were answered whole; the server said: The input .9000 tokens. is longer"),
+        (
+            [REFUSED, REFUSED],
+            "0 of 2 requests were answered completely; the server said: The input .9000 tokens. is longer",
+        ),
         ([last_chunk(1), {"error": "out of memory"}], "1 of 2 .* the server said: out of memory"),
         ([last_chunk(1), last_chunk(2, output=3, finish="stop")], "1 of 2 .* 3 of 128 tokens .finish reason stop"),
         ([last_chunk(1), last_chunk(2, finish="abort", message="no room")], "1 of 2 .* ended one: no room"),
-        ([last_chunk(1)], "1 of 2 requests were answered whole; the others got no answer"),
-        ([last_chunk(1), last_chunk(2, prompt=511)], "counted prompts of 511 tokens, and 256 were meant"),
+        ([last_chunk(1)], "1 of 2 requests were answered completely; the others got no answer"),
+        ([last_chunk(1), last_chunk(2, prompt=511)], "counted prompts of 511 tokens instead of 256"),
     ],
 )
 def test_a_run_with_one_bad_answer_is_not_believed(documents: list[Any], said: str) -> None:

@@ -54,7 +54,9 @@ def test_numbers_of_a_server_that_left_requests_unanswered_are_refused() -> None
     answer = Answer(prompt_tokens=256, completion_tokens=128, finish="length")
     whole = Answers(by_request={str(number): answer for number in range(4)})
     _check_answers(wanted, [whole, whole])
-    with pytest.raises(HostError, match=r"was not measured \(single stream\): 3 of 4 requests were answered whole"):
+    with pytest.raises(
+        HostError, match=r"was not measured \(single stream\): 3 of 4 requests were answered completely"
+    ):
         _check_answers(wanted, [whole, Answers(by_request={str(number): answer for number in range(3)})])
 
 

@@ -98,7 +98,7 @@ def test_requests_that_the_server_refuses_are_no_measurement(
     records.save(context.workdir.server("main"), ready(cpu_server(), tiny_model_path))
     key.issue(context.workdir.server("main"), {}, closes_admin=False)
     request = BenchRequest(profiles=["single"], repetitions=1, prompt_tokens=CONTEXT_LENGTH + 100, output_tokens=4)
-    said = rf"single stream.*0 of 4 requests were answered whole; the server said: .*{CONTEXT_LENGTH + 100} tokens"
+    said = rf"single stream.*0 of 4 requests were answered completely; the server said: .*{CONTEXT_LENGTH + 100} tokens"
     with pytest.raises(HostError, match=said):
         verb.bench(request, context)
 

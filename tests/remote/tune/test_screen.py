@@ -79,7 +79,7 @@ def test_a_setting_that_nccl_refuses_is_told_from_a_crash_by_its_own_log(
     ranks_that_run(f"import os, shutil; shutil.copy({str(log)!r}, {to}); raise SystemExit(1)", monkeypatch)
     result = screen(ScreenRequest(hidden_size=64, env={"NCCL_ALGO": "Tree"}), context)
     assert result.status == "refused"
-    assert "NCCL refused it: Error : no algorithm/protocol available for function AllGather" in result.cause
+    assert "NCCL refused the setting: Error : no algorithm/protocol available for function AllGather" in result.cause
 
 
 def test_nccl_is_read_whatever_the_inventory_wants_of_its_log(
@@ -101,5 +101,5 @@ def test_gpus_that_are_not_there_are_named_before_anything_starts(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remote.tune.screen.gpus", lambda: [Gpu(0, "NVIDIA H200", 1 << 37, 0)])
-    with pytest.raises(HostError, match="GPU 1 is not there: this host shows 1 of the 2 GPUs"):
+    with pytest.raises(HostError, match="GPU 1 is missing: this host shows 1 of the 2 GPUs"):
         screen(ScreenRequest(hidden_size=64, gpus=[0, 1]), context)
