@@ -49,7 +49,7 @@ def test_the_last_chunk_of_a_stream_counts() -> None:
         ),
         ([last_chunk(1), {"error": "out of memory"}], "1 of 2 .* the server said: out of memory"),
         ([last_chunk(1), last_chunk(2, output=3, finish="stop")], "1 of 2 .* 3 of 128 tokens .finish reason stop"),
-        ([last_chunk(1), last_chunk(2, finish="abort", message="no room")], "1 of 2 .* ended one: no room"),
+        ([last_chunk(1), last_chunk(2, finish="abort", message="no room")], "1 of 2 .* ended a request: no room"),
         ([last_chunk(1)], "1 of 2 requests were answered completely; the others got no answer"),
         ([last_chunk(1), last_chunk(2, prompt=511)], "counted prompts of 511 tokens instead of 256"),
     ],

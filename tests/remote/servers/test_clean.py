@@ -118,7 +118,7 @@ def test_a_run_that_is_a_link_stays_with_what_it_leads_to_and_is_named(context: 
     context.workdir.runs.mkdir(parents=True)
     (context.workdir.runs / "kimi").symlink_to(elsewhere)
     result = clean(CleanRequest(names=["kimi"], force=True), context)
-    assert [item.kept for item in result.stored] == [f"it is a link to {elsewhere}: remove it there"]
+    assert [item.kept for item in result.stored] == [f"it is a link to {elsewhere}: remove that folder"]
     assert (context.workdir.runs / "kimi" / "shards" / "hs_0.safetensors").read_bytes() == b"states"
 
 

@@ -93,7 +93,7 @@ def test_nccl_is_read_whatever_the_inventory_wants_of_its_log(
 
 
 def test_one_rank_measures_nothing(context: Context) -> None:
-    with pytest.raises(HostError, match="fewer than two ranks"):
+    with pytest.raises(HostError, match="needs at least two ranks"):
         screen(ScreenRequest(hidden_size=64, gpus=[0]), context)
 
 
