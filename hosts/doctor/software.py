@@ -83,7 +83,7 @@ def model(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
     elif not found.captured:
         yield red(
             "model",
-            f"{found.path} is a {found.architecture or 'model without `architectures`'}, which capture does not support",
+            f"capture does not support {found.path}, a {found.architecture or 'model without `architectures`'}",
             "Capture supports DeepSeek-V2/V3, Kimi-K2, Llama, Qwen3 and Qwen3-MoE.",
         )
     else:

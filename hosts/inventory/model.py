@@ -93,7 +93,7 @@ class Mode(Section):
             if flag and meant and given is not False:
                 raise PydanticCustomError(
                     SECRET_FLAG,
-                    "the flag --{flag} would show its secret to every user of the host, because SGLang takes it only on "
+                    "the flag --{flag} would show its secret to every user of the host: SGLang takes it only on "
                     "the command line; remove it: servers listen on 127.0.0.1, and other secrets belong in `secrets`",
                     {"flag": meant[0], "key": name},
                 )

@@ -1,9 +1,9 @@
 """Gives records to hosts by tokens: each host gets consecutive indices whose tokens match its speed.
 
-Pure; called by `hosts.plan.plan`. A dataset is shuffled when it is made, so consecutive indices are a fair sample of all
-lengths, and no host's tokens differ from its share by more than half of the longest record. A greedy assignment
-(longest record first, to the least loaded host) would gain less than one record for each host. It would cost that a
-plan is a few ranges that a person can read, and that a host reads its tokens in one sweep.
+Pure; called by `hosts.plan.plan`. A dataset is shuffled when it is made, so consecutive indices are a fair sample of
+all lengths, and no host's tokens differ from its share by more than half of the longest record. A greedy assignment
+(longest record first, to the least loaded host) would gain less than one record for each host. A plan would then no
+longer be a few ranges that a person can read, and a host could not read its tokens in one sweep.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def _more_hosts(forecasts: list[Forecast]) -> list[str]:
     total = sum(one.disk_bytes for one in forecasts)
     room = sum(one.disk_room_bytes for one in forecasts)
     if room >= total:
-        return [f"the hosts have room for {gib(room)} together and need {gib(total)}: give the small ones less weight"]
+        return [f"the hosts have room for {gib(room)} together but need {gib(total)}: give small hosts less weight"]
     mean = room / len(forecasts)
     more = math.ceil((total - room) / mean) if mean else len(forecasts)
     return [f"{more} more {'host' if more == 1 else 'hosts'} with as much disk as these have on average"]

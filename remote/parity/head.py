@@ -1,10 +1,6 @@
 """Reads a model's last norm and output head from its checkpoint. Host side.
 
-<<<<<<< HEAD
-Called by the collector for run-time parity. A quantised head is taken as the plain matrix that it stands for.
-=======
-Called by the collector for the parity check. Reads only the needed tensors, which stay mapped to the files.
->>>>>>> c2f82e6 (Messages, logs, bench, facts, parity, storage and tune on the host in plain English)
+Called by the collector for the parity check. A quantised head is read as the plain matrix that it stands for.
 """
 
 from __future__ import annotations
@@ -21,13 +17,7 @@ from remote.shared.errors import HostError
 _NORM = "model.norm.weight"
 _HEAD = "lm_head.weight"
 _EMBEDDING = "model.embed_tokens.weight"
-<<<<<<< HEAD
-_WITHOUT = "Set `parity_rate: 0` for this host in the inventory and assign the run again; canary and row sums remain."
-=======
-_INDEX = "model.safetensors.index.json"
-_PLAIN = (torch.float32, torch.bfloat16, torch.float16)
 _WITHOUT = "Set `parity_rate: 0` for this host in the inventory and assign the run again; canaries and row sums remain."
->>>>>>> c2f82e6 (Messages, logs, bench, facts, parity, storage and tune on the host in plain English)
 
 
 @dataclass(frozen=True)
@@ -67,36 +57,8 @@ def load_head(model: Path) -> Head:
     return Head(norm, float(config.get("rms_norm_eps", 1e-6)), head)
 
 
-<<<<<<< HEAD
 def _found(model: Path, names: list[str], wanted: str) -> str:
-    """A wrapped language model's names have a prefix; the shortest name is not a draft head's."""
-=======
-def _quantised(model: Path, how: str) -> HostError:
-    what = f"The output head of the model in {model} is quantised ({how})"
-    return HostError(
-        f"{what}, so the server's logprobs cannot be computed again from the final slots.", remedy=_WITHOUT
-    )
-
-
-def _is_tied(config: dict[str, Any], names: dict[str, str]) -> bool:
-    return bool(config.get("tie_word_embeddings")) and not any(name.endswith(_HEAD) for name in names)
-
-
-def _names(model: Path) -> dict[str, str]:
-    """Return the file name of each tensor, for a checkpoint of one or many files."""
-    if (model / _INDEX).exists():
-        weights: dict[str, str] = json.loads((model / _INDEX).read_bytes())["weight_map"]
-        return weights
-    found: dict[str, str] = {}
-    for path in sorted(model.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            found |= dict.fromkeys(file.keys(), path.name)
-    return found
-
-
-def _tensor(model: Path, names: dict[str, str], wanted: str) -> torch.Tensor:
-    # The names of a wrapped language model have a prefix; the shortest name is not a draft head's.
->>>>>>> c2f82e6 (Messages, logs, bench, facts, parity, storage and tune on the host in plain English)
+    """Return the full name of a tensor: wrapped models have a prefix, and the shortest name is not a draft head's."""
     found = sorted((name for name in names if name == wanted or name.endswith(f".{wanted}")), key=len)
     if not found:
         raise HostError(f"The checkpoint in {model} has no tensor {wanted}.")

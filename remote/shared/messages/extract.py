@@ -103,13 +103,9 @@ class ExtractorState(Message):
     tokens_per_second: float = 0.0
     """The rate over the last minute."""
     backpressure_seconds: float = 0.0
-<<<<<<< HEAD
-    """Time in which a record was ready to be sent and uncollected dumps held it back."""
-    waited: dict[str, float] = Field(default_factory=dict)
-    """Seconds of this session for which nothing new was sent, by cause: `paused`, `disk`, `server`, `ramdisk`."""
-=======
     """Time in which uncollected dumps kept a record from being sent."""
->>>>>>> c2f82e6 (Messages, logs, bench, facts, parity, storage and tune on the host in plain English)
+    waited: dict[str, float] = Field(default_factory=dict)
+    """Seconds of this session in which no record was sent, by cause: `paused`, `disk`, `server`, `ramdisk`."""
     in_flight: int = 0
     """Records that were sent and have not ended."""
     retries: int = 0

@@ -113,7 +113,7 @@ def test_without_the_dataset_it_goes_on_and_gives_nothing_away(
     shutil.copytree(prepared / "dataset", other)
     manifest = other / "manifest.json"
     manifest.write_text(manifest.read_text().replace(taken.identity.dataset, "e" * 32))
-    with pytest.raises(UsageError, match=f"holds the dataset {'e' * 32}, and the run '{RUN}' was planned for"):
+    with pytest.raises(UsageError, match=f"holds the dataset {'e' * 32}, but the run '{RUN}' was planned for"):
         extraction.start(fleet, RUN, dataset=other)
     assert extraction.start(fleet, RUN, dataset=prepared / "dataset").plan.epoch == 2
 

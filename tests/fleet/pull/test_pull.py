@@ -138,7 +138,7 @@ def test_a_destination_of_another_dataset_is_refused(site: Site) -> None:
     site.pull()
     manifest = Path(site.root / "data" / "manifest.json")
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"digest": "e"}))
-    with pytest.raises(Exception, match="holds the dataset e, and the run 'trial' was planned for d"):
+    with pytest.raises(Exception, match="holds the dataset e, but the run 'trial' was planned for d"):
         site.pull()
 
 

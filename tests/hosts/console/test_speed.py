@@ -35,7 +35,7 @@ def test_medians_with_what_was_left_out_and_what_may_have_disturbed_them(capsys:
     assert shown.out.splitlines()[1].split() == ["gpu1", "decode", "63.6", "63.5", "63.7", "tokens/s", "4"]
     assert shown.err.splitlines() == [
         "gpu1: Prefill of 8192 tokens was left out.",
-        "gpu1: these numbers may be disturbed: GPU 0 is also used by pid 77 (3.0 GiB).",
+        "gpu1: something may have disturbed these numbers: GPU 0 is also used by pid 77 (3.0 GiB).",
     ]
 
 
@@ -47,7 +47,7 @@ def test_a_comparison_says_its_verdict_with_the_interval_and_what_else_differs(
     shown = capsys.readouterr()
     row = " ".join(shown.out.splitlines()[1].split())
     assert row == "decode 63.6 90.0 tokens/s 1.416 (1.413 to 1.419) faster"
-    assert shown.err == "Not the same: capture: none against dormant\n"
+    assert shown.err == "Differs between A and B: capture: none against dormant\n"
 
 
 def test_a_search_ends_with_a_table_the_winner_and_the_piece_of_inventory(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ def test_no_word_and_no_number_breaks_at_any_width(
     assert len(rows) == 3
     assert all("11,204/18,656" in line for line in rows)
     assert any("draining 12" in line for line in rows)
-    assert ("Left out at this width: waited" in notes) is (width < 200)
+    assert ("Columns left out at this width: waited" in notes) is (width < 200)
     assert "gpu-box-two: kimi-1: No server was ready for 1800 s." in notes
 
 

@@ -24,7 +24,7 @@ def test_a_second_choice_in_the_environment_is_refused_with_the_way_to_say_it(wh
     box = host(**env) if where == "host" else host(modes={"serve": Mode.model_validate(env)})
     with pytest.raises(UsageError) as caught:
         server_specs(box, "serve")
-    assert "CUDA_VISIBLE_DEVICES=2, 3 in `env`, and Roost gives its server the GPUs 0, 1" in caught.value.message
+    assert "CUDA_VISIBLE_DEVICES=2, 3 in `env`, but Roost gives its server the GPUs 0, 1" in caught.value.message
     assert "`servers: [{gpus: [2, 3]}]`" in caught.value.remedy
 
 
@@ -40,7 +40,7 @@ def test_uuids_of_gpus_and_slices_are_names_of_gpus_and_other_words_are_not() ->
     specs = server_specs(box, "serve")
     assert [spec.gpus for spec in specs] == [[UUID], [SLICE], [3]]
     assert gpu_ordinals(specs[2]) == [3]
-    with pytest.raises(UsageError, match="is a UUID, and tuning counts GPUs"):
+    with pytest.raises(UsageError, match="is a UUID, but tuning needs ordinals"):
         gpu_ordinals(specs[0])
     with pytest.raises(ValidationError):
         ServerEntry.model_validate({"gpus": ["0; rm -rf /"]})

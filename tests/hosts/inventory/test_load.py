@@ -88,7 +88,7 @@ hosts:
         ("hosts: {a: {}}\ngroups: {a: [a]}", "line 2: 'a' names a group and a host"),
         ("hosts: [a, b]", "line 1: 'hosts' must be a mapping"),
         ("hosts:\n  a: {x: 1", "line 2"),
-        ("hosts: {'a b; rm': {}}", "a host's name has letters"),
+        ("hosts: {'a b; rm': {}}", "a host's name may only have letters"),
         ("hosts: {a: {address: -oProxyCommand=x}}", "must not start with '-'"),
         ("hosts: {a: {workdir: relative}}", "workdir must be an absolute path"),
         (
@@ -205,7 +205,9 @@ def test_values_of_flags_are_as_typed(tmp_path: Path, typed: str) -> None:
 
 @pytest.mark.parametrize(("key", "typed"), [("port", "022"), ("ssh_port", "0x16"), ("tp", "010"), ("ssh_port", "022")])
 def test_a_number_that_yaml_reads_otherwise_is_refused(tmp_path: Path, key: str, typed: str) -> None:
-    with pytest.raises(InventoryError, match=rf"line 3: {key} is {typed}, which YAML reads as another value.*quote it"):
+    with pytest.raises(
+        InventoryError, match=rf"line 3: {key} is {typed}, which YAML reads as a different value.*quote the text"
+    ):
         load(tmp_path, f"hosts:\n  a:\n    {key}: {typed}\n")
 
 

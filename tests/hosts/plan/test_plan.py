@@ -131,7 +131,7 @@ def test_too_little_disk_is_refused_by_how_much_and_with_what_would_help() -> No
     assert fits.hours == pytest.approx(2.44, abs=0.01)
     assert fits.ramdisk_peak_bytes == 64 * GIB
     short = forecast(share, size, room(2000 * GIB))
-    assert "its disk is 365 GiB short" in short.problems[0]
+    assert "its disk lacks 365 GiB" in short.problems[0]
     offered = " | ".join(remedies([short, fits], size, freeing=False))
     assert "--free" in offered
     assert "fewer layers: 2 and the final state" in offered
@@ -148,7 +148,7 @@ def test_ram_disk_must_hold_the_mark_and_the_longest_record() -> None:
     size = RecordSize.of(KIMI)
     share = Share("a", records=10, tokens=2_000_000, longest=40_000, tokens_per_second=None)
     small_ram = forecast(share, size, room(3000 * GIB, ram=10 * GIB))
-    assert "RAM disk is 54 GiB short" in small_ram.problems[0]
+    assert "RAM disk lacks 54 GiB" in small_ram.problems[0]
     assert small_ram.hours is None
     small_mark = forecast(share, size, room(3000 * GIB, high=1 * GIB))
     assert "longest record is 2.14 GiB" in small_mark.problems[0]

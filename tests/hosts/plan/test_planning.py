@@ -129,7 +129,7 @@ def test_a_host_without_its_model_is_named(fleet: Fleet, dataset: Path, tmp_path
 
 def test_lengths_that_do_not_belong_to_the_manifest_are_refused(fleet: Fleet, dataset: Path) -> None:
     np.save(dataset / "lengths.npy", np.array([1, 2], np.int32))
-    with pytest.raises(UsageError, match="speaks of 2 records"):
+    with pytest.raises(UsageError, match="has 2 records"):
         plan(fleet, dataset, "run")
     (dataset / "lengths.npy").write_bytes(b"not numpy")
     with pytest.raises(UsageError, match="could not be read"):
