@@ -1,17 +1,15 @@
 """Notifications: a server is ready or failed, or a run finished, on boxes that cost money while nobody looks.
 
 Runs on the laptop, called by tasks that were given `--notify`. Runs the inventory's `notify.command` (an argv, no
-shell, the event's JSON on stdin) or posts the same JSON to `notify.webhook`. A notification never fails the task.
+shell, the event's JSON on stdin). `notify.webhook` is told by the hosts themselves (`remote/history`), and from here
+only of what no host can tell: that it cannot be reached. A notification never fails the task.
 """
 
 from __future__ import annotations
 
-import http.client
 import shlex
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from typing import Literal
 
 from pydantic import BaseModel
@@ -19,9 +17,9 @@ from pydantic import BaseModel
 from hosts.errors import RoostError, UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host
+from remote.shared.webhook import WebhookError, post
 
 COMMAND_SECONDS = 30.0
-WEBHOOK_SECONDS = 15.0
 
 
 class Event(BaseModel):
@@ -63,12 +61,18 @@ def event_of(
     return Event(event=done, host=host.name, subject=subject, message=message, at=time.time())
 
 
-def notify(host: Host, event: Event) -> None:
-    """Deliver one event by every way that the host's inventory names; raises NotifyError for the first that fails."""
+def notify(host: Host, event: Event, *, host_tells: bool = False) -> None:
+    """Deliver one event by every way that the host's inventory names; raises NotifyError for the first that fails.
+
+    With `host_tells` the webhook is left to the host, which sends this event itself.
+    """
     if host.notify.command is not None:
         _run(host.notify.command, event)
-    if host.notify.webhook is not None:
-        _post(host.notify.webhook, event)
+    if host.notify.webhook is not None and not host_tells:
+        try:
+            post(host.notify.webhook, host.notify.posts_as, event.model_dump(mode="json"))
+        except WebhookError as error:
+            raise NotifyError(error.message) from error
 
 
 def _argv(command: str) -> list[str]:
@@ -98,20 +102,3 @@ def _run(command: str, event: Event) -> None:
     if ended.returncode != 0:
         said = (ended.stderr.strip().splitlines() or ["no word"])[-1]
         raise NotifyError(f"`notify.command` ended with exit code {ended.returncode}: {said}.")
-
-
-def _post(address: str, event: Event) -> None:
-    """The address may hold a secret (most webhooks do), so errors do not repeat it."""
-    if not address.startswith(("http://", "https://")):
-        raise NotifyError("`notify.webhook` is no http(s) address.")
-    request = urllib.request.Request(  # noqa: S310
-        address, data=event.model_dump_json().encode(), headers={"Content-Type": "application/json"}, method="POST"
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=WEBHOOK_SECONDS):  # noqa: S310
-            pass
-    except urllib.error.HTTPError as error:
-        raise NotifyError(f"`notify.webhook` answered HTTP {error.code}.") from error
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", None) or type(error).__name__
-        raise NotifyError(f"`notify.webhook` could not be reached: {reason}.") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -52,6 +53,23 @@ def _path(value: object) -> object:
     return value.text if isinstance(value, Written | WrittenFloat) else value
 
 
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d)")
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def _seconds(value: object) -> object:
+    """`30min` as seconds; a plain number is seconds already."""
+    written = value.text if isinstance(value, Written | WrittenFloat) else value
+    if not isinstance(written, str):
+        return written
+    found = _SPAN.fullmatch(written.strip())
+    if found is None:
+        raise ValueError("write a span of time as 90s, 30min, 2h or 1d")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+"""A span of time: `90s`, `30min`, `2h`, `1d`, or a number of seconds."""
 Environment = Annotated[dict[str, str], BeforeValidator(_text)]
 Flag = Annotated[FlagValue, BeforeValidator(_flag)]
 Text = Annotated[str, BeforeValidator(_path)]
@@ -124,12 +142,25 @@ class ServerEntry(Section):
 
 
 class Notify(Section):
-    """Whom to notify when a server is ready or has failed, and when a run is finished."""
+    """Whom to notify of servers that are ready, failed or restarted, and of runs that finished, failed or stalled."""
 
     command: str | None = None
     """A command that runs on the laptop with the event's JSON on stdin, split like a shell line but without a shell."""
     webhook: str | None = None
-    """An http(s) address that gets the event's JSON as a POST."""
+    """An http(s) address that gets the event as a POST, sent by the host itself: also while the laptop is closed."""
+    form: Literal["auto", "json", "slack"] = "auto"
+    """What is posted: the event's JSON, or the `text` that Slack and Mattermost expect; by the address if `auto`."""
+    sent_by: Literal["host", "laptop"] = "host"
+    """`laptop` for hosts that reach no webhook; nothing is sent then while no command runs here."""
+    stalled_after: Seconds = Field(default=600.0, gt=0)
+    """A run that should work and has finished no record for so long is told as stalled."""
+
+    @property
+    def posts_as(self) -> Literal["json", "slack"]:
+        """The form, decided."""
+        if self.form != "auto":
+            return self.form
+        return "slack" if (urlsplit(self.webhook or "").hostname or "") == "hooks.slack.com" else "json"
 
 
 class Host(Section):
@@ -196,6 +227,10 @@ class Host(Section):
     tune: dict[str, list[Flag]] = Field(default_factory=dict)
     """The grid of NCCL variables and server flags for `inv tune`."""
     notify: Notify = Field(default_factory=Notify)
+    cost_per_hour: float | None = Field(default=None, gt=0)
+    """Dollars for an hour of this box; plan, status, watch and report then say what a run costs."""
+    idle_stop: Seconds | None = Field(default=None, ge=60)
+    """End servers that no run and nobody else needed for so long, as in `30min`; never, if unset."""
 
     @model_validator(mode="before")
     @classmethod

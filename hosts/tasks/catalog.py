@@ -19,6 +19,7 @@ from hosts.tasks import (
     servers,
     storage,
     tuning,
+    viewing,
     watching,
 )
 
@@ -28,6 +29,7 @@ GROUPS: tuple[tuple[str, ModuleType], ...] = (
     ("Data", data),
     ("Servers", servers),
     ("Extraction", extraction),
+    ("Watch and report", viewing),
     ("Logs", watching),
     ("Delivery", delivery),
     ("Results", results),

@@ -32,7 +32,7 @@ from hosts.console.runs import show_runs
 from hosts.console.text import moment
 from hosts.errors import UsageError, nearest
 from hosts.fleet import Fleet, Outcome
-from hosts.tasks.notifying import NOTIFY, Teller
+from hosts.tasks.notifying import NOTIFY, Teller, keep_watch
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, chosen_run, finish, indices, roost_task, session
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import RunStatus
@@ -105,6 +105,7 @@ def extract(
             return
         _agree_to_give_away(fleet, output, run, yes=yes)
         with live_lines(output, fleet) as lines:
+            keep_watch(fleet, output, teller, run)
             started = extraction.start(
                 fleet,
                 run,

@@ -1,16 +1,19 @@
-"""`--notify`: send a notification for each host's outcome as soon as it is known."""
+"""`--notify`, and the recorders that keep the hosts' histories and tell people while no laptop is awake."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Literal
 
+from hosts.commands import recording
 from hosts.console.output import Output
-from hosts.errors import HostError
+from hosts.errors import AuthenticationError, HostError, HostKeyError, HostUnreachableError
 from hosts.fleet import Fleet, Outcome
 from hosts.notify import NotifyError, check_notify, event_of, notify
 
-NOTIFY = {"notify": "tell the inventory's `notify` command or webhook when a host is ready, failed or finished"}
+UNREACHED = (HostUnreachableError, HostKeyError, AuthenticationError)
+"""Errors that were printed when they happened."""
+NOTIFY = {"notify": "tell the inventory's `notify` command or webhook of what happens, also after this command"}
 
 
 class Teller:
@@ -32,6 +35,8 @@ class Teller:
         self._done = done
         self._line = line
         self._failed = failed
+        self.host_tells: set[str] = set()
+        """Hosts that tell the webhook by themselves."""
 
     def __call__(self, outcome: Outcome[Any]) -> None:
         """Send the notification for one outcome."""
@@ -40,6 +45,24 @@ class Teller:
             message = self._line(outcome.value)
             error = HostError(message) if self._failed(outcome.value) else None
         try:
-            notify(outcome.host, event_of(outcome.host, self._subject, error, self._done, message))
+            event = event_of(outcome.host, self._subject, error, self._done, message)
+            tells = outcome.host.name in self.host_tells and outcome.value is not None
+            notify(outcome.host, event, host_tells=tells)
         except NotifyError as error:
             self._output.note(f"{outcome.host.name}: {error}")
+
+
+def keep_watch(fleet: Fleet, output: Output, teller: Teller | None, run: str = "") -> None:
+    """Have every host keep its history; with a `teller`, the hosts tell people of `run` and servers by themselves.
+
+    A host without a recorder works as well: that is a note.
+    """
+    for outcome in recording.record(fleet, notify=teller is not None, run=run):
+        name = outcome.host.name
+        if outcome.error is not None:
+            if not isinstance(outcome.error, UNREACHED):
+                output.note(f"{name}: no history is kept: {outcome.error}")
+        elif outcome.result.notify_problem:
+            output.note(f"{name}: {outcome.result.notify_problem} This laptop tells instead, while a command runs.")
+        elif teller is not None and outcome.host.notify.sent_by == "host":
+            teller.host_tells.add(name)

@@ -23,7 +23,7 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host
 from hosts.inventory.servers import server_needs
-from hosts.tasks.notifying import NOTIFY, Teller
+from hosts.tasks.notifying import NOTIFY, Teller, keep_watch
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, roost_task, session
 from remote.shared.messages.server import StopRequest, StopResult
 
@@ -172,6 +172,8 @@ def _serve(
         teller = Teller(fleet, output, f"servers ({mode})", "ready", server_line) if notify and not dry_run else None
         output.detached = "" if dry_run else f"any server that was started on {', '.join(h.name for h in fleet.hosts)}"
         with live_lines(output, fleet) as lines:
+            if not dry_run:
+                keep_watch(fleet, output, teller)
             outcomes = serving.serve(
                 fleet,
                 mode=mode,

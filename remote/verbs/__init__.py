@@ -7,6 +7,7 @@ the annotation. It raises RoostError for anything a person should read.
 from __future__ import annotations
 
 VERBS: dict[str, str] = {
+    "account": "remote.history.account:account",
     "address": "remote.servers.probing.address:address",
     "assign": "remote.data.assign:assign",
     "attach": "remote.attach.verbs:attach",

@@ -181,11 +181,25 @@ class Ledger:
         (count,) = self._db.execute("SELECT COUNT(*) FROM records WHERE flag IS NOT NULL").fetchone()
         return int(count)
 
-    def norms(self) -> Iterator[tuple[list[float], list[float]]]:
-        """Mean and maximum norm a slot of every record that is done, in order of finishing."""
+    def norms(self, every: int = 1) -> Iterator[tuple[list[float], list[float]]]:
+        """Mean and maximum norm a slot of every record that is done (or of each `every`th), in order of finishing."""
         query = "SELECT mean_norm, max_norm FROM records WHERE state != 'quarantined' AND mean_norm IS NOT NULL"
-        for mean, largest in self._db.execute(query + " ORDER BY seq"):
+        for mean, largest in self._db.execute(query + " AND seq % ? = 0 ORDER BY seq", (every,)):
             yield json.loads(mean), json.loads(largest)
+
+    def lengths(self) -> list[int]:
+        """Tokens of every record that is done, here or delivered."""
+        return [rows for (rows,) in self._db.execute("SELECT rows FROM records WHERE state != 'quarantined'")]
+
+    def parity(self) -> list[dict[str, Any]]:
+        """What each comparison with the server's own logprobs measured."""
+        return [json.loads(text) for (text,) in self._db.execute("SELECT parity FROM records WHERE parity IS NOT NULL")]
+
+    def pace(self) -> tuple[float, float, int]:
+        """When the first and the last record was finished, and how many took more than one try; zeros for none."""
+        query = "SELECT MIN(finished_at), MAX(finished_at), SUM(attempts > 1) FROM records WHERE state != 'quarantined'"
+        first, last, retried = self._db.execute(query).fetchone()
+        return first or 0.0, last or 0.0, retried or 0
 
     def forget(self, indices: Iterable[int]) -> int:
         """Delete rows, so that their records are open again; returns how many there were."""

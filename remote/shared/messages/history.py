@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from remote.shared.messages.envelope import Message
-from remote.shared.messages.extract import ExtractorState
+from remote.shared.messages.extract import Counts, ExtractorState
 from remote.shared.messages.server import ServerStatus
 
 SubjectKind = Literal["run", "server"]
@@ -212,3 +212,47 @@ class Glance(Message):
 
 class GlanceEnd(Message):
     """The stream ended because one glance was asked for."""
+
+
+class Histogram(Message):
+    """How many values fall between neighbouring edges."""
+
+    edges: list[float] = Field(default_factory=list)
+    counts: list[int] = Field(default_factory=list)
+
+
+class RunAccount(Message):
+    """What a host's ledger says of a run, for a report; a delivered run carries it to its destination."""
+
+    run: str
+    epoch: int = 0
+    boundaries: list[int] = Field(default_factory=list)
+    counts: Counts = Field(default_factory=Counts)
+    status: str = ""
+    cause: str = ""
+    causes: dict[str, int] = Field(default_factory=dict)
+    """Of the quarantined records."""
+    lengths: Histogram = Field(default_factory=Histogram)
+    """Tokens of the finished records."""
+    norms: list[Histogram] = Field(default_factory=list)
+    """Mean norm of the finished records (or of a sample), for each slot."""
+    parity_checked: int = 0
+    parity_excess: Histogram = Field(default_factory=Histogram)
+    """Largest difference of a compared record, in units of what rounding explains: 1 is the limit."""
+    flagged: int = 0
+    retried: int = 0
+    """Finished records that took more than one try."""
+    canaries: dict[str, str] = Field(default_factory=dict)
+    """What each server's canary came to."""
+    first_at: float = 0.0
+    last_at: float = 0.0
+    """When the first and the last record were finished."""
+    versions: dict[str, str] = Field(default_factory=dict)
+    commands: dict[str, list[str]] = Field(default_factory=dict)
+    """Each server's command, without secrets."""
+
+
+class AccountRequest(Message):
+    """The account of one run."""
+
+    run: str

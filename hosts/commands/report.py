@@ -1,0 +1,106 @@
+"""What a report is made from: every host's account and history of a run, asked now or kept at a destination."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from hosts.errors import RoostError, UsageError
+from hosts.fleet import Fleet
+from hosts.transport.backend import Backend
+from remote.shared.files import read_own, write_whole
+from remote.shared.messages.history import (
+    AccountRequest,
+    Event,
+    HistoryItem,
+    HistoryRequest,
+    HistoryResult,
+    Point,
+    RunAccount,
+)
+from remote.shared.paths import is_safe_name
+from remote.shared.transfer.destination import Destination
+
+DEADLINE_SECONDS = 120.0
+MOST_POINTS = 1_500
+FOLDER = "report"
+"""Below a destination's `roost/`: one file for each host that was pulled from."""
+
+
+class HostRecord(BaseModel):
+    """One host's side of a run."""
+
+    host: str
+    account: RunAccount | None = None
+    points: list[Point] = Field(default_factory=list)
+    events: list[Event] = Field(default_factory=list)
+    problem: str = ""
+    """Why the host, or its history, is missing; one sentence."""
+    cost_per_hour: float | None = None
+
+
+def asked(fleet: Fleet, run: str) -> list[HostRecord]:
+    """Ask every host now; one that cannot be reached is a record with its problem, one without the run is left out.
+
+    Raises UsageError if every host answers and none has the run.
+    """
+    outcomes = fleet.each(lambda backend: of_host(backend, run))
+    found = []
+    for outcome in outcomes:
+        if outcome.value is not None:
+            found.append(outcome.value)
+        elif not isinstance(outcome.error, UsageError):
+            host = outcome.host
+            found.append(HostRecord(host=host.name, problem=str(outcome.error), cost_per_hour=host.cost_per_hour))
+    if not found:
+        raise UsageError(
+            f"None of these hosts has heard of the run {run!r}.", remedy="inv runs --hosts all lists their runs."
+        )
+    return found
+
+
+def of_host(backend: Backend, run: str) -> HostRecord:
+    """One host's account and history; raises RoostError if it has no such run, or cannot be reached."""
+    found = HostRecord(host=backend.host.name, cost_per_hour=backend.host.cost_per_hour)
+    found.account = backend.call("account", AccountRequest(run=run), RunAccount, deadline=DEADLINE_SECONDS)
+
+    def take(value: dict[str, Any]) -> None:
+        found.points.extend(HistoryItem.model_validate(value).points)
+
+    request = HistoryRequest(run=run, most=MOST_POINTS)
+    result = backend.call("history", request, HistoryResult, deadline=DEADLINE_SECONDS, on_item=take)
+    found.events, found.problem = result.events, result.problem
+    return found
+
+
+def keep(destination: Path, record: HostRecord) -> None:
+    """Keep a host's side of a run at the destination, so that a report needs the host no more."""
+    path = _folder(destination) / f"{record.host}.json"
+    write_whole(path, record.model_dump_json().encode())
+
+
+def kept(destination: Path, run: str) -> list[HostRecord]:
+    """What a destination keeps of the run; raises UsageError if it keeps nothing of it."""
+    found = [_read(path) for path in sorted(_folder(destination).glob("*.json"))]
+    mine = [one for one in found if one.account is None or one.account.run == run]
+    if not any(one.account for one in mine):
+        raise UsageError(
+            f"{destination} keeps no account of the run {run!r}.",
+            remedy="A pull into a folder keeps one of each host; or leave --from out and ask the hosts.",
+        )
+    return mine
+
+
+def _folder(destination: Path) -> Path:
+    return Destination(destination.expanduser()).roost / FOLDER
+
+
+def _read(path: Path) -> HostRecord:
+    name = path.stem if is_safe_name(path.stem) else "a host"
+    try:
+        return HostRecord.model_validate_json(read_own(path))
+    except (OSError, RoostError, ValidationError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        return HostRecord(host=name, problem=f"{path} cannot be read: {reason}.")

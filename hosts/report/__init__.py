@@ -1,0 +1,1 @@
+"""`inv report`: a run as one self-contained page (Bokeh and Jinja, the extra `[watch]`). Laptop's side."""

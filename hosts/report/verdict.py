@@ -1,0 +1,102 @@
+"""A run's verdict and sums, from what its hosts (or the destination's copy) say. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hosts.commands.report import HostRecord
+from hosts.money import Bill, bill, total
+from remote.shared.messages.extract import Counts
+
+WAITS = {
+    "capture": "waiting for capture",
+    "ramdisk": "waiting for RAM disk",
+    "disk": "waiting for disk",
+    "server": "waiting for a server",
+    "paused": "paused",
+}
+PREFILL = "prefill"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How the run ended, or stands."""
+
+    word: str
+    """`complete`, `complete with quarantined records`, `unfinished`, `unknown in part`."""
+    sentence: str
+    good: bool
+
+
+def verdict(records: Sequence[HostRecord], planned: int | None) -> Verdict:
+    """Judge the run; `planned` are the records of its dataset, None if no plan is known."""
+    counts = totals(records)
+    silent = [one.host for one in records if one.account is None]
+    wanted = planned if planned is not None else counts.assigned
+    done = counts.done + counts.freed
+    holes = max(0, wanted - done - counts.quarantined)
+    said = f"{done:,} of {wanted:,} records are done"
+    if silent:
+        said += f"; nothing is known of {', '.join(silent)}"
+    if holes:
+        said += f"; {holes:,} are open"
+    if counts.quarantined:
+        said += f"; {counts.quarantined:,} are quarantined"
+    if silent and holes:
+        return Verdict("unknown in part", said + ".", good=False)
+    if holes:
+        return Verdict("unfinished", said + ".", good=False)
+    if counts.quarantined:
+        return Verdict("complete with quarantined records", said + ".", good=False)
+    return Verdict("complete", said + ".", good=True)
+
+
+def totals(records: Sequence[HostRecord]) -> Counts:
+    """The counts of all hosts together."""
+    summed = Counts()
+    for one in records:
+        if one.account is not None:
+            for field in Counts.model_fields:
+                setattr(summed, field, getattr(summed, field) + getattr(one.account.counts, field))
+    return summed
+
+
+def causes(records: Sequence[HostRecord]) -> dict[str, int]:
+    """Causes of the quarantined records, the commonest first."""
+    found: Counter[str] = Counter()
+    for one in records:
+        if one.account is not None:
+            found.update(one.account.causes)
+    return dict(found.most_common())
+
+
+def worked_seconds(record: HostRecord) -> float | None:
+    """For how long the host worked on the run; None without a history."""
+    return record.points[-1].values.get("worked") if record.points else None
+
+
+def bill_of(record: HostRecord) -> Bill:
+    """What the run cost on this host so far."""
+    counts = record.account.counts if record.account is not None else Counts()
+    return bill(record.cost_per_hour, worked_seconds(record), None, counts.tokens_done, counts.bytes_done)
+
+
+def bill_of_all(records: Sequence[HostRecord]) -> Bill:
+    """What the run cost on all hosts so far."""
+    return total(bill_of(one) for one in records)
+
+
+def time_spent(record: HostRecord) -> dict[str, float]:
+    """Seconds at work by what they went to; empty without a history.
+
+    A run waits for capture while it also prefills, so that these seconds can be more than what is left of prefill.
+    """
+    worked = worked_seconds(record)
+    if worked is None:
+        return {}
+    last = record.points[-1].values
+    spent = {name: last.get(f"waited.{cause}", 0.0) for cause, name in WAITS.items()}
+    spent = {name: min(seconds, worked) for name, seconds in spent.items() if seconds > 0}
+    return {PREFILL: max(0.0, worked - sum(spent.values())), **spent}

@@ -1,0 +1,148 @@
+"""Tasks that show how runs go and went: `watch`, `report`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from invoke.context import Context
+
+from hosts.commands import report as reporting
+from hosts.commands.runs import local_plan
+from hosts.commands.watch import HostActions
+from hosts.console.live import live_lines
+from hosts.console.output import EXIT_FAILED, Output
+from hosts.console.watch import WatchLines
+from hosts.errors import RoostError, UsageError
+from hosts.fleet import Fleet
+from hosts.plan.plan import load
+from hosts.report.verdict import verdict
+from hosts.series.listen import FleetSeries
+from hosts.tasks.session import JSON, TARGET, chosen_run, finish, printing, roost_task, session
+from remote.shared.files import SHARED_MODE, write_whole
+
+LINES_SECONDS = 10.0
+"""Between two looks where lines are printed."""
+FIRST_SECONDS = 20.0
+"""The first lines wait so long for hosts that have not answered yet."""
+EXTRA = "pip install 'roost-fleet[watch]'"
+
+
+@roost_task(
+    TARGET,
+    {"json": "print one JSON document a line, again and again"},
+    run="name of the run (default: every run at work, or else each host's newest)",
+    lines="print lines instead of drawing a screen, as it is done when piped",
+    example="inv watch --hosts all",
+)
+def watch(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    run: str = "",
+    lines: bool = False,
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Watch the fleet live, full-screen; piped, as lines until no run is at work. Leaving it changes nothing."""
+    with session(host, hosts, inventory, json) as (fleet, output):
+        fleet.watcher = None
+        drawn = output.out.is_terminal and not json and not lines and os.environ.get("TERM") != "dumb"
+        if drawn:
+            _draw(fleet, run)
+        else:
+            _print(fleet, output, run)
+
+
+@roost_task(
+    TARGET,
+    JSON,
+    run="name of the run (default: the one planned last)",
+    out="the page's file (default: RUN.html)",
+    source="make it from what a pull kept in this folder, and ask no host",
+    example="inv report --hosts all --run kimi-1 --out report.html",
+)
+def report(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    run: str = "",
+    out: str = "",
+    source: str = "",
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Write a run's report as one HTML file that needs no network: verdict, plots, events, costs, versions."""
+    page = _page()
+    with session(host, hosts, inventory, json) as (fleet, output):
+        run = chosen_run(fleet, output, run)
+        path = Path(out or f"{run}.html").expanduser()
+        if not path.parent.is_dir():
+            raise UsageError(
+                f"The folder {path.parent} for the report does not exist.", remedy="Make it, or give --out."
+            )
+        with live_lines(output, fleet):
+            records = reporting.kept(Path(source), run) if source else reporting.asked(fleet, run)
+        plan = None
+        with suppress(RoostError):
+            plan = load(local_plan(fleet, run))
+        content = page(run, records, plan, f"inv {shlex.join(sys.argv[1:])}")
+        try:
+            write_whole(path, content.encode(), durable=False, mode=SHARED_MODE)
+        except OSError as error:
+            raise UsageError(f"The report cannot be written to {path}: {error.strerror}.") from error
+        judged = verdict(records, plan.records if plan else None)
+        output.document({"run": run, "path": str(path), "verdict": judged.word, "sentence": judged.sentence})
+        output.line(f"{path}: {judged.word}: {judged.sentence}")
+        for record in records:
+            if record.problem:
+                output.note(f"{record.host}: {record.problem}")
+        finish(0 if judged.good else EXIT_FAILED)
+
+
+def _page() -> Callable[..., str]:
+    try:
+        from hosts.report.page import page
+    except ModuleNotFoundError as error:
+        with printing(json=False):
+            raise UsageError(
+                f"inv report needs the extra [watch], and {error.name} is not installed.",
+                remedy=f"{EXTRA} installs it.",
+            ) from error
+    return page
+
+
+def _draw(fleet: Fleet, run: str) -> None:
+    try:
+        from hosts.screen.app import WatchApp
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"The screen of inv watch needs the extra [watch], and {error.name} is not installed.",
+            remedy=f"{EXTRA} installs it; --lines goes without.",
+        ) from error
+    with FleetSeries(fleet, run) as series:
+        app = WatchApp(series.view, HostActions(fleet))
+        app.run()
+    if app.fault is not None:
+        raise app.fault
+
+
+def _print(fleet: Fleet, output: Output, run: str) -> None:
+    """Print until no run is at work, or until Ctrl-C."""
+    shown = WatchLines(output)
+    with FleetSeries(fleet, run) as series:
+        began = time.monotonic()
+        while not series.all_heard and time.monotonic() - began < FIRST_SECONDS:
+            time.sleep(0.1)
+        while True:
+            view = series.view()
+            shown.show(view)
+            if view.is_over:
+                finish(EXIT_FAILED if view.is_amiss else 0)
+                return
+            time.sleep(LINES_SECONDS)
