@@ -27,7 +27,7 @@ EXTRACTOR_GRACE_SECONDS = 20.0
 class Running:
     """A living process of a practice host's workdir."""
 
-    kind: Literal["server", "extractor"]
+    kind: Literal["server", "extractor", "recorder"]
     name: str
     process: ProcessRef
 
@@ -41,7 +41,7 @@ class _Processes(BaseModel):
 
 
 def running_on(workdir: Path) -> list[Running]:
-    """Return the running servers and extractors that this workdir's state files name."""
+    """Return the running servers, extractors and recorder that this workdir's state files name."""
     place = Workdir(workdir)
     servers = [
         Running("server", state.parent.name, ref)
@@ -53,17 +53,18 @@ def running_on(workdir: Path) -> list[Running]:
         for state in sorted(place.runs.glob("*/state.json"))
         for ref in _living(state, "process")
     ]
-    return servers + extractors
+    recorders = [Running("recorder", "of histories", ref) for ref in _living(place.recorder.lock, "process")]
+    return servers + extractors + recorders
 
 
 def end_running(workdir: Path, python: Path) -> list[str]:
-    """End the extractors, then the servers through the `stop` verb; return one sentence for each.
+    """End extractors and recorder, then the servers through the `stop` verb; return one sentence for each.
 
     Raises HostError if one of them does not end.
     """
     before = running_on(workdir)
-    extractors = [one for one in before if one.kind == "extractor"]
-    living = [process for one in extractors if (process := processes.find(one.process))]
+    detached = [one for one in before if one.kind != "server"]
+    living = [process for one in detached if (process := processes.find(one.process))]
     processes.end(living, EXTRACTOR_GRACE_SECONDS)
     if any(one.kind == "server" for one in before):
         _stop_servers(workdir, python)

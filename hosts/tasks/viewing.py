@@ -21,7 +21,7 @@ from hosts.console.watch import WatchLines
 from hosts.errors import RoostError, UsageError
 from hosts.fleet import Fleet
 from hosts.plan.plan import load
-from hosts.report.verdict import verdict
+from hosts.report.verdict import totals, verdict
 from hosts.series.listen import FleetSeries
 from hosts.tasks.session import JSON, TARGET, chosen_run, finish, printing, roost_task, session
 from remote.shared.files import SHARED_MODE, write_whole
@@ -102,7 +102,8 @@ def report(
         for record in records:
             if record.problem:
                 output.note(f"{record.host}: {record.problem}")
-        finish(0 if judged.good else EXIT_FAILED)
+        amiss = totals(records).quarantined or any(record.account is None for record in records)
+        finish(EXIT_FAILED if amiss else 0)
 
 
 def _page() -> Callable[..., str]:

@@ -1,0 +1,219 @@
+"""A practice run that is watched, told of and reported: pictures for docs/, recordings for tests, and a transcript.
+
+    .venv/bin/python -m benchmarks.watching [--docs docs] [--recorded tests/recorded] [--out benchmarks/results]
+
+Three practice hosts extract; one is paused and resumed, one is lost with everything on it. While they work, no `inv`
+runs, and a webhook on loopback takes down what the hosts themselves tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from benchmarks.practice import Practice, practising
+from hosts.commands.report import HostRecord, asked
+from hosts.commands.watch import HostActions
+from hosts.fleet import fleet_of
+from hosts.inventory.load import load_inventory
+from hosts.practice import fleet as practice_fleet
+from hosts.practice import processes
+from hosts.practice.chromium import picture
+from hosts.practice.corpus import write_corpus
+from hosts.practice.leftovers import running_on
+from hosts.screen.app import WatchApp
+from hosts.screen.dialogs import Detail
+from hosts.series.listen import FleetSeries
+from hosts.series.view import FleetView
+from remote.shared.files import make_directory
+
+RUN = "practice-night"
+COST_PER_HOUR = 24.5
+SIZES = ((80, 24), (160, 44))
+PIXELS = {80: (1010, 640), 160: (1990, 1130)}
+PATIENCE_SECONDS = 900.0
+
+
+def main() -> None:
+    """Make everything."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--docs", type=Path, default=Path("docs"))
+    options.add_argument("--recorded", type=Path, default=Path("tests/recorded"))
+    options.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    given = options.parse_args()
+    with practising(hosts=3) as practice, webhook() as (address, told):
+        prepare(practice, address)
+        practice.inv("extract", "--hosts", "all", "--run", RUN, "--notify", "--detach")
+        left_at = time.time()
+        practice.note("From here on no inv command runs; the screens below are drawn by this script.")
+        watch(practice, given.docs, given.recorded)
+        practice.note(f"The laptop's last command ended at {clock(left_at)}. What the webhook was told since then:")
+        for at, event in told:
+            if at > left_at:
+                practice.note(f"{clock(at)} {json.dumps(event, ensure_ascii=False)}")
+        report(practice, given.docs, given.recorded)
+        lines = ["# A watched practice run", "", f"`python -m benchmarks.watching`, {date.today()}, SGLang on CPU.", ""]
+        lines += ["```", *practice.transcript, "```", ""]
+        (given.out / f"watching-{date.today()}.md").write_text("\n".join(lines))
+
+
+def prepare(practice: Practice, address: str) -> None:
+    """Servers up, a plan made, prices and a webhook in the inventory."""
+    yaml = YAML()
+    inventory = yaml.load(practice.paths.inventory.read_text())
+    inventory["defaults"] |= {"cost_per_hour": COST_PER_HOUR, "notify": {"webhook": address}, "in_flight_tokens": 2048}
+    with practice.paths.inventory.open("w") as out:
+        yaml.dump(inventory, out)
+    dataset = practice.paths.folder / "dataset"
+    write_corpus(practice.paths.corpus)
+    practice.inv("prepare", "--input", str(practice.paths.corpus), "--out", str(dataset))
+    practice.inv("plan", "--hosts", "all", "--dataset", str(dataset), "--run", RUN, "--rate", "150")
+    practice.inv("serve", "--hosts", "all", "--mode", "extract")
+
+
+def watch(practice: Practice, docs: Path, recorded: Path) -> None:
+    """Draw the screens once one host is paused and another is lost, and wait for the end of the third."""
+    inventory = load_inventory(practice.paths.inventory)
+    with fleet_of(inventory, list(inventory.hosts.values())) as fleet, FleetSeries(fleet, RUN) as series:
+        until(lambda: all(host.done > 8 for host in series.view().hosts), "records on every host")
+        HostActions(fleet).steer("practice2", "pause")
+        lose(practice, "practice3")
+        until(lambda: series.view().lost == ["practice3"], "a host that is lost")
+        until(lambda: told_of(series.view(), "paused"), "the recorder's word on the pause")
+        view = series.view()
+        keep_views(recorded, view)
+        for width, height in SIZES:
+            asyncio.run(draw(series.view, HostActions(fleet), docs / f"watch-{width}.png", width, height))
+        asyncio.run(draw(series.view, HostActions(fleet), docs / "watch-detail.png", 160, 44, detail=True))
+        HostActions(fleet).steer("practice2", "resume")
+        until(lambda: all(host.is_lost or host.left_seconds == 0 for host in series.view().hosts), "the run's end")
+        until(lambda: told_of(series.view(), "finished"), "the recorder's word on the end")
+        time.sleep(12)  # the next look of the recorders sends what they have to tell
+
+
+def told_of(view: FleetView, kind: str) -> bool:
+    """Whether a host that is heard has told of such an event."""
+    return any(event.kind == kind for _, event in view.events(100))
+
+
+def lose(practice: Practice, name: str) -> None:
+    """Kill a host: its sshd with all sessions, its servers, its extractor and its recorder, with no word to anybody."""
+    state = practice_fleet._read(practice.paths)
+    host = next(one for one in state.hosts if one.name == name)
+    living = [one.process for one in running_on(practice.paths.host(name).workdir)] + [host.sshd]
+    practice.note(f"{name} is lost: {len(living)} processes killed")
+    for process in filter(None, map(processes.find, living)):
+        for child in process.children(recursive=True):
+            child.kill()
+        process.kill()
+
+
+def keep_views(folder: Path, view: FleetView) -> None:
+    """What the hosts said, for tests of views."""
+    hosts = {
+        host.name: {
+            "glance": None if host.glance is None else host.glance.model_dump(mode="json"),
+            "heard_at": host.heard_at,
+            "error": None if host.error is None else host.error.message,
+            "lost_at": host.lost_at,
+            "rates": host.rates,
+            "cost_per_hour": host.cost_per_hour,
+        }
+        for host in view.hosts
+    }
+    make_directory(folder)
+    (folder / "fleet.json").write_text(json.dumps({"at": view.at, "hosts": hosts}, indent=1))
+
+
+async def draw(
+    source: Callable[[], FleetView],
+    actions: HostActions,
+    target: Path,
+    width: int,
+    height: int,
+    *,
+    detail: bool = False,
+) -> None:
+    """A picture of the screen of `inv watch` at this size."""
+    app = WatchApp(source, actions)
+    async with app.run_test(size=(width, height)) as pilot:
+        await pilot.pause()
+        if detail:
+            app.action_detail()
+            await pilot.pause()
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            assert isinstance(app.screen, Detail)
+        drawn = target.with_suffix(".svg")
+        drawn.write_text(app.export_screenshot(title=f"inv watch --hosts all, {width} columns"))
+    await asyncio.to_thread(picture, drawn, target, *PIXELS[width])
+    drawn.unlink()
+
+
+def report(practice: Practice, docs: Path, recorded: Path) -> None:
+    """The report by its command, its pictures, and what it was made from."""
+    page = practice.paths.folder / "report.html"
+    practice.follow(practice.start("report", "--hosts", "all", "--run", RUN, "--out", str(page)))
+    picture(page, docs / "report.png", 1200, 3200)
+    picture(page, docs / "report-dark.png", 1200, 1400, dark=True)
+    practice.note(f"report.html has {page.stat().st_size:,} bytes")
+    shutil.copy(page, "/tmp/report.html")
+    inventory = load_inventory(practice.paths.inventory)
+    with fleet_of(inventory, list(inventory.hosts.values())) as fleet:
+        keep_records(recorded, asked(fleet, RUN), practice)
+
+
+def keep_records(folder: Path, records: list[HostRecord], practice: Practice) -> None:
+    """What a report is made from, for tests, without the paths of this machine."""
+    text = json.dumps([record.model_dump(mode="json") for record in records])
+    (folder / "report.json").write_text(text.replace(str(practice.paths.root), "/home/roost") + "\n")
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something that the hosts do."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{what} did not come")
+        time.sleep(0.5)
+
+
+def clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+@contextmanager
+def webhook() -> Iterator[tuple[str, list[tuple[float, Any]]]]:
+    """An address, and what was posted to it, with the time."""
+    told: list[tuple[float, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append((time.time(), json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/", told
+    server.shutdown()
+
+
+if __name__ == "__main__":
+    main()
