@@ -14,8 +14,10 @@ from hosts.units import duration, size
 from remote.shared.messages.history import Event
 
 _BARS = "▁▂▃▄▅▆▇█"
-WIDE_COLUMNS = 120
-"""From this width on, all columns are shown."""
+WIDE_COLUMNS = 130
+"""From this width on, all columns are shown, and the last one takes what is left."""
+PADDING = 2
+"""Blank columns of the terminal beside each cell."""
 
 
 @dataclass(frozen=True)
@@ -29,23 +31,26 @@ class Column:
 
 
 COLUMNS = (
-    Column("host", 12),
-    Column("state", 13),
-    Column("records", 13),
-    Column("tok/s", 8),
-    Column("trend", 10),
+    Column("host", 10),
+    Column("state", 11),
+    Column("records", 14),
+    Column("tok/s", 7),
+    Column("trend", 8),
     Column("GPU", 4),
     Column("disk", 9),
-    Column("left", 12, wide=True),
+    Column("left", 11, wide=True),
     Column("dollars", 9, wide=True),
-    Column("heard", 9, wide=True),
-    Column("last error", 44, wide=True),
+    Column("heard", 10, wide=True),
+    Column("last error", 0, wide=True),
 )
 
 
 def columns(width: int) -> list[Column]:
     """The columns that fit a terminal of this width."""
-    return [column for column in COLUMNS if width >= WIDE_COLUMNS or not column.wide]
+    if width < WIDE_COLUMNS:
+        return [column for column in COLUMNS if not column.wide]
+    taken = sum(column.width + PADDING for column in COLUMNS)
+    return [*COLUMNS[:-1], Column(COLUMNS[-1].title, width - taken, wide=True)]
 
 
 def row(host: HostView, now: float, width: int) -> list[str]:
@@ -55,7 +60,7 @@ def row(host: HostView, now: float, width: int) -> list[str]:
         "state": host.word,
         "records": f"{host.done:,}/{host.assigned:,}" if host.assigned else "",
         "tok/s": f"{host.rate:,.0f}" if host.rate else "",
-        "trend": sparkline([rate for _, rate in host.rates], 10),
+        "trend": sparkline([rate for _, rate in host.rates], 8),
         "GPU": gpu_use(host),
         "disk": disk_left(host),
         "left": "" if not host.left_seconds else duration(host.left_seconds),

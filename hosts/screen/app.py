@@ -49,13 +49,14 @@ class WatchApp(App[None]):
     Screen { layers: base; }
     #fleet { height: auto; max-height: 3; padding: 0 1; text-style: bold; }
     #hosts { height: 1fr; min-height: 4; }
-    #events { height: auto; max-height: 9; padding: 0 1; border-top: solid $primary; }
+    #events { height: auto; max-height: 9; padding: 0 1; border-top: solid $primary;
+      text-wrap: nowrap; text-overflow: ellipsis; }
     #small { display: none; padding: 1; }
     .tiny #fleet, .tiny #hosts, .tiny #events, .tiny Footer { display: none; }
     .tiny #small { display: block; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "detail", "Detail"),
+        Binding("d,enter", "detail", "Detail"),
         Binding("p", "steer", "Pause/resume"),
         Binding("s", "sort", "Sort"),
         Binding("q", "quit", "Quit"),
@@ -109,15 +110,14 @@ class WatchApp(App[None]):
         self._draw_hosts(base.query_one("#hosts", DataTable), view)
         rows = max(2, min(8, self.size.height - len(view.hosts) - 7))
         lines = [event_line(host, event) for host, event in view.events(rows)]
-        text = Text("\n".join(lines) or "Nothing has happened yet.", no_wrap=True, overflow="ellipsis")
-        base.query_one("#events", Static).update(text)
+        base.query_one("#events", Static).update("\n".join(lines) or "Nothing has happened yet.")
 
     def _draw_hosts(self, table: DataTable[Text], view: FleetView) -> None:
         width = self.size.width
         ordered = sorted(view.hosts, key=ORDERS[self._order][1])
         wanted = columns(width)
         chosen = self.chosen
-        if [str(column.label) for column in table.columns.values()] != [column.title for column in wanted]:
+        if [column.width for column in table.columns.values()] != [column.width for column in wanted]:
             table.clear(columns=True)
             for column in wanted:
                 table.add_column(column.title, key=column.title, width=column.width)

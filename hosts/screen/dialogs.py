@@ -57,7 +57,7 @@ class Detail(ModalScreen[None]):
     CSS = """
     Detail { align: center middle; }
     #frame { width: 96%; height: 92%; border: round $primary; background: $surface; }
-    #facts { height: auto; padding: 0 1; }
+    #facts { height: auto; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
     #log { height: 1fr; border-top: solid $primary; padding: 0 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "close", "Back", priority=True)]
@@ -88,7 +88,7 @@ class Detail(ModalScreen[None]):
     def _draw(self) -> None:
         host = next((one for one in self._source().hosts if one.name == self._host), None)
         if host is not None:
-            self.query_one("#facts", Static).update(Text("\n".join(facts(host, time.time())), overflow="ellipsis"))
+            self.query_one("#facts", Static).update("\n".join(facts(host, time.time())))
 
     def _read(self) -> None:
         self.run_worker(self._read_log, thread=True, exclusive=True)

@@ -152,5 +152,5 @@ class FleetView:
         for host in self.hosts:
             if host.error is not None:
                 text = f"{host.error.message} What is shown of it is from then."
-                found.append((host.name, Event(at=host.lost_at, kind="gap", subject=f"host {host.name}", text=text)))
+                found.append((host.name, Event(at=host.lost_at, kind="lost", subject=f"host {host.name}", text=text)))
         return sorted(found, key=lambda one: one[1].at)[-newest:]

@@ -14,10 +14,11 @@ SubjectKind = Literal["run", "server"]
 
 EventKind = Literal[
     "started", "ready", "restarted", "failed", "stopped", "finished", "paused", "resumed", "waiting", "stalled",
-    "quarantined", "freed", "disk-low", "parity-failed", "idle-stopped", "trouble", "gap", "untold", "history",
+    "quarantined", "freed", "disk-low", "parity-failed", "idle-stopped", "trouble", "gap", "untold", "history", "lost",
 ]  # fmt: skip
 """`trouble`: something happened to a server and was mended. `gap`: nothing was recorded for a while.
-`untold`: a notification could not be delivered. `history`: a history that could not be read was set aside."""
+`untold`: a notification could not be delivered. `history`: a history that could not be read was set aside.
+`lost`: said by the laptop of a host that does not answer."""
 
 
 class Event(Message):
