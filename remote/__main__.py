@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -26,7 +27,7 @@ from remote.shared.errors import PythonError, RoostError, UsageError, of_the_dis
 from remote.shared.messages.envelope import BEAT_SECONDS, Beat, Call, Failure, Result, first_problem
 from remote.shared.paths import Workdir
 from remote.shared.supervised.threads import Thread
-from remote.verbs import VERBS
+from remote.verbs import CHANGING, VERBS
 
 Verb = Callable[[Any, Context], BaseModel]
 
@@ -39,13 +40,24 @@ def main(arguments: list[str]) -> int:
         if call.tethered:
             _end_with_stdin()
             _send_beats(report)
-        report.line(Result(value=_run(call, report).model_dump(mode="json")))
+        with _recorded(call, report):
+            value = _run(call, report).model_dump(mode="json")
+        report.line(Result(value=value))
         return 0
     except KeyboardInterrupt:
         return 130
     except Exception as error:
         report.line(_failure(error))
         return 2 if isinstance(error, UsageError) else 1
+
+
+def _recorded(call: Call, report: Report) -> AbstractContextManager[None]:
+    """Put a verb that changes something into the host's trail."""
+    if call.verb not in CHANGING or call.request.get("dry_run"):
+        return nullcontext()
+    from remote.logs.trail import recorded
+
+    return recorded(call, report)
 
 
 def _is_detached(arguments: list[str]) -> bool:

@@ -38,6 +38,11 @@ class Kept:
         return self.plan(run).parent / "assignments" / str(epoch) / host
 
     @property
+    def trail(self) -> Path:
+        """Who typed what that changes something (`remote.shared.trail`)."""
+        return self.root / "trail.jsonl"
+
+    @property
     def bench(self) -> Path:
         """The folder of measurements, with a folder for each host."""
         return self.root / "bench"

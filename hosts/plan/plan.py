@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from hosts.errors import UsageError, nearest
 from hosts.plan.balance import level, split, tokens_of
 from hosts.plan.lengths import read_manifest
-from hosts.transport.backend import operator
+from hosts.typed import operator
 from remote.shared import ranges as sets
 from remote.shared.files import write_whole
 from remote.shared.messages.dataset import Ranges

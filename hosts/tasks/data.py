@@ -46,6 +46,7 @@ _TOKENIZER = {
     template_options="further variables of the chat template, as JSON",
     date="day for templates that write today's date, as in 2026-01-31 (default: today)",
     processes="worker processes (default: one for each core)",
+    changes=True,
     example="inv prepare --input chats.jsonl --out data/kimi --tokenizer ~/kimi-tokenizer --max-len 16k",
 )
 def prepare(
@@ -159,6 +160,7 @@ def inspect(
     freeing="shards are pulled and freed while others are made, so disks need not hold them all",
     anew="begin another run under the name of one that has a plan; the earlier plan is kept",
     force="with --anew: also where records of the earlier run are finished",
+    changes=True,
     example="inv plan --hosts all --dataset data/kimi --run kimi-1",
 )
 def plan(

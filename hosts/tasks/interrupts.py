@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
@@ -37,8 +37,14 @@ def raised() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+before_leaving: list[Callable[[], None]] = []
+"""What `leave` does first; the process ends without unwinding what called it."""
+
+
 def leave() -> NoReturn:
     """End the process with exit code 130, without waiting for threads that still wait for a host."""
+    for last in before_leaving:
+        last()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

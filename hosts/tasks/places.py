@@ -14,6 +14,7 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.select import select
 from hosts.tasks.session import TARGET, printing, the_inventory
+from hosts.tasks.trailing import note_in_trail
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -32,6 +33,7 @@ def places(host: str | None, hosts: str | None, inventory: str | None, json: boo
         named = host is not None or hosts is not None
         fleet = Fleet(loaded, select(loaded, host, hosts) if named else [loaded.local])
         fleet.watcher = DeadHosts(output)
+        note_in_trail(loaded.path, [place.name for place in fleet.hosts], output)
         try:
             yield fleet, output
         finally:

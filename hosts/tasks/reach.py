@@ -60,6 +60,7 @@ def init(context: Context, out: str = DEFAULT_NAME) -> None:
     JSON,
     yes="accept every new key without asking (after comparing the fingerprints another way)",
     fingerprint="accept new keys with these fingerprints only (SHA256:…, separated by commas), without asking",
+    changes=True,
     example="inv trust --hosts all",
 )
 def trust(

@@ -21,6 +21,7 @@ from hosts.inventory.select import select
 from hosts.pull.places import Place, place_of
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.session import JSON, TARGET, chosen_run, finish, printing, roost_task, session, the_inventory
+from hosts.tasks.trailing import note_in_trail
 from remote.shared.messages.export import ExportDtype, ExportRequest, ExportResult, Format
 from remote.shared.messages.run import refuse_other_run
 from remote.shared.messages.verify import Fault, VerifyRequest
@@ -115,6 +116,7 @@ def _verify_folder(
             )
         loaded = the_inventory(output, inventory)
         place = place_of(Fleet(loaded, []), folder) or Place(loaded.local, folder)
+        note_in_trail(loaded.path, [place.host.name], output)
         with (
             fleet_of(loaded, [place.host]) as there,
             fleet_of(loaded, select(loaded, host, hosts if named else "all") if repair else []) as makers,
@@ -152,6 +154,7 @@ def _verify_folder(
     model="the model's folder, if the format wants the state after the last norm",
     partial="export what is there although records are missing",
     processes="worker processes (default: one a core)",
+    changes=True,
     example="inv export --folder /data/kimi-1 --out /data/kimi-1-specforge --format specforge",
 )
 def export(

@@ -26,6 +26,7 @@ from hosts.inventory.model import Inventory
 from hosts.inventory.select import select
 from hosts.tasks import interrupts
 from hosts.tasks.commandline import RoostTask, as_typed
+from hosts.tasks.trailing import in_trail, note_in_trail
 
 TARGET = {
     "host": "NAME of a host in the inventory, or of a group; may be given several times",
@@ -38,16 +39,23 @@ DRY_RUN = {"dry_run": "say what would be done and change nothing"}
 
 
 def roost_task(
-    *helps: dict[str, str], example: str, name: str | None = None, iterable: Sequence[str] = (), **more: str
+    *helps: dict[str, str],
+    example: str,
+    name: str | None = None,
+    iterable: Sequence[str] = (),
+    changes: bool = False,
+    **more: str,
 ) -> Callable[[Callable[..., Any]], Any]:
     """An Invoke task with help for every argument, an example, and no surprising one-letter flags.
 
-    Arguments named in `iterable` may be given several times and arrive as a list.
+    Arguments named in `iterable` may be given several times and arrive as a list. A task that `changes` something, as
+    every task with `--dry-run` does without that option, leaves its line in the trail.
     """
     texts: dict[str, str] = {}
     for part in helps:
         texts.update(part)
     texts.update(more)
+    leaves_line = changes or "dry_run" in texts
     options: dict[str, Any] = {"help": texts, "auto_shortflags": False, "iterable": list(iterable), "klass": RoostTask}
     if name:
         options["name"] = name
@@ -57,7 +65,8 @@ def roost_task(
         def typed(context: Context, **given: Any) -> Any:
             with printing(bool(given.get("json"))):
                 values = as_typed(body, given)
-            return body(context, **values)
+            with in_trail(leaves_line and not values.get("dry_run")):
+                return body(context, **values)
 
         typed.__doc__ = f"{cleandoc(body.__doc__ or '')}\n\nExample: {example}"
         return task(**options)(typed)
@@ -100,6 +109,7 @@ def session(host: str | None, hosts: str | None, inventory: str | None, json: bo
         loaded = the_inventory(output, inventory)
         fleet = Fleet(loaded, select(loaded, host, hosts))
         fleet.watcher = DeadHosts(output)
+        note_in_trail(loaded.path, [chosen.name for chosen in fleet.hosts], output)
         try:
             yield fleet, output
         finally:

@@ -95,6 +95,7 @@ def compress(
     paths="a *.rz file or a folder of them; may be given several times",
     out="folder that gets the plain shards (default: beside their containers)",
     remove="delete each container once its plain shard is verified and durable",
+    changes=True,
     example="inv unpack --paths /data/kimi-1/hidden_states",
 )
 def unpack(

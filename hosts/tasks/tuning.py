@@ -61,6 +61,7 @@ def diff_modes(
     output_tokens="tokens generated for each of them",
     concurrency="requests at once for concurrent, as 1,8,64",
     compare="compare two kept results instead of measuring: A,B; with a * each stands for several measurements",
+    changes=True,
     example="inv bench --host gpu1 --mode serve --label before",
 )
 def bench(

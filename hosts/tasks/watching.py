@@ -53,7 +53,7 @@ def logs(
             follow=follow,
             grep=_pattern(grep),
             access=access,
-            since_seconds=_span(since),
+            since_seconds=span(since),
         )
         printer = LogPrinter(fleet.hosts, json)
         outcomes = logging.logs(fleet, request, printer.item, printer.lost)
@@ -86,8 +86,8 @@ def _count(text: str) -> int | None:
     return int(text)
 
 
-def _span(text: str) -> float | None:
-    """`10m` in seconds; None for an empty text."""
+def span(text: str) -> float | None:
+    """Return `10m` in seconds, and None for an empty text; raises UsageError for anything else."""
     if not text:
         return None
     match = _SPAN.fullmatch(text)

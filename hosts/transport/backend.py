@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from hosts import typed
 from hosts.inventory.model import Host
 from hosts.transport import bootstrap
 from hosts.transport.call import Conversation, validated
@@ -67,7 +66,8 @@ class Backend(ABC):
                     request=request.model_dump(mode="json"),
                     workdir=self.host.workdir,
                     tethered=True,
-                    operator=operator(),
+                    operator=typed.operator(),
+                    typed=typed.current(),
                 )
             )
             return validated(result, conversation.result(on_progress, on_item))
@@ -89,11 +89,6 @@ class Backend(ABC):
         Isolated (`-I`) and without `site` (`-S`): nothing is imported from the folder that the login starts in.
         """
         return python_program(self.host, BOOTSTRAP, "-I", "-S")
-
-
-def operator() -> str:
-    """Who types, for the host's lock: `user@laptop`."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def _source() -> str:

@@ -7,6 +7,7 @@ Layout (created on demand, directories 0700, files 0600):
     <workdir>/runs/<run>/…                       see `RunPaths`
     <workdir>/lock
     <workdir>/recorder/…                         see `RecorderPaths`
+    <workdir>/trail.jsonl                        who changed what here, see `remote.shared.trail`
     <workdir>/models.json                        digests of models' files, so that a plan samples each only once
     <workdir>/answers/<digest>.json              what the host's SGLang said, see `remote.attach.answers`
 """
@@ -71,6 +72,11 @@ class Workdir:
     @property
     def lock(self) -> Path:
         return self.root / "lock"
+
+    @property
+    def trail(self) -> Path:
+        """Who changed what here (`remote.shared.trail`)."""
+        return self.root / "trail.jsonl"
 
     @property
     def model_digests(self) -> Path:

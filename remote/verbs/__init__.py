@@ -6,6 +6,14 @@ the annotation. It raises RoostError for anything a person should read.
 
 from __future__ import annotations
 
+CHANGING = frozenset(
+    {
+        *("assign", "attach", "clean", "compress", "control", "detach", "export", "extract"),
+        *("fence", "forget", "freed", "prepare", "reopen", "requeue", "serve", "stop", "unpack"),
+    }
+)
+"""Verbs that leave a line in the host's trail, unless their request says `dry_run`."""
+
 VERBS: dict[str, str] = {
     "account": "remote.history.account:account",
     "address": "remote.servers.probing.address:address",
@@ -48,6 +56,7 @@ VERBS: dict[str, str] = {
     "status": "remote.work.verbs:status",
     "stop": "remote.servers.lifecycle.stop:stop",
     "supervise": "remote.servers.lifecycle.supervisor:supervise",
+    "trail": "remote.logs.trail:trail",
     "unpack": "remote.storage.unpack:unpack",
     "verify": "remote.data.verify:verify",
 }

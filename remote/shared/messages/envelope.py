@@ -21,6 +21,15 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
+class Typed(Message):
+    """One command as a person typed it; it travels with every call that the command makes, for the hosts' trails."""
+
+    id: str = ""
+    """The same on the laptop and on all hosts; "" for a command that changes nothing."""
+    words: str = ""
+    """Task and options, without secrets."""
+
+
 class Call(Message):
     """The one line that a verb reads from stdin."""
 
@@ -32,6 +41,7 @@ class Call(Message):
     """Send beats, and end the verb when stdin closes, because then the laptop is gone."""
     operator: str = ""
     """The operator as `user@laptop`; the host's lock shows it to a second operator."""
+    typed: Typed = Field(default_factory=Typed)
 
 
 class Hello(Message):
