@@ -78,7 +78,7 @@ def of_destination(folder: Path) -> Holdings:
         if dataset is not None:
             return dataset.record(index).input_ids
         try:
-            return TensorFile.open(place.path(rows[index])).array("token_ids")
+            return TensorFile.open(place.path(rows[index]), size=rows[index].size_bytes).array("token_ids")
         except RecordError:  # which the check of this very shard finds again, and tells
             return np.zeros(rows[index].rows, np.int64)
 

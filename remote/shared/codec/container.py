@@ -24,6 +24,9 @@ from remote.shared.paths import COMPRESSED_SUFFIX
 MAGIC = b"ROOSTRZ1"
 SUFFIX = COMPRESSED_SUFFIX
 _TAIL = struct.Struct("<I8s")
+_MOST_GROWTH = 64
+"""Plain bytes for a byte of the container, beside one piece: states keep half of their bytes as they are, whatever they
+hold, so that no shard of states is a tenth of this. A file of a megabyte that unpacks to more costs nobody's memory."""
 _MOST_OVERHEAD = 1 << 20
 """zstd adds far less than this to bytes that cannot be compressed."""
 
@@ -107,6 +110,8 @@ def _can_be(index: Index, end: int) -> bool:
     if not all(type(number) is int for number in numbers) or bool(index.pieces) != (index.size > 0):
         return False
     places = [at for _, at in index.pieces]
+    if index.size > PIECE_BYTES + _MOST_GROWTH * end:
+        return False
     return (
         index.pieces[:1] in ([], [(0, places[0] if places else 0)])
         and all(0 < index.length(number) <= PIECE_BYTES for number in range(len(index.pieces)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from remote.shared.codec.container import SUFFIX as CONTAINER_SUFFIX
-from remote.shared.codec.container import plain_pieces
+from remote.shared.codec.container import plain_pieces, read_index
 from remote.shared.codec.piece import DamagedError
 from remote.shared.codec.reader import CompressedShard
 from remote.shared.errors import RecordError
@@ -45,11 +45,14 @@ class TensorFile:
         return self.header.metadata
 
     @classmethod
-    def open(cls, path: Path) -> TensorFile:
-        """Map `path`, or unpack it if it is a compressed container; raises RecordError with what is wrong."""
+    def open(cls, path: Path, *, size: int | None = None) -> TensorFile:
+        """Map `path`, or unpack it if it is a compressed container; raises RecordError with what is wrong.
+
+        `size` is what a container must unpack to: one that names another size is refused before it costs memory.
+        """
         try:
             if path.suffix == CONTAINER_SUFFIX:
-                return cls.parse(unpacked(path))
+                return cls.parse(unpacked(path, size=size))
             with open_regular(path) as file:
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError as error:
@@ -93,13 +96,19 @@ def read_metadata(path: Path) -> dict[str, str]:
         raise RecordError(f"its safetensors header cannot be read: {error}") from error
 
 
-def unpacked(path: Path) -> bytearray:
-    """Return the plain bytes of a compressed shard; raises RecordError if it is damaged."""
-    plain = bytearray()
+def unpacked(path: Path, *, size: int | None = None) -> bytearray:
+    """The plain bytes of a compressed shard; raises RecordError if it is damaged, or if it has not this `size`.
+
+    Needs memory for what the container's index says, which has its bounds (`container.read_index`), and for one piece.
+    """
     try:
-        with path.open("rb") as packed:
+        with open_regular(path) as packed:
+            index = read_index(packed)
+            if size is not None and index.size != size:
+                raise RecordError(f"it unpacks to {index.size} bytes; the ledger says {size}")
+            plain = bytearray()
             for piece in plain_pieces(packed):
                 plain += piece
-    except DamagedError as error:
+    except (DamagedError, HeaderError) as error:
         raise RecordError(f"it cannot be unpacked: {error}") from error
     return plain

@@ -151,6 +151,9 @@ FIRST = len(MAGIC)
         pytest.param(1000, 1000, [[1000 * i, FIRST] for i in range(1000)], 1_000_000, id="one piece at many places"),
         pytest.param(1000, 1000, [[0, FIRST], [500, FIRST + 1]], 1000, id="pieces inside each other"),
         pytest.param(1000, 1000, [[10, FIRST]], 1000, id="a gap at the start"),
+        pytest.param(
+            PIECE_BYTES, PIECE_BYTES, [[0, FIRST], [PIECE_BYTES, FIRST + 20]], 2 * PIECE_BYTES, id="32 MiB in 1.6 KB"
+        ),
         pytest.param(1000, 1000, [], 1000, id="no pieces"),
         pytest.param(1000, 1000, [[True, FIRST]], 1000, id="no number"),
     ],
