@@ -1,6 +1,6 @@
 # Everything a clone needs, from nothing: `make demo` and `make test` call the rest.
 # PYTHON is any 3.11 or newer; the engine's torch is several GB from the default index on Linux x86 unless
-# PIP_EXTRA_INDEX_URL points at PyTorch's CPU index (see hosts/practice/engine/requirements.txt).
+# PIP_EXTRA_INDEX_URL points at PyTorch's CPU index (see hosts/practice/engine/requirements-torch.txt).
 
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && exit; done; echo python3)
@@ -12,7 +12,7 @@ FAST := not ssh and not engine and not wheels and not reader and not namespaces 
 .DEFAULT_GOAL := help
 # The two venvs side by side, and lint while the engine's is still being built.
 MAKEFLAGS += --jobs=2
-.PHONY: help system venv engine readers demo practice-up practice-down test test-fast faults attacks docs locks sbom lint clean
+.PHONY: help system venv engine readers demo practice-up practice-down test test-fast faults attacks docs locks audit sbom lint clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,8 +67,11 @@ docs: venv ## the docs as a site: build/site/index.html; a dead link or a page w
 	@$(BIN)/python -m hosts.tasks.reference build/pages
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/mkdocs.yml
 
-locks: venv ## write requirements/venv.txt again: every package by version and digest
+locks: venv ## resolve the requirements of .venv and .engine again: every package by version and digest
 	$(BIN)/python -m hosts.practice.locks
+
+audit: venv ## look the locked packages up in PyPI's database of known faults, which needs the internet
+	$(BIN)/python -m uv tool run pip-audit --disable-pip --no-deps -r requirements/venv.txt -r hosts/practice/engine/locked.txt
 
 sbom: venv engine ## what both venvs consist of, as CycloneDX: build/sbom-venv.json, build/sbom-engine.json
 	@mkdir -p build

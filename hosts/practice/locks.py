@@ -1,8 +1,8 @@
 """Writes the locked requirements again: every package by version and by the digests of its files. `make locks`.
 
 Laptop's side, for maintainers. What is installed from a lock is what was there when the lock was written, whoever
-serves the files; no lock names a registry. torch and NVIDIA's packages stay out: people choose a CPU or a CUDA build
-of them, so they are pinned by version where they are installed.
+serves the files; no lock names a registry. torch, its companions and NVIDIA's packages stay out: people choose a CPU or
+a CUDA build of them, so they are pinned by version (`engine/requirements-torch*.txt`).
 """
 
 from __future__ import annotations
@@ -15,42 +15,60 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENGINE = "hosts/practice/engine"
-_CHOSEN = re.compile(r"(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z0-9-]+)==")
+_CHOSEN = re.compile(r"(torch|torchvision|triton|nvidia-[a-z0-9-]+|cuda-[a-z0-9-]+)==")
 _HEADER = "# Written by `make locks`; do not edit. Install with: pip install --require-hashes -r FILE\n"
 
 
 @dataclass(frozen=True)
-class Lock:
-    """One locked file, from what it is made, and for which Pythons."""
+class Part:
+    """What one call of the resolver is given."""
 
-    target: str
     sources: tuple[str, ...]
     options: tuple[str, ...] = ()
 
 
-LOCKS = (Lock("requirements/venv.txt", ("pyproject.toml",), ("--extra", "dev")),)
+@dataclass(frozen=True)
+class Lock:
+    """One locked file and what it is made from."""
+
+    target: str
+    parts: tuple[Part, ...]
+
+
+LOCKS = (
+    Lock("requirements/venv.txt", (Part(("pyproject.toml",), ("--extra", "dev")),)),
+    Lock(
+        f"{ENGINE}/locked.txt",
+        (
+            Part(tuple(f"{ENGINE}/requirements{kind}.txt" for kind in ("", "-torch", "-dev"))),
+            Part((f"{ENGINE}/requirements-bare.txt",), ("--no-deps",)),
+        ),
+    ),
+)
 
 
 def main() -> int:
     """Write every lock; returns 1 and says which one could not be resolved."""
     for lock in LOCKS:
-        print(f"{lock.target}: resolving {', '.join(lock.sources)}", flush=True)
-        found = subprocess.run(
-            [
-                *(sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"),
-                *("--generate-hashes", "--no-emit-index-url", "--no-header", "--no-annotate"),
-                *(*lock.options, *lock.sources),
-            ],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if found.returncode:
-            print(f"{lock.target} was not written: {found.stderr.strip()}", file=sys.stderr)
-            return 1
-        (REPOSITORY / lock.target).write_text(_HEADER + without_chosen(found.stdout))
+        text = ""
+        for part in lock.parts:
+            print(f"{lock.target}: resolving {', '.join(part.sources)}", flush=True)
+            found = _resolved(part)
+            if found.returncode:
+                print(f"{lock.target} was not written: {found.stderr.strip()}", file=sys.stderr)
+                return 1
+            text += without_chosen(found.stdout)
+        (REPOSITORY / lock.target).write_text(_HEADER + text)
     return 0
+
+
+def _resolved(part: Part) -> subprocess.CompletedProcess[str]:
+    command = [
+        *(sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"),
+        *("--generate-hashes", "--no-emit-index-url", "--no-header", "--no-annotate"),
+        *(*part.options, *part.sources),
+    ]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 
 def without_chosen(text: str) -> str:

@@ -18,11 +18,11 @@ SHIMS = HERE / "shims"
 # Every process of a server imports some 5,000 modules; with Python's own 700 a fifth of that goes into collecting.
 STARTUP = "import gc; gc.set_threshold(100_000)"
 STAMP = "roost-engine.stamp"
-# In this order: torch must be settled before packages that would pull another one are added without theirs.
-STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("requirements.txt", ()),
-    ("requirements-bare.txt", ("--no-deps",)),
-    ("requirements-dev.txt", ()),
+# In this order: what torch needs is there, by its digest, before torch looks for it.
+STEPS: tuple[tuple[Path, tuple[str, ...]], ...] = (
+    (HERE / "locked.txt", ("--require-hashes", "--no-deps")),
+    (HERE / "requirements-torch.txt", ()),
+    (HERE / "requirements-torch-bare.txt", ("--no-deps",)),
 )
 
 
@@ -34,9 +34,9 @@ def install(target: Path) -> bool:
     (target / STAMP).unlink(missing_ok=True)
     if not _is_of_this_python(target):
         venv.create(target, with_pip=True, symlinks=True, clear=True)
-    for name, options in STEPS:
-        print(f"{target.name}: installing {name}", flush=True)
-        _pip(target, *options, "-r", str(HERE / name))
+    for path, options in STEPS:
+        print(f"{target.name}: installing {path.name}", flush=True)
+        _pip(target, *options, "-r", str(path))
     _link_shims(target)
     _prove(target)
     (target / STAMP).write_text(_digest())
@@ -56,7 +56,7 @@ def _is_of_this_python(target: Path) -> bool:
 
 def _digest() -> str:
     """What the venv depends on: the requirements and this Python."""
-    content = b"".join((HERE / name).read_bytes() for name, _ in STEPS)
+    content = b"".join(path.read_bytes() for path, _ in STEPS)
     return hashlib.sha256(content + sys.version.encode()).hexdigest() + "\n"
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import tomllib
 from packaging.requirements import Requirement
 
-from hosts.practice.locks import LOCKS, without_chosen
+from hosts.practice.engine import install
+from hosts.practice.locks import LOCKS, Lock, without_chosen
 from tests.attacks.table import ATTACKS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -36,8 +38,8 @@ def test_every_promise_of_the_page_names_a_test() -> None:
         assert set(named) <= known, row
 
 
-def test_the_lock_has_every_requirement_with_digests_and_no_address() -> None:
-    (lock,) = LOCKS
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.target)
+def test_a_lock_has_every_requirement_with_digests_and_no_address(lock: Lock) -> None:
     text = (REPOSITORY / lock.target).read_text()
     locked = dict(re.findall(r"(?m)^([a-z0-9._-]+)==([^\s;\\]+)", text))
     assert len(locked) > 50
@@ -45,12 +47,33 @@ def test_the_lock_has_every_requirement_with_digests_and_no_address() -> None:
         re.findall(r"(?m)^[a-z0-9._-]+==[^\n]*\\\n    --hash=sha256:", text)
     )
     assert "://" not in text
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    for line in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+    for line in asked_for(lock):
         wanted = Requirement(line)
         name = re.sub(r"[-_.]+", "-", wanted.name.lower())
+        if not without_chosen(f"{name}==1\n"):
+            assert name not in locked
+            continue
         assert name in locked, f"{name} is not locked: `make locks`"
         assert wanted.specifier.contains(locked[name]), f"{line}, but locked at {locked[name]}: `make locks`"
+
+
+def asked_for(lock: Lock) -> list[str]:
+    """The requirements that a person wrote."""
+    sources = [REPOSITORY / source for part in lock.parts for source in part.sources]
+    lines = [line for path in sources if path.suffix == ".txt" for line in path.read_text().splitlines()]
+    if lock.target.endswith("venv.txt"):
+        project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+        lines += [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test_what_has_no_digest_is_pinned_by_version() -> None:
+    """`install.py` installs the lock by digests; what people choose a build of has exact versions."""
+    for path, options in install.STEPS:
+        if "--require-hashes" not in options:
+            lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+            assert lines
+            assert all(str(Requirement(line).specifier).startswith("==") for line in lines)
 
 
 def test_what_a_person_chooses_is_left_out_of_a_lock() -> None:

@@ -21,12 +21,14 @@ def test_an_engine_that_is_up_to_date_is_left_as_it_is(clone: Path) -> None:
 
 
 def test_changed_requirements_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, _ in install.STEPS:
-        (tmp_path / name).write_bytes((install.HERE / name).read_bytes())
+    steps = []
+    for path, options in install.STEPS:
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+        steps.append((tmp_path / path.name, options))
     before = install._digest()
-    monkeypatch.setattr(install, "HERE", tmp_path)
+    monkeypatch.setattr(install, "STEPS", tuple(steps))
     assert install._digest() == before
-    (tmp_path / "requirements.txt").write_text("torch==2.0\n")
+    (tmp_path / "requirements-torch.txt").write_text("torch==2.0\n")
     assert install._digest() != before
 
 
