@@ -7,12 +7,12 @@ Runs inside the supervisor. Talks to the server on 127.0.0.1; changes nothing.
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import aiohttp
 
 from remote.servers.probing.canary import capture_canary
+from remote.shared import foreign
 from remote.shared.errors import HostError
 from remote.shared.messages.server import CaptureState
 
@@ -21,6 +21,8 @@ PROBE_TOKENS = [11, 7, 5, 3, 2, 13, 17, 19]
 GENERATION_SECONDS = 120.0
 """The first generation may compile kernels. A slower generation is tried again until the server's own deadline."""
 RETRY_SECONDS = 0.5
+MOST_BYTES = 1 << 20
+"""Of an answer to a short prompt: the port may be answered by somebody else's program."""
 
 
 class Readiness:
@@ -105,24 +107,32 @@ class Readiness:
             self.seen = f"a generation failed: {error}"
             return False
         if not answer.get("output_ids"):
-            self.seen = f"a generation came back without a token: {str(answer)[:200]}"
+            self.seen = f"a generation came back without a token: {answer!r:.200}"
             return False
         return True
 
     async def _generate(self, session: aiohttp.ClientSession, tokens: list[int], rid: str | None) -> dict[str, Any]:
         body = _body(tokens) | ({} if rid is None else {"rid": rid})
         async with session.post(f"{self._url}/generate", json=body) as response:
-            text = await response.text()
-            if response.status != 200:
-                raise ValueError(f"HTTP {response.status} {text[:200]}")
-            answer: dict[str, Any] = json.loads(text)
-            return answer
+            said = bytearray()
+            async for chunk in response.content.iter_any():
+                said += chunk
+                if len(said) > MOST_BYTES:
+                    raise ValueError(f"an answer to {len(tokens)} tokens has over {MOST_BYTES >> 20} MiB")
+        if response.status != 200:
+            raise ValueError(f"HTTP {response.status} {_excerpt(said)}")
+        answer = foreign.loads(said)
+        return answer if isinstance(answer, dict) else {"instead": answer}
 
     async def _canary(self, session: aiohttp.ClientSession, tokens: list[int], rid: str) -> None:
         try:
             await self._generate(session, tokens, rid)
         except (aiohttp.ClientError, asyncio.TimeoutError, ValueError) as error:
             raise HostError(f"The canary's generation failed: {error or 'no answer'}.") from error
+
+
+def _excerpt(said: bytes | bytearray) -> str:
+    return " ".join(said[:200].decode(errors="replace").split()) or "(nothing)"
 
 
 def _body(tokens: list[int]) -> dict[str, Any]:
