@@ -91,6 +91,12 @@ class Fleet:
         fleet._backends = {host.name: self._backends[host.name] for host in hosts}
         return fleet
 
+    def unwatched(self) -> Fleet:
+        """Return a fleet of the same hosts and connections whose calls no watcher is told of."""
+        fleet = self.narrowed(self.hosts)
+        fleet.watcher = None
+        return fleet
+
     def each(
         self, action: Callable[[Backend], T], on_outcome: Callable[[Outcome[T]], None] | None = None
     ) -> list[Outcome[T]]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hosts.commands.assign import assignments
+from hosts.commands.attending import Attendant
+from hosts.commands.moves import plan_as_moved
 from hosts.commands.plan import leads
 from hosts.commands.runs import HeldOn, finished_records, held, holders, local_plan, plan_for, refuse_conflicts
 from hosts.errors import UsageError
@@ -248,15 +250,31 @@ def _given_away(before: Plan, plan: Plan) -> dict[str, int]:
     }
 
 
-def follow(fleet: Fleet, run: str, on_status: Callable[[Host, RunStatus], None]) -> list[Outcome[RunStatus]]:
-    """Report each host's state about every two seconds until no extractor is at work; changes nothing."""
-    return fleet.call(
-        "follow",
-        FollowRequest(run=run),
-        RunStatus,
-        deadline=None,
-        on_item=lambda host, value: on_status(host, RunStatus.model_validate(value)),
-    )
+def follow(
+    fleet: Fleet, run: str, on_status: Callable[[Host, RunStatus], None], attendant: Attendant | None = None
+) -> list[Outcome[RunStatus]]:
+    """Report each host's state about every two seconds until its extractor has ended.
+
+    With an `attendant`, which moves work, a host that is done may be given more: it is followed until all are done.
+    """
+
+    def one(backend: Backend) -> RunStatus:
+        host = backend.host
+        while True:
+            told = backend.call(
+                "follow",
+                FollowRequest(run=run),
+                RunStatus,
+                deadline=None,
+                on_item=lambda value: on_status(host, RunStatus.model_validate(value)),
+            )
+            if attendant is None or told.word != "complete":
+                return told
+            on_status(host, told)
+            if not attendant.goes_on(host):
+                return told
+
+    return fleet.each(one)
 
 
 def steer(fleet: Fleet, run: str, action: str) -> list[Outcome[RunStatus]]:
@@ -283,7 +301,7 @@ def _for_these(fleet: Fleet, plan: Plan, delivered: Ranges | None) -> Plan:
         return plan
     if dataset is None:
         raise needs_dataset(plan, f"The share of {', '.join(lost)} would be given to others")
-    done = _done(fleet, plan)
+    plan, done = plan_as_moved(fleet, plan), _done(fleet, plan)
     if not lost and _is_finished(plan, done):
         return plan
     lengths = read_lengths(dataset, read_manifest(dataset))
@@ -327,7 +345,7 @@ def _folders(
     given = {one.host.name: one.assignment for one in found if one.assignment.epoch == plan.epoch}
     made = {host: read_assignment(folder) for host, folder in folders.items()}
     if any(host in given and given[host] != assignment for host, assignment in made.items()):
-        epoch = plan.epoch + 1
+        plan, epoch = plan_as_moved(fleet, plan), plan.epoch + 1
         shares = [share.model_copy(update={"epoch": epoch}) for share in plan.shares]
         plan = plan.model_copy(update={"epoch": epoch, "shares": shares}).signed()
         folders = assignments(fleet, plan, on_progress)

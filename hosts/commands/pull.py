@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hosts.commands.moves import plan_as_moved
 from hosts.commands.runs import plan_for
 from hosts.errors import ProtocolError, RoostError, UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
@@ -139,6 +140,8 @@ def _elsewhere(job: _Job) -> Ranges:
     it.
     """
 
+    plan = plan_as_moved(job.fleet, job.plan)
+
     def asked(backend: Backend) -> tuple[Ranges, Ranges]:
         identity = job.plan.identity
         counts = backend.call("shards", ShardsRequest(identity=identity, limit=0), ShardsResult).counts
@@ -146,7 +149,7 @@ def _elsewhere(job: _Job) -> Ranges:
             return [], []
         every = _listed(job, backend, ShardsRequest(identity=identity, freed=True))
         held = _listed(job, backend, ShardsRequest(identity=identity))  # second: what is finished meanwhile is in it
-        share = job.plan.share(backend.host.name)
+        share = plan.share(backend.host.name)
         return ranges.intersection(ranges.difference(every, held), share.ranges if share else []), held
 
     answers = [outcome.result for outcome in job.fleet.each(asked) if outcome.ok]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hosts.commands.extract import needs_dataset
+from hosts.commands.moves import plan_as_moved
 from hosts.errors import RoostError, UsageError
 from hosts.fleet import Fleet, Outcome
 from hosts.plan.lengths import read_lengths, read_manifest
@@ -46,7 +47,7 @@ def repair_folder(
     that was lost since then are in no share any more: the plan's next epoch gives them to other hosts. Raises
     UsageError if a host that has to make some of them was not chosen.
     """
-    plan = _given_back(fleet, plan, wrong, dry_run=dry_run)
+    plan = _given_back(fleet, plan_as_moved(fleet, plan), wrong, dry_run=dry_run)
     theirs = {share.host: sets.intersection(share.ranges, wrong) for share in plan.shares}
     chosen = {host.name for host in fleet.hosts}
     absent = sorted(host for host, records in theirs.items() if records and host not in chosen)

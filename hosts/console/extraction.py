@@ -6,9 +6,11 @@ import time
 from collections.abc import Sequence
 
 from hosts.commands.extract import Preview, Started
+from hosts.commands.moves import runner
 from hosts.commands.status import HostStatus
 from hosts.console.output import Output
 from hosts.fleet import Outcome
+from hosts.plan.moving import lag, next_moves
 from hosts.plan.plan import Plan
 from hosts.units import duration, size
 from remote.shared.messages.envelope import Progress
@@ -19,6 +21,8 @@ COLUMNS = (
     "host", "server", "state", "records", "tokens/s", "left", "failed", "last word", "GPU memory", "tokens", "on disk",
     "waited",
 )  # fmt: skip
+LAG_SECONDS = 60.0
+"""What moving work must win before `status` speaks of it."""
 LEFT_OUT_FIRST = ("waited", "on disk", "tokens", "GPU memory", "last word", "failed", "left", "server")
 """Columns that a narrow terminal lacks, the first to go first; a host's troubles stand below the table in any case."""
 
@@ -123,8 +127,11 @@ def any_failed(value: HostStatus) -> bool:
     return servers or any(has_failed(run) for run in value.standing.runs)
 
 
-def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]]) -> None:
-    """Print a table for each run, one for hosts without any, and below them what deserves a sentence."""
+def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]], *, attached: bool = False) -> None:
+    """Print a table for each run, one for hosts without any, and below them what deserves a sentence.
+
+    Not `attached`, it also says where a host stands idle whose run goes on elsewhere: nobody moves work now.
+    """
     good = [(outcome.host.name, outcome.value) for outcome in outcomes if outcome.value is not None]
     names = sorted({run.run for _, value in good for run in value.standing.runs})
     for name in names:
@@ -140,8 +147,25 @@ def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]]) -> None
                 output.note(f"{host}: {report.state.name}: {report.problem} {report.remedy}".rstrip())
         for run in value.standing.runs:
             _note_run(output, host, run)
+    for name in [] if attached else names:
+        _note_lag(output, name, {host: run for host, value in good for run in value.standing.runs if run.run == name})
     for name in sorted({run.run for _, value in good for run in value.standing.runs if run.causes}):
         output.note(_retry(name))
+
+
+def _note_lag(output: Output, name: str, told: dict[str, RunStatus]) -> None:
+    """Say what could be won by moving work, if a host has none left."""
+    runners = [runner(host, run, run.state.tokens_per_second) for host, run in told.items()]
+    idle = [one.host for one in runners if one.takes and not one.left]
+    won = lag(runners)
+    if idle and next_moves(runners) and won > LAG_SECONDS:
+        sooner = (
+            f"and the run would end {duration(won)} earlier" if won < float("inf") else "of a host that stands still"
+        )
+        output.note(
+            f"{name}: {', '.join(idle)} could take over open records, {sooner}: "
+            f"`inv extract --hosts all --run {name}` moves them while it stays attached."
+        )
 
 
 def _note_run(output: Output, host: str, run: RunStatus) -> None:

@@ -1,4 +1,4 @@
-"""Which open records should change hosts now, so that all hosts of a run end together. Pure.
+"""Which open records should change hosts now, so that all hosts of a run end together; and a plan after moves. Pure.
 
 Called by `hosts.commands.moves` while a laptop is attached to a run. A step is small: what the taker does in a
 minute or two. So little depends on how well the speeds are known, and a host that dies holds little that was another's.
@@ -6,9 +6,14 @@ minute or two. So little depends on how well the speeds are known, and a host th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
+
+from hosts.plan.plan import Plan
+from remote.shared import ranges as sets
+from remote.shared.messages.lease import Moved
 
 LEAD_SECONDS = 15.0
 """A host that ends sooner is given its next step now, so that it does not stand idle in between."""
@@ -87,3 +92,22 @@ def _step(taker: Runner, runners: Sequence[Runner], left: dict[str, float]) -> M
     if giver.speed and has / giver.speed - together < WORTH_SECONDS:
         return None
     return Move(giver.host, taker.host, ceil(min(surplus * CAUTION, STEP_SECONDS * taker.speed, taker.room)))
+
+
+def as_moved(plan: Plan, moved: Iterable[Moved]) -> Plan:
+    """The plan with every record in the share of the host that holds it by now; tokens and lengths stay as planned.
+
+    A lease is told by its giver and its taker, and counts once. A record that came back is where it was.
+    """
+    change: dict[str, Counter[int]] = {share.host: Counter() for share in plan.shares}
+    for lease in {one.id: one for one in moved}.values():
+        if lease.giver in change and lease.holder in change:
+            change[lease.giver].subtract(sets.indices(lease.ranges))
+            change[lease.holder].update(sets.indices(lease.ranges))
+    shares = []
+    for share in plan.shares:
+        came = sets.from_indices(index for index, times in change[share.host].items() if times > 0)
+        went = sets.from_indices(index for index, times in change[share.host].items() if times < 0)
+        ranges = sets.union(sets.difference(share.ranges, went), came)
+        shares.append(share.model_copy(update={"ranges": ranges, "records": sets.count(ranges)}))
+    return plan.model_copy(update={"shares": shares})

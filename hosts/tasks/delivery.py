@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import cast
 
@@ -11,6 +12,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from hosts.commands import pull as pulling
 from hosts.commands.prepare import local_path
 from hosts.commands.pull import Pulled
+from hosts.commands.runs import plan_for
 from hosts.console.live import live_lines
 from hosts.console.output import Output
 from hosts.console.pull import show_pulled, watching
@@ -19,6 +21,7 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet, fleet_of
 from hosts.pull.bucket import is_bucket
 from hosts.pull.places import Place, place_of
+from hosts.tasks.moving import moving
 from hosts.tasks.notifying import NOTIFY, Teller
 from hosts.tasks.results import export_dtype
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, chosen_run, finish, roost_task, session
@@ -83,7 +86,8 @@ def pull(
             finish(show_pulled(output, pulling.dry_run(fleet, wish, to)))
             return
         teller = Teller(fleet, output, f"pull of {named}", "finished", _host_said, _host_failed) if notify else None
-        pulled = pulling.pull(fleet, wish, to, watching(output), cast(Store, store))
+        with moving(fleet, output, plan_for(fleet, named).identity) if follow else nullcontext():
+            pulled = pulling.pull(fleet, wish, to, watching(output), cast(Store, store))
         code = show_pulled(output, pulled)
         if teller is not None:
             for outcome in pulled.outcomes:

@@ -32,6 +32,7 @@ from hosts.console.runs import show_runs
 from hosts.console.text import moment
 from hosts.errors import UsageError, nearest
 from hosts.fleet import Fleet, Outcome
+from hosts.tasks.moving import Movers, moving
 from hosts.tasks.notifying import NOTIFY, Teller, keep_watch
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, chosen_run, finish, indices, roost_task, session
 from remote.shared.messages.dataset import Ranges
@@ -194,14 +195,16 @@ def _refuse_unheard(run: str, outcomes: list[Outcome[standing.HostStatus]]) -> N
 
 
 def _watch(fleet: Fleet, output: Output, run: str) -> NoReturn:
-    """Draw the status in place every `WATCH_SECONDS` until Ctrl-C."""
+    """Draw the status in place every `WATCH_SECONDS` until Ctrl-C, and move work between the hosts meanwhile."""
     if not output.out.is_terminal:
         raise UsageError("--watch draws on a terminal.", remedy="Leave it out, or use `watch inv status …`.")
+    movers = Movers(fleet, output)
     with Live(console=output.out, auto_refresh=False, screen=True) as live:
         while True:
             outcomes = standing.status(fleet, run)
             with output.captured() as shown:
-                show_status(output, outcomes)
+                show_status(output, outcomes, attached=True)
+                movers.step(outcomes)
                 output.outcomes(outcomes, failed=any_failed)
                 output.note(f"{moment(time.time())}; again every {WATCH_SECONDS:.0f} s, Ctrl-C leaves")
             live.update(Text.from_ansi(shown()), refresh=True)
@@ -226,8 +229,10 @@ def _agree_to_give_away(fleet: Fleet, output: Output, run: str, *, yes: bool) ->
 
 def _follow(fleet: Fleet, output: Output, run: str, started: extraction.Started, teller: Teller | None) -> int:
     working = [outcome.host for outcome in started.outcomes if outcome.ok]
-    with live_lines(output, fleet, failure) as lines:
-        ended = extraction.follow(fleet.narrowed(working), run, lambda host, told: lines(host, live_line(told)))
+    chosen, identity = fleet.narrowed(working), started.plan.identity
+    with live_lines(output, fleet, failure) as lines, moving(chosen, output, identity) as attendant:
+        chosen.watcher = fleet.watcher
+        ended = extraction.follow(chosen, run, lambda host, told: lines(host, live_line(told)), attendant)
     failed = [Outcome[RunStatus](outcome.host, error=outcome.error) for outcome in started.outcomes if not outcome.ok]
     if teller is not None:
         for outcome in [*ended, *failed]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from remote.data.dataset import DatasetFolder
+from remote.shared import ranges as sets
 from remote.shared.codec.container import SUFFIX
 from remote.shared.errors import RecordError, UsageError
 from remote.shared.messages.extract import ShardRow
@@ -23,8 +24,7 @@ from remote.shared.shard.tensorfile import TensorFile
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.ledger import DestinationLedger
 from remote.shared.transfer.manifest import manifest_of
-from remote.work import assignment
-from remote.work.epochs import newest
+from remote.work.holding import Holding
 from remote.work.ledger import Ledger
 
 _SHARD = re.compile(rf"hs_(\d+)\.safetensors(?:{re.escape(SUFFIX)})?")
@@ -128,7 +128,7 @@ def _delivered_rows(path: Path) -> list[ShardRow]:
 
 def of_run(paths: RunPaths) -> Holdings:
     """A run's holdings on this host; raises UsageError where the run is not known here."""
-    work = assignment.load(newest(paths))
+    work = Holding(paths).work
     positions = {index: position for position, index in enumerate(work.index.tolist())}
     with Ledger(paths.ledger, to_read=True) as ledger:
         states = ledger.states()
@@ -137,7 +137,7 @@ def of_run(paths: RunPaths) -> Holdings:
         identity=work.assignment.identity,
         shards=paths.shards,
         rows=[row for row in rows if row.index in positions],
-        expected=np.sort(work.index),
+        expected=np.array(list(sets.indices(work.assignment.ranges)), np.int64),
         token_ids=lambda index: work.tokens(positions[index]),
         quarantined=frozenset(index for index, (state, _, _) in states.items() if state == "quarantined"),
         delivered=frozenset(index for index, (state, _, _) in states.items() if state == "freed"),

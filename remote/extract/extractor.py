@@ -35,6 +35,7 @@ from remote.work.backlog import Task
 from remote.work.client import Client
 from remote.work.dispatcher import Dispatcher
 from remote.work.endpoint import Budget, Endpoint
+from remote.work.holding import Holding
 from remote.work.ledger import Ledger, Row
 from remote.work.session import Opened
 
@@ -53,8 +54,8 @@ class Extractor(Dispatcher):
 
     mode = "extract"
 
-    def __init__(self, workdir: Workdir, paths: RunPaths, work: Work, opened: Opened, report: Report) -> None:
-        super().__init__(workdir, paths, work, opened, report)
+    def __init__(self, workdir: Workdir, paths: RunPaths, holding: Holding, opened: Opened, report: Report) -> None:
+        super().__init__(workdir, paths, holding, opened, report)
         self._dumps: dict[Path, Budget] = {}
         self._leftovers = Leftovers(workdir, paths, opened.nonces | {opened.nonce}, opened.nonce)
         self._gone_since: float | None = None

@@ -196,6 +196,14 @@ class RunPaths:
     def assignment(self, epoch: int) -> Path:
         return self.assignments / str(epoch)
 
+    def claims(self, epoch: int, pool: str) -> Path:
+        """Who does which chunk of this host's share (`share`), or of a lease that it was given."""
+        return self.root / "leases" / str(epoch) / "claims" / pool
+
+    def lots(self, epoch: int) -> Path:
+        """What this host was given by others: `<name>/lot.json` and `<name>/tokens.safetensors`."""
+        return self.root / "leases" / str(epoch) / "lots"
+
     @property
     def ledger(self) -> Path:
         return self.root / "ledger.sqlite"

@@ -5,6 +5,7 @@ Pure; called on both sides: by the plan, by whoever re-plans, and by the leases 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from remote.shared.messages.dataset import Ranges
@@ -27,6 +28,12 @@ def indices(ranges: Ranges) -> Iterator[int]:
     """Yield the members, ascending."""
     for start, stop in ranges:
         yield from range(start, stop)
+
+
+def contains(ranges: Ranges, index: int) -> bool:
+    """Whether `index` is a member."""
+    place = bisect_right(ranges, (index, 1 << 62)) - 1
+    return place >= 0 and index < ranges[place][1]
 
 
 def count(ranges: Ranges) -> int:

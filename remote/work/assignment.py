@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remote.shared.errors import HostError, UsageError
-from remote.shared.files import ASIDE, DIRECTORY_MODE, fsync_directory, make_directory
+from remote.shared.files import ASIDE, DIRECTORY_MODE, fsync_directory, make_directory, write_whole
 from remote.shared.messages.extract import Assignment
 from remote.shared.paths import ASSIGNMENT_FILE, TOKENS_FILE, RunPaths, Workdir
 from remote.work.epochs import newest, newest_epoch, read_description
@@ -57,10 +57,22 @@ class Work:
 
 def load(directory: Path) -> Work:
     """Read an assignment folder; raises UsageError where it is not one, or is not consistent."""
+    work = read_work(directory, read_description(directory))
+    assignment = work.assignment
+    if (assignment.records, assignment.tokens) != (len(work), len(work.token_ids)):
+        raise HostError(
+            f"{directory} names {assignment.records} records with {assignment.tokens} tokens and holds {len(work)}"
+            f" with {len(work.token_ids)}.",
+            remedy="Push the assignment again.",
+        )
+    return work
+
+
+def read_work(directory: Path, assignment: Assignment) -> Work:
+    """Read the records that lie in a folder; raises UsageError if they cannot be read, or do not fit together."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    assignment = read_description(directory)
     try:
         arrays = load_file(directory / TOKENS_FILE)
         work = Work(assignment, arrays["index"], arrays["offset"], arrays["token_ids"])
@@ -68,6 +80,16 @@ def load(directory: Path) -> Work:
         raise UsageError(f"{directory / TOKENS_FILE} could not be read: {error}.") from error
     _check(work, directory)
     return work
+
+
+def write_records(
+    directory: Path, indices: NDArray[np.int64], lengths: list[int], token_ids: NDArray[np.int32]
+) -> None:
+    """Write the tokens' file of a folder that is not in its place yet."""
+    from safetensors.numpy import save
+
+    offset = np.cumsum([0, *lengths], dtype=np.int64)
+    write_whole(directory / TOKENS_FILE, save({"index": indices, "offset": offset, "token_ids": token_ids}))
 
 
 def adopt(directory: Path, workdir: Workdir) -> RunPaths:
@@ -94,32 +116,25 @@ def adopt(directory: Path, workdir: Workdir) -> RunPaths:
                 remedy="A changed assignment needs a higher epoch.",
             )
         return paths
-    with _placed(target) as aside:
+    with placed(target) as aside:
         shutil.copytree(directory, aside)
     return paths
 
 
 def fence(paths: RunPaths, epoch: int) -> None:
     """Put an assignment without records over whatever this host was given before `epoch`."""
-    from safetensors.numpy import save_file
-
     before = read_description(newest(paths))
     if before.epoch >= epoch:
         return
     empty = before.model_copy(update={"epoch": epoch, "ranges": [], "records": 0, "tokens": 0, "plan": ""})
-    arrays = {
-        "index": np.zeros(0, np.int64),
-        "offset": np.zeros(1, np.int64),
-        "token_ids": np.zeros(0, np.int32),
-    }
-    with _placed(paths.assignment(epoch)) as aside:
+    with placed(paths.assignment(epoch)) as aside:
         aside.mkdir(mode=DIRECTORY_MODE)
-        save_file(arrays, aside / TOKENS_FILE)
+        write_records(aside, np.zeros(0, np.int64), [], np.zeros(0, np.int32))
         (aside / ASSIGNMENT_FILE).write_text(empty.model_dump_json(indent=1))
 
 
 @contextmanager
-def _placed(target: Path) -> Iterator[Path]:
+def placed(target: Path) -> Iterator[Path]:
     """Yield a folder's name to make; afterwards it is there as `target`, whole."""
     aside = make_directory(target.parent) / f"{ASIDE}{target.name}"
     shutil.rmtree(aside, ignore_errors=True)
@@ -129,7 +144,7 @@ def _placed(target: Path) -> Iterator[Path]:
 
 
 def _check(work: Work, directory: Path) -> None:
-    assignment, records = work.assignment, len(work.index)
+    records = len(work.index)
     sound = (
         len(work.offset) == records + 1
         and (records == 0 or (work.offset[0] == 0 and bool((np.diff(work.offset) >= 0).all())))
@@ -138,9 +153,3 @@ def _check(work: Work, directory: Path) -> None:
     )
     if not sound:
         raise UsageError(f"{directory / TOKENS_FILE} is not consistent: offsets, ids and indices do not fit together.")
-    if (assignment.records, assignment.tokens) != (records, len(work.token_ids)):
-        raise HostError(
-            f"{directory} names {assignment.records} records with {assignment.tokens} tokens and holds {records}"
-            f" with {len(work.token_ids)}.",
-            remedy="Push the assignment again.",
-        )

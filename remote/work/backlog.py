@@ -39,6 +39,11 @@ class Backlog:
         """Take further records, after all others."""
         self._fresh.extend(Task(position) for position in positions)
 
+    @property
+    def has_fresh(self) -> bool:
+        """Whether a record waits that was never tried."""
+        return bool(self._fresh)
+
     def __len__(self) -> int:
         return len(self._fresh) + len(self._later)
 

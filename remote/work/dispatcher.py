@@ -12,6 +12,7 @@ import contextlib
 import time
 import traceback
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 import aiohttp
 
@@ -27,11 +28,12 @@ from remote.work.commit import Committer
 from remote.work.conditions import Conditions
 from remote.work.endpoint import Endpoint, endpoints
 from remote.work.failures import TRY_ERRORS, AttemptError
+from remote.work.holding import Holding
 from remote.work.hooks import Hooks
 from remote.work.judgement import DEATHS_ALONE, Judgement
 from remote.work.ledger import Ledger, Row
 from remote.work.progress import Lack, Progress
-from remote.work.session import Opened, counted, open_positions
+from remote.work.session import Opened, counted
 
 TICK_SECONDS = 0.2
 
@@ -42,15 +44,18 @@ class Dispatcher(Hooks, ABC):
     mode: str
     """The inventory's mode in which a server takes these requests, as `inv serve --mode` starts it."""
 
-    def __init__(self, workdir: Workdir, paths: RunPaths, work: Work, opened: Opened, report: Report) -> None:
-        self._workdir, self._paths, self._work, self._opened, self._report = workdir, paths, work, opened, report
-        assignment = work.assignment
+    def __init__(self, workdir: Workdir, paths: RunPaths, holding: Holding, opened: Opened, report: Report) -> None:
+        self._workdir, self._paths, self._opened, self._report = workdir, paths, opened, report
+        self._holding, self._work = holding, holding.work
+        assignment = self._work.assignment
         self._assignment = assignment
         self._endpoints = endpoints(assignment, [workdir.server(name) for name in assignment.server_names])
         self._conditions = Conditions(paths, assignment)
         self._backlog = Backlog(self.ordered(opened.positions))
         self._progress = Progress(paths.state, assignment.run, assignment.epoch, opened.counts)
         self._flying: dict[asyncio.Task[None], Task] = {}
+        self._finished: Mapping[int, object] = {}
+        """Of the records that are not begun: what was finished in an earlier epoch, or refused."""
         self._ending = False
         self._lacks_room = False
         """A record could be sent if there was room for what its try leaves on the way."""
@@ -90,6 +95,8 @@ class Dispatcher(Hooks, ABC):
             self._work, self._paths, self._backlog, self._committer, self._progress, self._report
         )
         try:
+            with Ledger(self._paths.ledger) as ledger:
+                self._finished = ledger.states()
             async with Tasks() as self._tasks:
                 self._tasks.start(self._progress.run(), "the progress file", endless=True)
                 await self.begin()
@@ -145,9 +152,16 @@ class Dispatcher(Hooks, ABC):
         if not len(self._backlog):
             self.before_records_come_again()
             with Ledger(self._paths.ledger) as ledger:
-                self._backlog.add(self.ordered(open_positions(ledger, self._work)))
-                self._progress.state.counts = counted(ledger, self._work)
+                self._finished = ledger.states()
+                self._backlog.add(self.ordered(self._holding.open(self._finished)))
+                self._progress.state.counts = counted(ledger, self._holding.assignment())
+            if not len(self._backlog):
+                self._begin_chunk()
         return not len(self._backlog)
+
+    def _begin_chunk(self) -> None:
+        """Take further records out of what could still go to another host."""
+        self._backlog.add(self.ordered(self._holding.begin(self._finished)))
 
     async def _observe(self, http: aiohttp.ClientSession) -> None:
         """Take in what changed outside: wishes, a newer epoch, servers that came and went."""
@@ -209,8 +223,11 @@ class Dispatcher(Hooks, ABC):
 
     def _send(self) -> None:
         """Start tries while a server has room for the next record."""
-        while (task := self._backlog.peek(time.monotonic())) is not None:
-            endpoint = self._choose(task)
+        while True:
+            if not self._backlog.has_fresh:
+                self._begin_chunk()
+            task = self._backlog.peek(time.monotonic())
+            endpoint = self._choose(task) if task is not None else None
             if endpoint is None:
                 return
             self._start(self._backlog.take(time.monotonic()), endpoint)

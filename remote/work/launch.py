@@ -21,7 +21,7 @@ from remote.context import Context
 from remote.report import last_failure
 from remote.shared.errors import HostError, OtherRunError, RoostError, UsageError
 from remote.shared.files import open_own
-from remote.shared.messages.extract import ExtractorState, ExtractRequest
+from remote.shared.messages.extract import Assignment, ExtractorState, ExtractRequest
 from remote.shared.paths import RunPaths
 from remote.work import epochs
 from remote.work.known import known
@@ -31,6 +31,7 @@ from remote.work.progress import read_state, wish
 if TYPE_CHECKING:
     from remote.work.assignment import Work
     from remote.work.dispatcher import Dispatcher
+    from remote.work.holding import Holding
 
 KINDS = {"extract": "remote.extract.extractor:Extractor"}
 """What detached work does, by the task that asks for it."""
@@ -55,23 +56,26 @@ def extract(request: ExtractRequest, context: Context) -> ExtractorState:
 
 def run_here(paths: RunPaths, context: Context, *, then_stop: bool | None = None) -> ExtractorState:
     """Be the run's extractor, epoch after epoch, until nothing is open or somebody says stop."""
-    from remote.work.assignment import load
+    from remote.work.holding import Holding
 
     with run_lock(paths):
         if wish(paths) == "stop":  # it was meant for the session before
             paths.control.unlink(missing_ok=True)
         while True:
-            work = load(epochs.newest(paths))
-            assignment = work.assignment
+            holding = Holding(paths)
+            assignment = holding.work.assignment
             context.report.progress(
                 f"epoch {assignment.epoch}: {assignment.records:,} records, {assignment.tokens:,} tokens"
             )
-            state = asyncio.run(_session(work, paths, context))
-            if state.status == "complete" and (work.assignment.then_stop if then_stop is None else then_stop):
-                _stop_servers(work, context)
-            if epochs.newest_epoch(paths) == work.assignment.epoch:
+            state = asyncio.run(_session(holding, paths, context))
+            if (newest := epochs.newest_epoch(paths)) != assignment.epoch:
+                context.report.progress(f"epoch {newest} takes the place of {assignment.epoch}")
+            elif state.status == "complete" and holding.has_grown():
+                context.report.progress("records came from another host")
+            else:
+                if state.status == "complete" and (assignment.then_stop if then_stop is None else then_stop):
+                    _stop_servers(assignment, context)
                 return state
-            context.report.progress(f"epoch {epochs.newest_epoch(paths)} takes the place of {work.assignment.epoch}")
 
 
 def detach(paths: RunPaths, context: Context, *, then_stop: bool | None = None) -> ExtractorState:
@@ -110,11 +114,12 @@ def _adopt(folder: Path, context: Context) -> RunPaths:
     return adopt(folder, context.workdir)
 
 
-async def _session(work: Work, paths: RunPaths, context: Context) -> ExtractorState:
+async def _session(holding: Holding, paths: RunPaths, context: Context) -> ExtractorState:
     from remote.work.session import begin
 
-    kind = _kind(work)
-    dispatcher = kind(context.workdir, paths, work, begin(paths, work, kind.refusals(work)), context.report)
+    kind = _kind(holding.work)
+    opened = begin(paths, holding, kind.refusals(holding.work))
+    dispatcher = kind(context.workdir, paths, holding, opened, context.report)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, dispatcher.stop)
@@ -162,9 +167,9 @@ def _last_words(paths: RunPaths, code: int) -> RoostError:
     return HostError(f"The extractor ended at once with code {code}.", remedy=f"See {paths.log}.")
 
 
-def _stop_servers(work: Work, context: Context) -> None:
+def _stop_servers(assignment: Assignment, context: Context) -> None:
     from remote.servers.lifecycle.stop import stop
     from remote.shared.messages.server import StopRequest
 
-    result = stop(StopRequest(names=work.assignment.server_names, wait_for_lock=True), context)
+    result = stop(StopRequest(names=assignment.server_names, wait_for_lock=True), context)
     context.report.progress(f"stopped {', '.join(result.stopped) or 'no server'}: the run is complete")

@@ -143,7 +143,9 @@ class Ledger:
         query = f"SELECT state, COUNT(*), SUM(rows), SUM(size_bytes) FROM {source} GROUP BY state"  # noqa: S608
         for state, records, rows, size in self._db.execute(query, values):
             setattr(counts, state, records)
-            if state != "quarantined":
+            if state == "quarantined":
+                counts.tokens_quarantined = rows
+            else:
                 counts.tokens_done += rows
                 counts.bytes_done += size
         if ranges is not None:

@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from remote.shared import ranges as sets
 from remote.shared.files import ASIDE, make_directory
-from remote.shared.messages.extract import Counts
+from remote.shared.messages.extract import Assignment, Counts
 from remote.shared.messages.run import RunIdentity, refuse_other_run
 from remote.shared.paths import COMPRESSED_SUFFIX, RunPaths, shard_name
 from remote.work.assignment import Work
+from remote.work.holding import Holding
 from remote.work.known import OTHER_RUN, read_identity
 from remote.work.ledger import Ledger, Row
 from remote.work.lock import shards_held
@@ -32,7 +34,7 @@ def nonce_prefix(paths: RunPaths) -> str:
 
 @dataclass
 class Opened:
-    """A session's start: its nonce, those of all sessions of this run, the open records, the counts."""
+    """A session's start: its nonce, those of all sessions of this run, the records that are begun, the counts."""
 
     nonce: str
     nonces: set[str]
@@ -40,8 +42,9 @@ class Opened:
     counts: Counts
 
 
-def begin(paths: RunPaths, work: Work, refused: Iterable[tuple[int, str]]) -> Opened:
-    """Check the identity, reconcile shards with rows, quarantine the `refused` positions, and list what is open."""
+def begin(paths: RunPaths, holding: Holding, refused: Iterable[tuple[int, str]]) -> Opened:
+    """Check the identity, reconcile shards with rows, quarantine the `refused` positions, and list what is begun."""
+    work = holding.work
     make_directory(paths.shards)
     nonce = nonce_prefix(paths) + secrets.token_hex(6)
     with Ledger(paths.ledger) as ledger:
@@ -49,7 +52,7 @@ def begin(paths: RunPaths, work: Work, refused: Iterable[tuple[int, str]]) -> Op
         reconcile(ledger, paths)
         _refuse(ledger, work, refused)
         ledger.begin_session(nonce)
-        return Opened(nonce, ledger.nonces(), open_positions(ledger, work), counted(ledger, work))
+        return Opened(nonce, ledger.nonces(), holding.open(ledger.states()), counted(ledger, work.assignment))
 
 
 def check_identity(ledger: Ledger, paths: RunPaths, identity: RunIdentity) -> None:
@@ -95,24 +98,19 @@ def _sizes(paths: RunPaths) -> Iterator[tuple[str, int]]:
             yield entry.name, entry.stat().st_size
 
 
-def open_positions(ledger: Ledger, work: Work) -> list[int]:
-    """Positions of the assignment's records that have no row."""
-    finished = ledger.states()
-    return [position for position, index in enumerate(work.index.tolist()) if index not in finished]
-
-
-def counted(ledger: Ledger, work: Work) -> Counts:
-    """The ledger's counts beside what was assigned."""
-    counts = ledger.counts(work.assignment.ranges)
-    counts.assigned, counts.tokens_assigned = work.assignment.records, work.assignment.tokens
+def counted(ledger: Ledger, assignment: Assignment) -> Counts:
+    """The ledger's counts beside what is this host's to do."""
+    counts = ledger.counts(assignment.ranges)
+    counts.assigned, counts.tokens_assigned = assignment.records, assignment.tokens
     return counts
 
 
 def _refuse(ledger: Ledger, work: Work, refused: Iterable[tuple[int, str]]) -> None:
-    finished = ledger.states()
+    """Those of other hosts by now are left to them."""
+    settled, own = ledger.states(), work.assignment.ranges
     lengths, epoch = work.lengths(), work.assignment.epoch
     ledger.record(
         Row(index, "quarantined", int(lengths[position]), epoch, cause=cause, attempts=0)
         for position, cause in refused
-        if (index := int(work.index[position])) not in finished
+        if (index := int(work.index[position])) not in settled and sets.contains(own, index)
     )

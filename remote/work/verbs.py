@@ -18,6 +18,7 @@ from remote.servers.housekeeping.ramdisk import dump_dirs, held_bytes, wait_seco
 from remote.shared.errors import HostError, UsageError
 from remote.shared.files import ASIDE, write_whole
 from remote.shared.messages.extract import (
+    Assignment,
     Control,
     ControlRequest,
     Counts,
@@ -35,13 +36,16 @@ from remote.shared.messages.extract import (
     ShardRow,
     ShardsRequest,
     ShardsResult,
+    Spare,
 )
 from remote.shared.paths import COMPRESSED_SUFFIX, RunPaths
 from remote.work import epochs
 from remote.work.known import known, named, names, refuse_older_plan
 from remote.work.ledger import Ledger
 from remote.work.lock import is_locked
+from remote.work.lots import effective
 from remote.work.progress import read_state, settled, wish, word
+from remote.work.spare import spare
 
 BATCH = 500
 """Rows an item: about 60 kB of JSON."""
@@ -59,20 +63,21 @@ def status_of(paths: RunPaths, context: Context) -> RunStatus:
     """How one run stands, looked at now."""
     alive = is_locked(paths)
     facts = _facts(paths)
-    state = settled(
-        read_state(paths) or ExtractorState(run=paths.root.name, epoch=facts.epoch, status="stopped"), alive
-    )
+    epoch = facts.given.epoch if facts.given else 0
+    state = settled(read_state(paths) or ExtractorState(run=paths.root.name, epoch=epoch, status="stopped"), alive)
     directories = dump_dirs(context.workdir)
+    said, free = word(state, alive, wish(paths)), _free_bytes(paths)
     return RunStatus(
         run=paths.root.name,
         alive=alive,
-        word=word(state, alive, wish(paths)),
+        word=said,
         state=state.model_copy(update={"counts": facts.counts}),
-        host=facts.host,
+        host=facts.given.host if facts.given else "",
         records_flagged=facts.flagged,
         parity_checked=facts.parity_checked,
         causes=facts.causes,
-        free_bytes=_free_bytes(paths),
+        free_bytes=free,
+        spare=spare(context.workdir, facts.given, facts.counts, free, said) if facts.given else Spare(),
         in_flight_bytes=held_bytes(directories),
         prefill_wait_seconds=wait_seconds(directories),
     )
@@ -179,8 +184,8 @@ def touched(paths: RunPaths) -> float:
 class _Facts:
     """What ledger and assignment say of a run."""
 
-    host: str = ""
-    epoch: int = 0
+    given: Assignment | None = None
+    """With the records that are this host's to do by now."""
     counts: Counts = field(default_factory=Counts)
     causes: dict[str, int] = field(default_factory=dict)
     flagged: int = 0
@@ -189,14 +194,16 @@ class _Facts:
 
 def _facts(paths: RunPaths) -> _Facts:
     """Read them, without creating a ledger that is not there."""
-    given = epochs.read_description(epochs.newest(paths)) if epochs.newest_epoch(paths) is not None else None
+    given = None
+    if epochs.newest_epoch(paths) is not None:
+        given = effective(paths, epochs.read_description(epochs.newest(paths)))
     facts = _Facts()
     if paths.ledger.exists():
         with Ledger(paths.ledger, to_read=True) as ledger:
             facts.counts, facts.causes = ledger.counts(given.ranges if given else None), ledger.causes()
             facts.flagged, facts.parity_checked = ledger.flagged(), ledger.parity_checked()
     if given is not None:
-        facts.host, facts.epoch = given.host, given.epoch
+        facts.given = given
         facts.counts.assigned, facts.counts.tokens_assigned = given.records, given.tokens
     return facts
 

@@ -50,6 +50,19 @@ HIGH_WATER_BYTES = 120_000
 """A few records in flight at a time, so that an extraction has a middle."""
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What a fleet extracts, and how fast its two boxes do it."""
+
+    lengths: list[int]
+    delays: dict[str, float]
+    """Seconds that each box's server takes for a record."""
+    high_water_bytes: int = HIGH_WATER_BYTES
+
+
+EVEN = Shape(LENGTHS, {"a": DELAY_SECONDS, "b": DELAY_SECONDS})
+
+
 @dataclass
 class FaultFleet:
     """Two boxes that serve, the laptop's folder, and the truth about every record."""
@@ -199,12 +212,18 @@ class FaultFleet:
 
 
 @contextmanager
-def fault_fleet(*, isolated: bool) -> Iterator[FaultFleet]:
-    """Two boxes that serve and an undisturbed run's records; everything is gone with the block."""
+def fault_fleet(*, isolated: bool, shape: Shape = EVEN) -> Iterator[FaultFleet]:
+    """Two boxes that serve, and a run that is planned over both; everything is gone with the block.
+
+    Of a fleet of the `EVEN` shape that run was made already, undisturbed: it is the truth about every record.
+    """
     root = Path(tempfile.mkdtemp(prefix="roost-faults-"))
     fleet = FaultFleet(root, isolated)
     try:
-        _build(fleet)
+        _build(fleet, shape)
+        if shape == EVEN:
+            fleet.truth = _undisturbed(fleet)
+            fleet.keep_pattern()
         yield fleet
     finally:
         for box in fleet.boxes.values():
@@ -222,11 +241,11 @@ def _processes_left(box: Box) -> list[str]:
     return []
 
 
-def _build(fleet: FaultFleet) -> None:
+def _build(fleet: FaultFleet, shape: Shape) -> None:
     model = tiny_model(CLONE, "deepseek_v3", layers=6, dtype="float32")
     hidden = json.loads((model / "config.json").read_text())["hidden_size"]
-    server = {"hidden": hidden, "delay": DELAY_SECONDS, "high_water": HIGH_WATER_BYTES}
-    for number, name in enumerate("ab", start=1):
+    for number, (name, delay) in enumerate(shape.delays.items(), start=1):
+        server = {"hidden": hidden, "delay": delay, "high_water": shape.high_water_bytes}
         box = Box(name, number, fleet.root / name, fleet.isolated, server=server)
         fleet.boxes[name] = box
         box.set_python(fleet.python)
@@ -237,13 +256,11 @@ def _build(fleet: FaultFleet) -> None:
     fleet.trust()
     dataset = fleet.laptop / "dataset"
     with fleet.connected() as connected:
-        _dataset(connected, model, dataset)
+        _dataset(connected, model, dataset, shape.lengths)
         assert plan(connected, dataset, PATTERN_RUN).fits
     for name in fleet.boxes:
         with fleet.connected(name) as connected:
             assert plan(connected, dataset, f"only-{name}").fits
-    fleet.truth = _undisturbed(fleet)
-    fleet.keep_pattern()
 
 
 def _clean(fleet: Fleet, runs: list[str]) -> list[Outcome[CleanResult]]:
@@ -251,12 +268,12 @@ def _clean(fleet: Fleet, runs: list[str]) -> list[Outcome[CleanResult]]:
     return fleet.call("clean", request, CleanResult)
 
 
-def _dataset(fleet: Fleet, model: Path, dataset: Path) -> None:
+def _dataset(fleet: Fleet, model: Path, dataset: Path, lengths: list[int]) -> None:
     """The prepared records; made once a clone and kept under `.practice`, for preparing takes most of the start."""
-    digest = hashlib.sha256(json.dumps(LENGTHS).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(json.dumps(lengths).encode()).hexdigest()[:12]
     kept = PracticePaths(CLONE).folder / "faults" / f"{model.name}-{digest}"
     if not kept.exists():
-        source = _records(dataset.with_name("records.jsonl"))
+        source = _records(dataset.with_name("records.jsonl"), lengths)
         made = dataset.with_name("made")
         request = PrepareRequest(inputs=[str(source)], out=str(made), tokenizer=str(model), processes=1)
         prepare(fleet.local, request)
@@ -312,11 +329,11 @@ def _inventory(fleet: FaultFleet, model: Path) -> dict[str, object]:
     }
 
 
-def _records(path: Path) -> Path:
+def _records(path: Path, lengths: list[int]) -> Path:
     """Already tokenized records, as `prepare` reads them."""
     draw = random.Random(0)
     with path.open("w") as out:
-        for length in LENGTHS:
+        for length in lengths:
             tokens = [draw.randrange(250) for _ in range(length)]
             out.write(json.dumps({"input_ids": tokens, "loss_mask": [0, *[1] * (length - 1)]}) + "\n")
     return path

@@ -2,7 +2,8 @@
 
 Called by whoever takes work from a pool, on any machine that sees its folder. `link()` creates the file: it is atomic
 on local disks and over NFS alike, and the file is whole from its first moment. A claim is never changed or removed; a
-later claim of the same chunk has a higher token and takes its place.
+later claim of the same chunk has a higher token and takes its place. A pool that lies on one machine, whose own worker
+takes most chunks, has empty files for those: nothing to write, nothing to read, and nothing that a power cut can tear.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Claim(Message):
 
     chunk: int = Field(ge=0)
     token: int = Field(ge=1)
-    holder: str
-    """Whoever works on it: a host, or a replica's attempt."""
+    holder: str = ""
+    """Whoever works on it: another host, or a replica's attempt; "" for the worker on the pool's own machine."""
     lease: str = ""
-    """The lease by which the records went to another host; "" if the pool's own workers took the chunk."""
+    """The lease by which the records went to another host."""
     ranges: Ranges = Field(default_factory=list)
     """The records that went with the lease: those of the chunk that were open then."""
     tokens: int = 0
@@ -57,10 +58,20 @@ class Claims:
         fsync_directory(path.parent)
         return True
 
+    def claim_here(self, chunk: int) -> bool:
+        """Claim a chunk for the worker on the pool's own machine; False if somebody claimed it before."""
+        path = self._path(chunk, 1)
+        make_directory(path.parent)
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
+        except FileExistsError:
+            return False
+        return True
+
     def newest(self, chunk: int) -> Claim | None:
         """The claim that counts for a chunk: the one with the highest token."""
-        tokens = [token for found, token in self._names(self._path(chunk, 1).parent) if found == chunk]
-        return self._read(chunk, max(tokens)) if tokens else None
+        claims = [entry for entry in self._entries(self._path(chunk, 1).parent) if entry[0] == chunk]
+        return self._read(*max(claims)) if claims else None
 
     def holds(self, claim: Claim) -> bool:
         """Whether a claim still counts: no claim of its chunk has a higher token."""
@@ -68,42 +79,46 @@ class Claims:
 
     def tokens(self) -> dict[int, int]:
         """The highest token of every chunk that was ever claimed."""
-        found: dict[int, int] = {}
-        if self._folder.is_dir():
-            for folder in self._folder.iterdir():
-                for chunk, token in self._names(folder):
-                    found[chunk] = max(token, found.get(chunk, 0))
-        return found
+        return {chunk: token for chunk, token, _ in self._newest()}
 
     def all(self) -> dict[int, Claim]:
         """The claim that counts for every chunk that was ever claimed."""
-        return {chunk: self._read(chunk, token) for chunk, token in sorted(self.tokens().items())}
+        return {entry[0]: self._read(*entry) for entry in self._newest()}
+
+    def _newest(self) -> list[tuple[int, int, int]]:
+        found: dict[int, tuple[int, int, int]] = {}
+        for folder in self._folder.iterdir() if self._folder.is_dir() else ():
+            for entry in self._entries(folder):
+                found[entry[0]] = max(entry, found.get(entry[0], entry))
+        return sorted(found.values())
 
     def _path(self, chunk: int, token: int) -> Path:
         return self._folder / str(chunk // FOLDER_CLAIMS) / f"{chunk}.{token}.json"
 
-    def _read(self, chunk: int, token: int) -> Claim:
+    def _read(self, chunk: int, token: int, size: int) -> Claim:
+        if not size:
+            return Claim(chunk=chunk, token=token)
         path = self._path(chunk, token)
         try:
             return Claim.model_validate_json(read_own(path))
         except (OSError, ValidationError) as error:
             raise HostError(
                 f"The claim {path} could not be read: {type(error).__name__}.",
-                remedy="`inv extract --hosts all` with another set of hosts gives the open records out anew.",
+                remedy="A new epoch gives every open record out anew: `inv extract` with another set of --hosts.",
             ) from error
 
     @staticmethod
-    def _names(folder: Path) -> Iterator[tuple[int, int]]:
-        """Chunk and token of every claim in a folder; other names are ignored."""
+    def _entries(folder: Path) -> Iterator[tuple[int, int, int]]:
+        """Chunk, token and size of every claim in a folder; other names are ignored."""
         try:
-            names = os.listdir(folder)  # noqa: PTH208 -- names alone
+            entries = list(os.scandir(folder))
         except (FileNotFoundError, NotADirectoryError):
             return
-        for name in names:
-            chunk, _, rest = name.partition(".")
+        for entry in entries:
+            chunk, _, rest = entry.name.partition(".")
             token, _, suffix = rest.partition(".")
             if chunk.isdecimal() and token.isdecimal() and suffix == "json":
-                yield int(chunk), int(token)
+                yield int(chunk), int(token), entry.stat(follow_symlinks=False).st_size
 
 
 @contextmanager

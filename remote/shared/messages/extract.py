@@ -88,7 +88,13 @@ class Counts(Message):
     """Records done or freed here under an earlier epoch and no longer in this host's share; not counted above."""
     tokens_assigned: int = 0
     tokens_done: int = 0
+    tokens_quarantined: int = 0
     bytes_done: int = 0
+
+    @property
+    def tokens_open(self) -> int:
+        """Tokens that are still to do here."""
+        return max(0, self.tokens_assigned - self.tokens_done - self.tokens_quarantined)
 
 
 class ExtractorState(Message):
@@ -183,6 +189,17 @@ class RunRequest(Message):
     run: str = ""
 
 
+class Spare(Message):
+    """What a host could do beyond its own records of a run."""
+
+    takes: bool = False
+    """Whether it could begin with further records at once: a server is ready, and nobody wants it to stand still."""
+    room_tokens: int = 0
+    """Tokens for which the disk has room, beside what is still to do."""
+    longest: int = 0
+    """Tokens of the longest record that its servers take."""
+
+
 class RunStatus(Message):
     """A run on a host: its ledger, its extractor's last state, and whether that extractor lives."""
 
@@ -201,6 +218,7 @@ class RunStatus(Message):
     """How many records the ledger has quarantined for each cause."""
     free_bytes: int = 0
     """Free space on the shards' file system."""
+    spare: Spare = Field(default_factory=Spare)
     in_flight_bytes: int = 0
     """Bytes of dumps in the RAM disk."""
     prefill_wait_seconds: float = 0.0

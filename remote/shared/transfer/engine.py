@@ -31,6 +31,8 @@ from remote.shared.words import counted
 
 FOLLOW_SECONDS = 2.0
 AT_WORK = ("running", "paused", "waiting")
+QUIET_ROUNDS = 2
+"""So often must no host be at work before a following pull takes the run for over: records may be between two hosts."""
 FREE_RECORDS = 200
 """That a host is told of in one call."""
 FREE_TRIES = 4
@@ -47,6 +49,8 @@ class Engine:
     def __init__(self, destination: Destination, wish: Wish, bounds: Bounds) -> None:
         self.tallies: Tallies = {}
         self.stop = threading.Event()
+        self._at_work: set[str] = set()
+        """Hosts whose extractors work, by what they said last."""
         self._delivery = Delivery(destination, self.stop.set)
         self._pull = Pull(
             destination,
@@ -76,9 +80,12 @@ class Engine:
         """Bring one host's records; with `follow` until its run is complete. Raises RoostError for what ends it."""
         tally = self.tallies.setdefault(origin.source.name, HostTally())
         self._pull.books.open(origin.source.name)
-        session = _Session(self._pull, origin, tally)
-        with session.freeing():
-            session.run()
+        session = _Session(self._pull, origin, tally, self._at_work)
+        try:
+            with session.freeing():
+                session.run(QUIET_ROUNDS if len(self.tallies) > 1 else 1)
+        finally:
+            self._at_work.discard(origin.source.name)
         return tally
 
 
@@ -99,8 +106,9 @@ def look(origin: Origin, destination: Destination | None) -> HostTally:
 class _Session:
     """One host's part of a pull: list, bring, list again."""
 
-    def __init__(self, pull: Pull, origin: Origin, tally: HostTally) -> None:
+    def __init__(self, pull: Pull, origin: Origin, tally: HostTally, at_work: set[str]) -> None:
         self._pull = pull
+        self._at_work = at_work
         self._origin = origin
         self._source = origin.source
         self._wish = pull.wish
@@ -112,11 +120,11 @@ class _Session:
         self._codec = self._wish.limits.compress != "never"
         self._puller = HostPull(self._source.name, pull, tally)
 
-    def run(self) -> None:
-        """One round, or with `follow` one after the other until the host's run is complete."""
+    def run(self, quiet_rounds: int) -> None:
+        """One round, or with `follow` one after the other until so many in a row were quiet: the run is complete."""
         if self._wish.follow:
             self._tally.share_records, self._tally.share_bytes = self._source.share_records, self._source.share_bytes
-        cursor = 0
+        cursor, quiet = 0, 0
         while not self._pull.stop.is_set():
             offer = self._listed(cursor)
             self._tally.status = offer.status
@@ -126,11 +134,20 @@ class _Session:
             error = self._bring()
             if error is not None and not (self._wish.follow and isinstance(error, ConnectionError)):
                 raise error
-            if not self._wish.follow or (error is None and offer.status not in AT_WORK and not offer.rows):
+            quiet = quiet + 1 if self._is_quiet(offer) and error is None else 0
+            if not self._wish.follow or quiet >= quiet_rounds:
                 return
             cursor = offer.cursor if error is None else 0
             self._tally.waiting = _to_reach_again(error) if error is not None else ""
             self._pull.stop.wait(FOLLOW_SECONDS)
+
+    def _is_quiet(self, offer: Offer) -> bool:
+        """Whether nothing is new here and no host of this pull is at work: its open records could still come here."""
+        if offer.status in AT_WORK:
+            self._at_work.add(self._source.name)
+        else:
+            self._at_work.discard(self._source.name)
+        return not self._at_work and not offer.rows
 
     @contextmanager
     def freeing(self) -> Iterator[None]:

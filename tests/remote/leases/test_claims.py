@@ -45,6 +45,17 @@ def test_a_claim_is_made_once_and_a_later_one_has_a_higher_token(tmp_path: Path)
     assert pool.all() == {1234: second}
 
 
+def test_the_pools_own_machine_and_another_host_never_have_the_same_chunk(tmp_path: Path) -> None:
+    pool = Claims(tmp_path)
+    assert pool.claim_here(0)
+    assert not pool.claim_here(0)
+    assert not pool.claim(Claim(chunk=0, token=1, holder="b", lease="f" * 16))
+    assert pool.claim(given := Claim(chunk=1, token=1, holder="b", lease="f" * 16, ranges=[(3, 5)], tokens=7))
+    assert not pool.claim_here(1)
+    assert pool.all() == {0: Claim(chunk=0, token=1), 1: given}
+    assert pool.tokens() == {0: 1, 1: 1}
+
+
 def test_a_claim_that_was_damaged_is_named(tmp_path: Path) -> None:
     pool = Claims(tmp_path)
     pool.claim(Claim(chunk=0, token=1, holder="a"))
@@ -97,7 +108,7 @@ def test_processes_that_race_and_are_killed_never_share_a_claim(tmp_path: Path, 
     assert len(every) == len(set(every))
     for line, name in ((line, name) for name, lines in told.items() for line in lines):
         chunk, token = map(int, line.split("."))
-        assert Claims(tmp_path / "pool")._read(chunk, token).holder == name
+        assert Claims(tmp_path / "pool")._read(chunk, token, 1).holder == name
     newest = Claims(tmp_path / "pool").tokens()
     assert sorted(newest) == list(range(CHUNKS))
     assert sum(newest.values()) - len(every) <= killed  # a racer can be killed between its claim and its word

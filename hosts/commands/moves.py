@@ -1,0 +1,215 @@
+"""Work moves: while a laptop is attached to a run, open records go from the slowest host to one that is done.
+
+Runs on the laptop, beside `inv extract`, `inv pull --follow` and `inv status --watch`. Hosts cannot reach each other
+over SSH, so every step passes through here: a lease at the giver, the same records at the taker, and the taker's
+process started if it has ended. The hosts' own leases are the truth; nothing of it is kept on the laptop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from hosts.errors import RoostError
+from hosts.fleet import Fleet
+from hosts.inventory.model import Host
+from hosts.plan.moving import Move, Runner, as_moved, next_moves
+from hosts.plan.plan import Plan
+from hosts.transport.backend import Backend
+from remote.shared.messages.extract import ExtractorState, ExtractRequest, RunRequest, RunStatus
+from remote.shared.messages.lease import (
+    Lease,
+    LeaseRequest,
+    LeaseResult,
+    LeasesRequest,
+    LeasesResult,
+    Moved,
+    TakeRequest,
+    TakeResult,
+)
+from remote.shared.messages.run import RunIdentity
+
+T = TypeVar("T")
+
+CALL_SECONDS = 60.0
+START_SECONDS = 300.0
+REST_SECONDS = 30.0
+"""A host that a step failed on, or that had nothing left to give, is left alone for so long."""
+TAKE_TOKENS = 1_000_000
+"""Of one call: some 6 MB of JSON."""
+GIVING = ("running", "waiting", "failed")
+"""Words of a run whose open records may go to others; a person's pause or stop is left alone."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Records that changed hosts."""
+
+    giver: str
+    taker: str
+    records: int
+    tokens: int
+
+
+OnStep = Callable[[Host, Step | RoostError], None]
+"""Told of each step with its taker, and of each error with the host on which a step failed."""
+
+
+class Mover:
+    """Moves one run's work between the hosts of a fleet."""
+
+    def __init__(self, fleet: Fleet, identity: RunIdentity, on_step: OnStep = lambda *_: None) -> None:
+        self._fleet, self._identity, self._on_step = fleet.unwatched(), identity, on_step
+        self._hosts = {host.name: host for host in fleet.hosts}
+        self._speeds: dict[str, float] = {}
+        self._rests_until: dict[str, float] = {}
+        self._unsure = True
+        """A host may have given what the other one has not heard of."""
+
+    def ask(self) -> dict[str, RunStatus]:
+        """How the run stands on each host that can be asked now."""
+        request = RunRequest(run=self._identity.name)
+        outcomes = self._fleet.call("status", request, RunStatus, deadline=CALL_SECONDS)
+        return {outcome.host.name: outcome.result for outcome in outcomes if outcome.ok}
+
+    def step(self, told: dict[str, RunStatus]) -> bool:
+        """Make the steps that are due, and return whether any was; what goes wrong on a host is tried again later."""
+        epoch = max((status.state.epoch for status in told.values()), default=0)
+        here = {name: status for name, status in told.items() if status.state.epoch == epoch and name in self._hosts}
+        if len(here) < 2:
+            return False
+        made = self._unsure
+        if self._unsure:
+            self._deliver(epoch)
+        for name, status in here.items():
+            self._note_speed(name, status)
+        for move in next_moves([self._runner(name, status) for name, status in here.items()]):
+            self._move(move, epoch, here[move.taker].spare.longest)
+            made = True
+        for name, status in here.items():
+            if status.word == "complete" and not status.alive and status.state.counts.tokens_open:
+                self._on(name, lambda there: self._start(there, epoch))
+                made = True
+        return made
+
+    def _note_speed(self, name: str, status: RunStatus) -> None:
+        """Remember how fast a host was while it worked; the last minute says little of one that has just begun."""
+        now, known = status.state.tokens_per_second, self._speeds.get(name)
+        if now > 0 and (known is None or status.word == "running"):
+            self._speeds[name] = now if known is None else (known + now) / 2
+
+    def _runner(self, name: str, status: RunStatus) -> Runner:
+        typical = sum(self._speeds.values()) / len(self._speeds) if self._speeds else 0.0
+        found = runner(name, status, self._speeds.get(name, typical))
+        rested = time.monotonic() >= self._rests_until.get(name, 0.0)
+        return found if rested else replace(found, takes=False, gives=False)
+
+    def _move(self, move: Move, epoch: int, longest: int) -> None:
+        request = LeaseRequest(
+            identity=self._identity, epoch=epoch, holder=move.taker, tokens=move.tokens, longest=longest
+        )
+        leases = self._on(move.giver, lambda there: _leases(there, request))
+        if leases:
+            self._hand_over(move.giver, move.taker, epoch, leases)
+        else:
+            self._rest(move.giver)
+
+    def _hand_over(self, giver: str, taker: str, epoch: int, leases: list[Lease]) -> None:
+        def take(there: Backend) -> int:
+            taken = 0
+            for part in _parts(leases):
+                request = TakeRequest(identity=self._identity, epoch=epoch, leases=part)
+                taken += there.call("take", request, TakeResult, deadline=CALL_SECONDS).records
+            self._start(there, epoch)
+            return taken
+
+        records = self._on(taker, take)
+        if records is not None:
+            self._on_step(self._hosts[taker], Step(giver, taker, records, sum(lease.tokens for lease in leases)))
+
+    def _start(self, there: Backend, epoch: int) -> ExtractorState:
+        """Start the run's process, or find it at work: it takes the records up by itself."""
+        request = ExtractRequest(run=self._identity.name, identity=self._identity, epoch=epoch)
+        return there.call("extract", request, ExtractorState, deadline=START_SECONDS)
+
+    def _deliver(self, epoch: int) -> None:
+        """Hand over again what was given and did not arrive: a laptop was cut off between the two."""
+        self._unsure = False
+        told = moved(self._fleet, self._identity)
+        arrived = {lease.id for result in told.values() for lease in result.taken}
+        lost: dict[tuple[str, str], list[str]] = {}
+        for result in told.values():
+            for lease in result.given:
+                if result.epoch == epoch and lease.id not in arrived:
+                    lost.setdefault((lease.giver, lease.holder), []).append(lease.id)
+        for (giver, holder), ids in lost.items():
+            if holder not in told or told[holder].epoch != epoch:
+                self._unsure = True  # it cannot be asked now
+                continue
+            request = LeaseRequest(identity=self._identity, epoch=epoch, holder=holder, again=ids)
+            leases = self._on(giver, lambda there, request=request: _leases(there, request))  # type: ignore[misc]
+            if leases:
+                self._hand_over(giver, holder, epoch, leases)
+
+    def _on(self, name: str, action: Callable[[Backend], T]) -> T | None:
+        """Do something on a host; None if it failed, which is told once."""
+        host = self._hosts[name]
+        try:
+            return action(self._fleet.backend(host))
+        except RoostError as error:
+            self._unsure = True
+            self._rest(name)
+            self._on_step(host, error)
+            return None
+
+    def _rest(self, name: str) -> None:
+        self._rests_until[name] = time.monotonic() + REST_SECONDS
+
+
+def runner(name: str, status: RunStatus, speed: float) -> Runner:
+    """A host as the moves see it; `speed` is what it does while it works."""
+    return Runner(
+        host=name,
+        left=status.state.counts.tokens_open,
+        speed=speed if status.word in ("running", "complete") else 0.0,
+        takes=status.spare.takes,
+        gives=status.word in GIVING,
+        room=status.spare.room_tokens,
+    )
+
+
+def moved(fleet: Fleet, identity: RunIdentity) -> dict[str, LeasesResult]:
+    """What each host that can be asked gave and was given; a host that does not know the run is left out."""
+    told = fleet.unwatched().call("leases", LeasesRequest(identity=identity), LeasesResult, deadline=CALL_SECONDS)
+    return {outcome.host.name: outcome.result for outcome in told if outcome.ok}
+
+
+def plan_as_moved(fleet: Fleet, plan: Plan) -> Plan:
+    """The plan with every record in the share of the host that holds it by now, as the hosts tell it."""
+    told = [result for result in moved(fleet, plan.identity).values() if result.epoch == plan.epoch]
+    leases: list[Moved] = [lease for result in told for lease in [*result.given, *result.taken]]
+    return as_moved(plan, leases) if leases else plan
+
+
+def _leases(giver: Backend, request: LeaseRequest) -> list[Lease]:
+    found: list[Lease] = []
+    giver.call(
+        "lease",
+        request,
+        LeaseResult,
+        deadline=CALL_SECONDS,
+        on_item=lambda value: found.append(Lease.model_validate(value)),
+    )
+    return found
+
+
+def _parts(leases: list[Lease]) -> list[list[Lease]]:
+    """Parts of about `TAKE_TOKENS`, none of them empty."""
+    parts: list[list[Lease]] = [[]]
+    for lease in leases:
+        if sum(one.tokens for one in parts[-1]) >= TAKE_TOKENS:
+            parts.append([])
+        parts[-1].append(lease)
+    return parts

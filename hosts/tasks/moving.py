@@ -1,0 +1,70 @@
+"""Beside a task that stays with a run: its work is moved between the hosts, and a line says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hosts.commands.attending import Attendant, attended
+from hosts.commands.moves import Mover, Step
+from hosts.commands.runs import held, holders
+from hosts.commands.status import HostStatus
+from hosts.console.output import Output
+from hosts.errors import RoostError
+from hosts.fleet import Fleet, Outcome
+from hosts.inventory.model import Host
+from remote.shared.messages.extract import RunStatus
+from remote.shared.messages.run import RunIdentity
+
+
+@contextmanager
+def moving(fleet: Fleet, output: Output, identity: RunIdentity) -> Iterator[Attendant | None]:
+    """Move the run's open records to hosts that are done while the block lasts; None if there is one host alone."""
+    if len(fleet.hosts) < 2:
+        yield None
+        return
+    with attended(mover(fleet, output, identity)) as attendant:
+        yield attendant
+
+
+class Movers:
+    """Moves the work of every run that several hosts have, for a task that looks at them all again and again."""
+
+    def __init__(self, fleet: Fleet, output: Output) -> None:
+        self._fleet, self._output = fleet, output
+        self._movers: dict[str, Mover | None] = {}
+
+    def step(self, outcomes: list[Outcome[HostStatus]]) -> None:
+        """Make the steps that are due."""
+        told: dict[str, dict[str, RunStatus]] = {}
+        for outcome in outcomes:
+            for run in outcome.value.standing.runs if outcome.value is not None else ():
+                told.setdefault(run.run, {})[outcome.host.name] = run
+        for name, hosts in told.items():
+            if len(hosts) < 2:
+                continue
+            if name not in self._movers:
+                self._movers[name] = self._mover(name)
+            if (found := self._movers[name]) is not None:
+                found.step(hosts)
+
+    def _mover(self, run: str) -> Mover | None:
+        """None if the hosts hold different runs of this name."""
+        identities = {one.assignment.identity for one in holders(held(self._fleet.unwatched(), run), run)}
+        return mover(self._fleet, self._output, identities.pop()) if len(identities) == 1 else None
+
+
+def mover(fleet: Fleet, output: Output, identity: RunIdentity) -> Mover:
+    """A mover that says what it does; a trouble is said when it begins, not at every try."""
+    said: dict[str, str] = {}
+
+    def tell(host: Host, told: Step | RoostError) -> None:
+        if isinstance(told, Step):
+            said.pop(host.name, None)
+            what = f"{told.records:,} records ({told.tokens:,} tokens)"
+            output.note(f"{told.taker}: took over {what} of {told.giver}, which would have ended later")
+        elif said.get(host.name) != told.message:
+            said[host.name] = told.message
+            output.note(f"{host.name}: records could not be moved: {told.message}")
+
+    return Mover(fleet, identity, tell)
