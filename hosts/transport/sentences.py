@@ -138,6 +138,9 @@ _OF_OPENSSH: tuple[tuple[str, str], ...] = (
 )
 
 
+_SILENT_END = "the connection was closed during the login, as sshd does after its LoginGraceTime"
+
+
 def of_openssh(said: str, hop: Hop, name: str, timeout: float) -> RoostError:
     """What `ssh` printed when it could not log in to `hop`, on the way to the host `name`."""
     kind = next((kind for pattern, kind in _OF_OPENSSH if re.search(pattern, said)), "")
@@ -157,9 +160,7 @@ def of_openssh(said: str, hop: Hop, name: str, timeout: float) -> RoostError:
         "late": "no answer",
         "network": last.rpartition(": ")[2].lower(),
     }
-    return no_answer(
-        hop.where, reasons.get(kind, last or "ssh said nothing"), timeout if kind in {"mute", "late"} else None
-    )
+    return no_answer(hop.where, reasons.get(kind, last or _SILENT_END), timeout if kind in {"mute", "late"} else None)
 
 
 def _key_of_openssh(kind: str, hop: Hop, name: str) -> HostKeyError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import shutil
 import sys
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hosts.doctor.network import measure_clock
-from hosts.errors import ProtocolError
+from hosts.errors import ProtocolError, RoostError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host, Inventory
 from hosts.practice.sshd import PrivateSshd
@@ -117,6 +118,11 @@ def test_a_forced_command_is_one_sentence_that_shows_what_it_printed(start: Star
         hello(start(ForceCommand="echo only backups here"))
 
 
+def test_an_account_without_a_login_is_one_sentence_that_shows_what_it_printed(start: Start) -> None:
+    with pytest.raises(ProtocolError, match=r"it printed: .*account is currently not available"):
+        hello(start(shell=shutil.which("nologin", path="/usr/sbin:/sbin") or "/usr/sbin/nologin"))
+
+
 @pytest.mark.parametrize("most", ["1", "2"])
 def test_calls_wait_for_room_or_get_another_connection(start: Start, most: str) -> None:
     host = start(MaxSessions=most)
@@ -142,6 +148,23 @@ def test_many_entries_on_one_sshd_all_get_in(start: Start, tmp_path: Path, limit
     assert [outcome.value for outcome in outcomes] == [0] * len(hosts), outcomes
 
 
+def test_many_hosts_behind_one_bastion_all_get_in(start: Start, tmp_path: Path) -> None:
+    """Forty entries, one jump host in front of them and one sshd behind it, both with sshd's default MaxStartups."""
+    jump, target = start(MaxStartups="10:30:100"), start(MaxStartups="10:30:100")
+    config = tmp_path / "config"
+    config.write_text(
+        f"Host jump\n HostName 127.0.0.1\n Port {jump.ssh_port}\n IdentityFile {jump.identity_file}\n"
+        f" IdentitiesOnly yes\nHost gpu*\n HostName 127.0.0.1\n Port {target.ssh_port}\n ProxyJump jump\n"
+        f" IdentityFile {target.identity_file}\n IdentitiesOnly yes\n"
+    )
+    update = {"ssh_port": None, "identity_file": None, "ssh_config": str(config), "connect_timeout": 60.0}
+    hosts = [target.model_copy(update={**update, "name": f"gpu{n}", "address": f"gpu{n}"}) for n in range(40)]
+    fleet = Fleet(Inventory(path=tmp_path, hosts={}, local=Host(name="local", connection="local")), hosts)
+    outcomes = fleet.each(lambda backend: backend.open(["true"]).wait(120))
+    fleet.close()
+    assert [outcome.value for outcome in outcomes] == [0] * len(hosts), outcomes
+
+
 def test_a_forwarded_agent_and_a_remote_command_of_the_configuration_are_left_out(start: Start, tmp_path: Path) -> None:
     host = start()
     config = tmp_path / "config"
@@ -153,19 +176,46 @@ def test_a_forwarded_agent_and_a_remote_command_of_the_configuration_are_left_ou
     backend.close()
 
 
+def slow_login(host_key_folder: Path, seconds: int) -> dict[str, str]:
+    """Settings with which sshd takes `seconds` to look up the key of whoever logs in."""
+    command = f"sleep {seconds}; cat {host_key_folder}/client_key.pub"
+    return {
+        "AuthorizedKeysFile": "none",
+        "AuthorizedKeysCommand": f'/bin/sh -c "{command}"',
+        "AuthorizedKeysCommandUser": getpass.getuser(),
+    }
+
+
+def test_a_login_within_a_short_grace_time_gets_in(start: Start, tmp_path: Path) -> None:
+    host = start(LoginGraceTime="5", **slow_login(tmp_path / "box0" / "etc", 1))  # sshd looks twice
+    assert hello(host).version
+
+
+def test_a_login_of_many_seconds_is_waited_for(start: Start, tmp_path: Path) -> None:
+    host = start(LoginGraceTime="120", **slow_login(tmp_path / "box0" / "etc", 8))
+    assert hello(host.model_copy(update={"connect_timeout": 1.0})).version
+
+
+def test_a_login_that_takes_longer_than_sshd_grants_is_a_sentence(start: Start, tmp_path: Path) -> None:
+    host = start(LoginGraceTime="1", **slow_login(tmp_path / "box0" / "etc", 30))
+    with pytest.raises(RoostError, match=r"127\.0\.0\.1"):
+        hello(host)
+
+
 def test_a_slow_login_is_waited_for(start: Start) -> None:
     host = start()
     (home(host) / ".bashrc").write_text("sleep 3\n")
     assert hello(host.model_copy(update={"connect_timeout": 1.0})).version
 
 
-def test_rekeying_in_the_middle_of_a_stream_is_not_noticed(start: Start) -> None:
-    backend = SshBackend(start(RekeyLimit="1M", Subsystem="none /bin/false"))
-    process = backend.open([sys.executable, "-c", "import os\nfor _ in range(64): os.write(1, b'x' * 65536)"])
+@pytest.mark.parametrize(("limit", "blocks"), [("1M", 64), ("64M", 1200)])
+def test_rekeying_in_the_middle_of_a_stream_is_not_noticed(start: Start, limit: str, blocks: int) -> None:
+    backend = SshBackend(start(RekeyLimit=limit, Subsystem="none /bin/false"))
+    process = backend.open([sys.executable, "-c", f"import os\nfor _ in range({blocks}): os.write(1, b'x' * 65536)"])
     received = 0
-    while chunk := process.read(1 << 16, 30):
+    while chunk := process.read(1 << 16, 60):
         received += len(chunk)
-    assert received == 64 * 65536
+    assert received == blocks * 65536
     process.close()
     backend.close()
 
