@@ -16,6 +16,10 @@ import os
 import stat
 import sys
 
+TYPE_CHECKING = False  # importing typing would cost milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Callable  # noqa: F401
+
 MODULES = (".py", ".pyc", ".so")
 """What Python takes for a module; a folder may be one as well."""
 
@@ -24,18 +28,46 @@ class Refused(Exception):
     """A workdir or payload that somebody else could change."""
 
 
-def tree_digest(root):  # type: (str) -> str
-    """Digest of the files below `root` by name and content (sha256, 32 hex digits); bytecode does not count."""
+def tree_digest(root, accepts=None):  # type: (str, Callable[[os.stat_result], bool] | None) -> str
+    """Digest of the files below `root` by name and content (sha256, 32 hex digits); bytecode does not count.
+
+    With `accepts`, raises Refused for what is neither file nor folder, or is not accepted, bytecode included.
+    """
     digest = hashlib.sha256()
-    for folder, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
-        for name in sorted(files):
-            path = os.path.join(folder, name)
-            with open(path, "rb") as stream:
-                content = hashlib.sha256(stream.read()).hexdigest()
-            relative = os.path.relpath(path, root).replace(os.sep, "/")
-            digest.update(json.dumps([relative, content]).encode("ascii"))
+    for relative, path in _files(root, "", accepts):
+        digest.update(json.dumps([relative, _content_digest(path)]).encode("ascii"))
     return digest.hexdigest()[:32]
+
+
+def _files(folder, prefix, accepts):
+    # type: (str, str, Callable[[os.stat_result], bool] | None) -> list[tuple[str, str]]
+    """The files below `folder` in order, as (relative name, path): every call waits for this, so one look at each."""
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    if accepts is not None:
+        for entry in found:
+            status = entry.stat(follow_symlinks=False)
+            if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)) or not accepts(status):
+                raise Refused(entry.path)
+    files = [] if prefix.endswith("__pycache__/") else [(prefix + one.name, one.path) for one in found if one.is_file()]
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False) and (accepts is not None or entry.name != "__pycache__"):
+            files += _files(entry.path, prefix + entry.name + "/", accepts)
+    return files
+
+
+def _content_digest(path):  # type: (str) -> str
+    """Digest of one file, read without Python's own buffers, which cost more than reading such small files."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        digest = hashlib.sha256()
+        while True:
+            content = os.read(descriptor, 1 << 20)
+            if not content:
+                return digest.hexdigest()
+            digest.update(content)
+    finally:
+        os.close(descriptor)
 
 
 def is_whole(target, digest):  # type: (str, str) -> bool
@@ -43,17 +75,17 @@ def is_whole(target, digest):  # type: (str, str) -> bool
 
     The digest covers every file; bytecode, which Python writes later, must be this user's own, as all the rest.
     """
-    if not os.path.isdir(os.path.join(target, "remote")):
+    root = os.path.join(target, "remote")
+    if not os.path.isdir(root):
         return False
     for name in os.listdir(target):  # beside `remote` a core dump may lie, and no module
-        if name != "remote" and (name.endswith(MODULES) or os.path.isdir(os.path.join(target, name))):
+        found = os.lstat(os.path.join(target, name))
+        if not is_ours(found) or (name != "remote" and (name.endswith(MODULES) or not stat.S_ISREG(found.st_mode))):
             return False
-    for folder, folders, files in os.walk(target):
-        for name in folders + files:
-            found = os.lstat(os.path.join(folder, name))
-            if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)) or not is_ours(found):
-                return False
-    return tree_digest(os.path.join(target, "remote")) == digest
+    try:
+        return tree_digest(root, is_ours) == digest
+    except Refused:
+        return False
 
 
 def is_ours(found):  # type: (os.stat_result) -> bool
