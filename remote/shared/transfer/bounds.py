@@ -7,7 +7,7 @@ bytes are here, so that a host that lies fails alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,16 +83,16 @@ class Bounds:
 class Listing:
     """A host's offer as it arrives: what cannot be, or comes twice, ends it, so that it is no longer than the run."""
 
-    def __init__(self, bounds: Bounds) -> None:
-        self.rows: list[ShardRow] = []
+    def __init__(self, bounds: Bounds, each: Callable[[ShardRow], None]) -> None:
         self._bounds = bounds
-        self._seen: set[int] = set()
+        self._each = each
+        self._seen = bytearray(bounds.records)
 
     def take(self, rows: Iterable[ShardRow]) -> None:
-        """Add rows of the host's ledger; raises OfferError."""
+        """Hand on rows of the host's ledger; raises OfferError."""
         for row in rows:
-            problem = "it is offered twice" if row.index in self._seen else self._bounds.problem(row)
+            problem = self._bounds.problem(row) or ("it is offered twice" if self._seen[row.index] else "")
             if problem:
                 raise OfferError(f"The host offers a record {row.index} that cannot be: {problem}.")
-            self._seen.add(row.index)
-            self.rows.append(row)
+            self._seen[row.index] = 1
+            self._each(row)

@@ -92,14 +92,15 @@ class Engine:
 def look(origin: Origin, destination: Destination | None) -> HostTally:
     """A dry run: what a host offers and the destination (None: there is none yet) lacks. Transfers nothing."""
     tally = HostTally(looked_only=True)
-    offer = origin.offers(0)
-    tally.status = offer.status
-    for row in offer.rows:
+
+    def count(row: ShardRow) -> None:
         tally.offered += 1
         if destination is not None and destination.has(row, origin.source.name):
             tally.present += 1
         else:
             tally.wanted_bytes += row.size_bytes
+
+    tally.status = origin.offers(0, count).status
     return tally
 
 

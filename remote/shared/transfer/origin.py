@@ -41,8 +41,11 @@ class Origin(Protocol):
 
     source: Source
 
-    def offers(self, after: int) -> Offer:
-        """Rows of the host's ledger that are newer than the cursor `after`, each within the run's bounds."""
+    def offers(self, after: int, each: Callable[[ShardRow], None] | None = None) -> Offer:
+        """Rows of the host's ledger that are newer than the cursor `after`, each within the run's bounds.
+
+        With `each`, every row is handed to it and none is kept: a million of them are hundreds of megabytes.
+        """
 
     def free(self, records: list[Delivered]) -> IndicesResult:
         """Let the host delete what is delivered; a record that it has made anew since stays."""
@@ -64,18 +67,19 @@ class Asked:
     bounds: Bounds
     ask: Ask
 
-    def offers(self, after: int) -> Offer:
-        return listed(self.ask, self.bounds, ShardsRequest(identity=self.bounds.identity, after=after))
+    def offers(self, after: int, each: Callable[[ShardRow], None] | None = None) -> Offer:
+        return listed(self.ask, self.bounds, ShardsRequest(identity=self.bounds.identity, after=after), each)
 
     def free(self, records: list[Delivered]) -> IndicesResult:
         request = FreedRequest(identity=self.bounds.identity, records=records)
         return self.ask("freed", request, IndicesResult, on_item=None)
 
 
-def listed(ask: Ask, bounds: Bounds, request: ShardsRequest) -> Offer:
-    """What a host lists; raises OfferError for a row that cannot be of this run."""
-    listing = Listing(bounds)
+def listed(ask: Ask, bounds: Bounds, request: ShardsRequest, each: Callable[[ShardRow], None] | None = None) -> Offer:
+    """What a host lists, kept unless `each` takes the rows; raises OfferError for one that cannot be of this run."""
+    rows: list[ShardRow] = []
+    listing = Listing(bounds, each or rows.append)
     result = ask(
         "shards", request, ShardsResult, on_item=lambda value: listing.take(ShardBatch.model_validate(value).rows)
     )
-    return Offer(listing.rows, result.cursor, result.status)
+    return Offer(rows, result.cursor, result.status)
