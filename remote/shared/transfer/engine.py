@@ -24,7 +24,7 @@ from remote.shared.transfer.delivery import Delivery
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.hostpull import HostPull
 from remote.shared.transfer.lane import Way
-from remote.shared.transfer.origin import Offer, Origin
+from remote.shared.transfer.origin import Asked, Offer, Origin
 from remote.shared.transfer.rate import RateLimit
 from remote.shared.transfer.work import Pull
 from remote.shared.words import counted
@@ -89,7 +89,7 @@ class Engine:
         return tally
 
 
-def look(origin: Origin, destination: Destination | None) -> HostTally:
+def look(origin: Asked, destination: Destination | None) -> HostTally:
     """A dry run: what a host offers and the destination (None: there is none yet) lacks. Transfers nothing."""
     tally = HostTally(looked_only=True)
 

@@ -41,11 +41,8 @@ class Origin(Protocol):
 
     source: Source
 
-    def offers(self, after: int, each: Callable[[ShardRow], None] | None = None) -> Offer:
-        """Rows of the host's ledger that are newer than the cursor `after`, each within the run's bounds.
-
-        With `each`, every row is handed to it and none is kept: a million of them are hundreds of megabytes.
-        """
+    def offers(self, after: int) -> Offer:
+        """Rows of the host's ledger that are newer than the cursor `after`, each within the run's bounds."""
 
     def free(self, records: list[Delivered]) -> IndicesResult:
         """Let the host delete what is delivered; a record that it has made anew since stays."""
@@ -68,6 +65,7 @@ class Asked:
     ask: Ask
 
     def offers(self, after: int, each: Callable[[ShardRow], None] | None = None) -> Offer:
+        """With `each`, every row is handed to it and none is kept: a million of them are hundreds of megabytes."""
         return listed(self.ask, self.bounds, ShardsRequest(identity=self.bounds.identity, after=after), each)
 
     def free(self, records: list[Delivered]) -> IndicesResult:
