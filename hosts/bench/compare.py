@@ -1,4 +1,4 @@
-"""Faster, slower or noise: two results side by side, with the interval of their ratio. Pure."""
+"""Compares two results: faster, slower or noise, with the interval of their ratio. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALLEST_DIFFERENCE = 0.01
 """A ratio within 1 % of 1 counts as noise, even if its interval excludes 1: nobody would act on it."""
 
 SAID_ELSEWHERE = ("--model-path", "--port")
-"""Flags that differ because the hosts or models differ."""
+"""Flags that are left out here, because `differences` names the host and the model itself."""
 
 Verdict = Literal["faster", "slower", "noise"]
 
@@ -67,7 +67,7 @@ def pool(results: list[BenchResult]) -> BenchResult:
 
 
 def differences(first: BenchResult, second: BenchResult) -> list[str]:
-    """Return a sentence for each circumstance (host, model, flags, …) that is not the same in both results."""
+    """Return a phrase for each circumstance (host, model, flags, …) that differs between the results."""
     named = {
         "host": (first.host, second.host),
         "mode": (first.mode, second.mode),
@@ -110,7 +110,7 @@ def _flags(command: list[str]) -> dict[str, str]:
 
 
 def interval(first: list[float], second: list[float]) -> tuple[float, float]:
-    """95 % bootstrap interval of median(second) / median(first)."""
+    """Return the 95 % bootstrap interval of median(second) / median(first)."""
     draw = random.Random(SEED)  # noqa: S311 - resampling, no secret
     ratios = sorted(
         statistics.median(draw.choices(second, k=len(second))) / statistics.median(draw.choices(first, k=len(first)))

@@ -20,7 +20,7 @@ class BenchResults:
         self._root = folder
 
     def save(self, result: BenchResult) -> str:
-        """Keep a result and return its name; a label that exists already gets a number, nothing is overwritten."""
+        """Keep a result and return its name; if the label exists already, a number is added to it."""
         label = safe_name(result.label or f"{result.mode}-{_day_and_time(result.taken_at)}", "label")
         folder = make_directory(self._root / safe_name(result.host, "host"))
         name, number = label, 1
@@ -31,11 +31,11 @@ class BenchResults:
         return f"{result.host}/{name}"
 
     def load(self, name: str) -> BenchResult:
-        """Return the result called `HOST/LABEL` (or `LABEL` if only one host has it); UsageError if none is."""
+        """Return the result called `HOST/LABEL`, or `LABEL` if only one host has it; raises UsageError otherwise."""
         found = self._find(name)
         if len(found) > 1:
             names = ", ".join(self._name(path) for path in found)
-            raise UsageError(f"The result {name!r} names several: {names}.", remedy="Say HOST/LABEL.")
+            raise UsageError(f"Several results are called {name!r}: {names}.", remedy="Name one as HOST/LABEL.")
         return _read(found[0])
 
     def load_all(self, pattern: str) -> list[BenchResult]:
@@ -43,7 +43,7 @@ class BenchResults:
         return [_read(path) for path in self._find(pattern)] if "*" in pattern else [self.load(pattern)]
 
     def names(self) -> list[str]:
-        """All results, oldest first within a host."""
+        """Return the names of all results, oldest first within a host."""
         paths = sorted(self._root.glob("*/*.json"), key=lambda path: (path.parent.name, path.stat().st_mtime))
         return [self._name(path) for path in paths]
 
@@ -51,7 +51,7 @@ class BenchResults:
         found = sorted(self._root.glob(f"{name}.json" if "/" in name else f"*/{name}.json"))
         if not found:
             known = ", ".join(self.names()) or "none yet"
-            raise UsageError(f"The result {name!r} is not there.", remedy=f"Kept results: {known}.")
+            raise UsageError(f"There is no result {name!r}.", remedy=f"Kept results: {known}.")
         return found
 
     def _name(self, path: Path) -> str:
@@ -62,11 +62,11 @@ def _read(path: Path) -> BenchResult:
     try:
         return BenchResult.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise UsageError(f"{path} is not a result that this version of Roost reads.") from error
+        raise UsageError(f"{path} is not a result that this version of Roost can read.") from error
 
 
 def _day_and_time(unix_seconds: float) -> str:
-    """`20260131-120000`; a host may name a time that no calendar has."""
+    """Return `20260131-120000`, or `undated` for a time that no calendar has."""
     try:
         return f"{datetime.datetime.fromtimestamp(unix_seconds, datetime.UTC):%Y%m%d-%H%M%S}"
     except (OverflowError, ValueError, OSError):

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def each_to_its_end(fleet: Fleet, action: Callable[[Backend], T], say: Callable[[str], None]) -> list[Outcome[T]]:
-    """`fleet.each` for actions that restore something at their end: Ctrl-C waits until each has done so."""
+    """Run `fleet.each` for actions that restore a server at their end; after Ctrl-C, wait until each has done so."""
     begun: dict[str, threading.Event] = {}
 
     def to_its_end(backend: Backend) -> T:
@@ -46,20 +46,20 @@ def each_to_its_end(fleet: Fleet, action: Callable[[Backend], T], say: Callable[
     try:
         return fleet.each(to_its_end)
     except KeyboardInterrupt:
-        say("Interrupted; each server is put back as it was found. Ctrl-C again leaves them as they are.")
+        say("Interrupted; each server is being restored. Ctrl-C again leaves the servers as they are.")
         for ended in begun.values():
             ended.wait()
         raise
 
 
 class OneServer:
-    """One server, by its name in the inventory; other servers of the host are not touched."""
+    """One server, by its name in the inventory; the host's other servers are not touched."""
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend, self.name = backend, name
 
     def serve(self, host: Host, mode: str, *, wait: bool = False) -> None:
-        """Run the server in `mode` with the settings of `host`, unless it runs with exactly these already.
+        """Run the server in `mode` with the settings of `host`, unless it runs with exactly those already.
 
         With `wait`, wait for another operator's command on the host instead of refusing.
         Raises UsageError if the inventory has no such server, and the host's error if the server does not start.
@@ -83,15 +83,15 @@ class OneServer:
         if running[0].mode not in self._backend.host.modes:
             raise HostError(
                 f"Server {self.name!r} runs in mode {running[0].mode!r}, which this inventory does not have, so it "
-                "could not be put back.",
-                remedy="Use the inventory that it was started from, or stop it first.",
+                "could not be restored.",
+                remedy="Use the inventory that the server was started with, or stop the server first.",
             )
         return running[0].mode
 
     def put_back(self, mode: str | None) -> None:
-        """Run the server again in the mode in which it was found, or stop it if it did not run.
+        """Run the server in its former mode again, or stop it if it did not run.
 
-        Waits for the host's lock, which the host's side of a cut call may still hold for a moment.
+        Waits for the host's lock, which the verb of a call that was cut may still hold for a moment.
         """
         if mode is not None:
             self.serve(self._backend.host, mode, wait=True)
@@ -101,7 +101,7 @@ class OneServer:
 
     @contextmanager
     def serving(self, mode: str) -> Iterator[None]:
-        """Run the server in `mode` within the block; a server that runs in `mode` already is not restarted."""
+        """Run the server in `mode` within the block; a server already in `mode` is not restarted."""
         found = self.mode()
         if found == mode:
             yield

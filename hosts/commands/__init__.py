@@ -1,1 +1,1 @@
-"""One module a task: builds the requests, returns outcomes, prints nothing; `hosts/tasks` prints."""
+"""Work of tasks that takes more than one question to each host. Returns outcomes; only `hosts/tasks` prints."""

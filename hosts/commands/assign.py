@@ -1,4 +1,4 @@
-"""A plan's shares as assignment folders on the laptop, ready to be pushed to their hosts (for `inv extract`)."""
+"""Writes a plan's shares as assignment folders on the laptop, ready to be pushed (for `inv extract`)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from remote.shared.paths import PLAN_FILE
 def assignments(
     fleet: Fleet, plan: Plan, on_progress: Callable[[Host, Progress], None] | None = None
 ) -> dict[str, Path]:
-    """Write the folder of every host of the fleet that has a share in `plan`; return the folders by host name.
+    """Write the folder of every host of the fleet with a share in `plan`, and return the folders by host name.
 
-    Runs the verb `assign` on the laptop. The vocabulary and the counts are filled in from the dataset.
+    Runs the verb `assign` on the laptop, which takes the vocabulary and the counts from the dataset.
     """
     hosts = {host.name: host for host in fleet.hosts}
     mine = [share for share in plan.shares if share.host in hosts]
     if not plan.shares:
-        raise UsageError(f"Every record of the run {plan.run!r} is delivered; nothing is left to extract.")
+        raise UsageError(f"Every record of the run {plan.run!r} is delivered, so nothing is left to extract.")
     if not mine:
         raise UsageError(f"None of these hosts has a share in the plan of {plan.run!r}.")
     shares = [_host_share(plan, share, hosts[share.host], _folder(fleet, plan, share)) for share in mine]
@@ -70,7 +70,7 @@ def _host_share(plan: Plan, share: PlannedShare, host: Host, folder: Path) -> Ho
 
 
 def server_names(host: Host) -> list[str]:
-    """Return the names of the host's servers that take requests, as `hosts.inventory.servers` names them."""
+    """Return the names of the host's servers that get requests, as `hosts.inventory.servers` names them."""
     return [
         entry.name or f"server{number}"
         for number, entry in enumerate(host.servers)

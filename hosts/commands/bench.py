@@ -1,4 +1,4 @@
-"""`inv bench`: measure each host's server, keep the results, compare two of them."""
+"""`inv bench`: measures each host's server, keeps the results and compares two of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEADLINE_MARGIN_SECONDS = 120.0
 
 
 def profiles(text: str) -> list[Profile]:
-    """Return the profiles named in `text`, as in `single,prefill`, or all if it is empty; raises UsageError."""
+    """Return the profiles named in `text`, such as `single,prefill`, or all if it is empty; raises UsageError."""
     wanted = [word.strip() for word in text.split(",") if word.strip()] or list(PROFILES)
     for word in wanted:
         if word not in PROFILES:

@@ -1,7 +1,7 @@
-"""`inv extract`: send each host its share of a run, start the extractors detached, and follow their progress.
+"""`inv extract`: sends each host its share of a run, starts the extractors detached and follows their progress.
 
-Runs on the laptop. A host of the plan that was not chosen counts as lost: the records that it has not delivered
-go to the others in a new epoch, and the host is fenced as soon as it can be reached.
+Runs on the laptop. A host of the plan that was not chosen counts as lost: its undelivered records go to the others in a
+new epoch, and the host is fenced as soon as it can be reached.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Started:
     plan: Plan
     outcomes: list[Outcome[ExtractorState]]
     given_away: dict[str, int] = field(default_factory=dict)
-    """Hosts that lost their share, with the number of records given to others."""
+    """The number of records that each lost host gives to others."""
     unfenced: dict[str, str] = field(default_factory=dict)
-    """Lost hosts that could not be fenced, with the reason: they may still extract records that others have now."""
+    """The reason for each lost host that could not be fenced; it may still extract records that others have now."""
     idle: list[str] = field(default_factory=list)
-    """Chosen hosts that have no share in the plan: nothing was started there."""
+    """Chosen hosts without a share in the plan, where nothing was started."""
     reopened: dict[str, ReopenResult] = field(default_factory=dict)
     """Quarantined records that are open again, by host; empty unless `reopen` was given."""
 
@@ -84,12 +84,12 @@ class Preview:
 
 @dataclass(frozen=True)
 class Reopening:
-    """Quarantined records that are to be tried again: these indices, or all if there are none."""
+    """Quarantined records to try again: these indices, or all if there are none."""
 
     indices: list[int] = field(default_factory=list)
 
     def request(self, plan: Plan) -> ReopenRequest:
-        """As a host is asked."""
+        """Return the request for a host."""
         return ReopenRequest(identity=plan.identity, indices=self.indices)
 
 
@@ -103,7 +103,7 @@ def newest_run(fleet: Fleet) -> str:
 
 
 def plan_of(fleet: Fleet, run: str, dataset: Path | None = None) -> Plan:
-    """The run's plan, with its dataset in the folder that was named; raises UsageError if another dataset is there."""
+    """Return the run's plan with its dataset in `dataset`, if given; raises UsageError if another dataset is there."""
     plan = plan_for(fleet, run)
     if dataset is None:
         return plan
@@ -114,16 +114,16 @@ def plan_of(fleet: Fleet, run: str, dataset: Path | None = None) -> Plan:
 
 
 def delivered_to(destination: Path, identity: RunIdentity) -> Ranges:
-    """The records that a folder's own ledger says were delivered; raises UsageError if it is not this run's folder."""
+    """Return the records that a folder's ledger has as delivered; raises UsageError if the folder is not this run's."""
     folder = Destination(destination.expanduser())
     if not refuse_other(folder, identity):
-        raise UsageError(f"{destination} is not where a run was pulled to: it has no {MANIFEST}.")
+        raise UsageError(f"No run was pulled to {destination}: it has no {MANIFEST}.")
     with DestinationLedger(folder.roost / "ledger.sqlite") as ledger:
         return ranges.from_indices(ledger.indices())
 
 
 def counted_on(fleet: Fleet, run: str) -> dict[str, int]:
-    """Hosts that the run's plan counts on and that are not among the fleet's, each with its records."""
+    """Return the number of records of each host in the run's plan that is not in the fleet."""
     plan, chosen = plan_for(fleet, run), {host.name for host in fleet.hosts}
     return {share.host: share.records for share in plan.shares if share.host not in chosen and share.records}
 
@@ -138,12 +138,12 @@ def start(
     reopen: Reopening | None = None,
     on_progress: OnProgress | None = None,
 ) -> Started:
-    """Give every host its share and start its extractor; an extractor that runs already takes up the newest share.
+    """Give every host its share and start its extractor; a running extractor takes up the newest share.
 
-    `dataset` is the folder of the run's dataset, if that is another one than the plan names; `delivered` are the
-    records that the destination has, None if none was named; `reopen` says which quarantined ones are tried again.
-    Raises UsageError, with nothing changed, if a host holds another run of this name or a newer plan, or if hosts have
-    to be given something and this laptop does not have the dataset. What goes wrong on one host is its outcome.
+    `dataset` is the folder of the run's dataset if the plan names another folder; `delivered` are the records at the
+    destination, or None if no destination was named; `reopen` says which quarantined records are tried again.
+    Raises UsageError, before anything is changed, if a host holds another run of this name or a newer plan, or if a
+    host needs a share and this laptop lacks the dataset. An error on one host becomes that host's outcome.
     """
     path, (plan, found) = local_plan(fleet, run), _unopposed(fleet, run, dataset)
     before, plan = plan, _for_these(fleet, plan, delivered)
@@ -194,7 +194,7 @@ def preview(
 
 
 def _standing(backend: Backend, run: str) -> RunStatus:
-    """Ask a host for the state of a run; a host that does not know the run has done none of it."""
+    """Ask a host for the state of a run; a host that does not know the run has done nothing of it."""
     try:
         return backend.call("status", RunRequest(run=run), RunStatus)
     except UsageError:
@@ -202,7 +202,7 @@ def _standing(backend: Backend, run: str) -> RunStatus:
 
 
 def _unopposed(fleet: Fleet, run: str, dataset: Path | None) -> tuple[Plan, list[HeldOn]]:
-    """Return the run's plan and the hosts that hold the run; raises UsageError if what a host holds contradicts it."""
+    """Return the run's plan and the hosts that hold the run; raises UsageError if a host's run contradicts the plan."""
     plan = plan_of(fleet, run, dataset)
     found = [one for one in holders(held(fleet, plan.run), plan.run) if not _is_replaceable(one, plan)]
     refuse_conflicts(plan, found)
@@ -210,12 +210,12 @@ def _unopposed(fleet: Fleet, run: str, dataset: Path | None) -> tuple[Plan, list
 
 
 def _is_replaceable(one: HeldOn, plan: Plan) -> bool:
-    """Whether a host holds an earlier run of this name that never finished a record: nothing of it is worth keeping."""
+    """Return whether a host holds an earlier run of this name that never finished a record: nothing would be lost."""
     return one.assignment.identity != plan.identity and not one.run.alive and not finished_records(one.run)
 
 
 def _make_way(backend: Backend, plan: Plan) -> None:
-    """Remove an earlier run of this name that never finished a record; `clean` refuses any other."""
+    """Remove an earlier run of this name that never finished a record; `clean` refuses any other run."""
     there = backend.call("runs", RunsRequest(run=plan.run), RunsResult)
     found = holders([Outcome(backend.host, there)], plan.run)
     if any(_is_replaceable(one, plan) for one in found):
@@ -223,9 +223,9 @@ def _make_way(backend: Backend, plan: Plan) -> None:
 
 
 def _nothing_to_give(fleet: Fleet, plan: Plan, found: list[HeldOn]) -> dict[str, Path | None]:
-    """The hosts that hold their share of this very plan: without the dataset, they go on with it.
+    """Return the hosts that hold their share of this plan already, and can continue without the dataset here.
 
-    Raises UsageError if a chosen host still has to be given its share.
+    Raises UsageError if a chosen host still needs its share.
     """
     holding = {one.host.name for one in found if one.assignment.plan == plan.digest}
     for host in fleet.hosts:
@@ -235,10 +235,10 @@ def _nothing_to_give(fleet: Fleet, plan: Plan, found: list[HeldOn]) -> dict[str,
 
 
 def needs_dataset(plan: Plan, why: str) -> UsageError:
-    """What to say if this laptop has to write assignments, and does not have the tokens."""
+    """Return the error for a laptop that has to write assignments but lacks the dataset."""
     return UsageError(
-        f"{why}, and the dataset of the run {plan.run!r} is not on this laptop: {plan.dataset} has none.",
-        remedy=f"Say where it is with --dataset; its digest must be {plan.identity.dataset}.",
+        f"{why}, but the dataset of the run {plan.run!r} is not on this laptop: {plan.dataset} has none.",
+        remedy=f"Name its folder with --dataset; its digest must be {plan.identity.dataset}.",
     )
 
 
@@ -283,15 +283,15 @@ def steer(fleet: Fleet, run: str, action: str) -> list[Outcome[RunStatus]]:
 
 
 def _for_these(fleet: Fleet, plan: Plan, delivered: Ranges | None) -> Plan:
-    """Return the plan, or its next epoch if it counts on hosts that were not chosen or lacks a chosen host.
+    """Return the plan, or its next epoch if it has hosts that were not chosen or lacks a chosen host.
 
-    A host that is added gets nothing if nothing is open, or if this laptop lacks the dataset. Raises UsageError if the
-    plan counts records as delivered that the destination which was named does not hold.
+    An added host gets nothing if no record is open, or if this laptop lacks the dataset. Raises UsageError if the plan
+    counts records as delivered that the named destination does not hold.
     """
     if delivered is not None and (elsewhere := ranges.difference(plan.delivered, delivered)):
         raise UsageError(
             f"{ranges.count(elsewhere):,} records of the run {plan.run!r} (the first is {elsewhere[0][0]}) were "
-            "delivered to another folder than --to names, and no host would make them for this one.",
+            "delivered to another folder than the one in --to, and no host would extract them again for this folder.",
             remedy="Name the folder that the run is pulled to.",
         )
     chosen = {host.name for host in fleet.hosts if leads(host)}
@@ -310,19 +310,19 @@ def _for_these(fleet: Fleet, plan: Plan, delivered: Ranges | None) -> Plan:
 
 
 def _is_finished(plan: Plan, done: dict[str, Ranges]) -> bool:
-    """Return whether every host has finished its share, so that there is nothing to give to an added host."""
+    """Return whether every host has finished its share, so that nothing is left for an added host."""
     return not any(ranges.difference(share.ranges, done.get(share.host, [])) for share in plan.shares)
 
 
 def _weight(plan: Plan, host: str) -> float:
-    """Return each host's planned speed; a host without one is given the average."""
+    """Return the host's planned speed, or the average if it has none."""
     share = plan.share(host)
     weights = [share.weight for share in plan.shares]
     return share.weight if share else sum(weights) / len(weights)
 
 
 def _done(fleet: Fleet, plan: Plan) -> dict[str, Ranges]:
-    """Return the records that each host has finished; a host that does not answer counts as having none."""
+    """Return the records that each host has finished; a host that does not answer counts as having finished none."""
     found: dict[str, set[int]] = {host.name: set() for host in fleet.hosts}
 
     def take(host: Host, value: dict[str, object]) -> None:
@@ -336,10 +336,10 @@ def _done(fleet: Fleet, plan: Plan) -> dict[str, Ranges]:
 def _folders(
     fleet: Fleet, plan: Plan, found: list[HeldOn], on_progress: OnProgress | None
 ) -> tuple[dict[str, Path | None], Plan]:
-    """Write the assignment folders; as a new epoch if a host holds this epoch with other settings of the inventory.
+    """Write the assignment folders, in a new epoch if a host holds this epoch with other settings of the inventory.
 
-    A host keeps an epoch's assignment as it was given. What the hosts hold decides, not what lies on this laptop: a
-    call that was interrupted in between may have written here what no host was given.
+    A host never changes an epoch's assignment. The hosts' assignments decide, not the folders on this laptop: an
+    interrupted call may have written folders here that no host has got.
     """
     folders = assignments(fleet, plan, on_progress)
     given = {one.host.name: one.assignment for one in found if one.assignment.epoch == plan.epoch}
@@ -353,7 +353,7 @@ def _folders(
 
 
 def read_assignment(folder: Path) -> Assignment:
-    """The description that `assign` has just written."""
+    """Return the assignment that `assign` has just written."""
     return Assignment.model_validate_json((folder / ASSIGNMENT_FILE).read_bytes())
 
 

@@ -1,6 +1,6 @@
-"""`inv logs`: lines of many hosts' logs as they are written; a cut connection loses and repeats no line.
+"""`inv logs`: follows the logs of many hosts; a cut connection neither loses nor repeats a line.
 
-With every batch the host says at which byte the next line begins; after a cut the next call resumes there.
+Every batch tells the byte at which the next line begins, and after a cut the next call resumes there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BACKLOG_DEADLINE_SECONDS = 600.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 MOST_SOURCES = 10_000
-"""Most logs of one host that are followed."""
+"""The most logs of one host that are followed."""
 
 OnItem = Callable[[Host, LogItem], None]
 OnLost = Callable[[Host, RoostError, float], None]
@@ -38,8 +38,8 @@ def logs(
 ) -> list[Outcome[LogsResult]]:
     """Pass every host's lines to `on_item` in batches; with `request.follow`, until an interrupt or `stopped`.
 
-    If a connection breaks while following, `on_lost` is given the error and the seconds until the next attempt. A
-    host that cannot be reached at the start is an outcome with an error; the other hosts continue.
+    If a connection breaks while following, `on_lost` gets the error and the seconds until the next attempt. A host that
+    cannot be reached at the start has an error as its outcome; the other hosts continue.
     """
     stopped, printing = stopped or threading.Event(), threading.Lock()
 
@@ -57,7 +57,7 @@ def logs(
 
 
 class _Reading:
-    """Reads one host's lines, over as many connections as it takes."""
+    """Reads one host's lines, over as many connections as needed."""
 
     def __init__(
         self, backend: Backend, request: LogsRequest, on_item: OnItem, on_lost: OnLost, stopped: threading.Event
@@ -98,6 +98,6 @@ class _Reading:
                 raise ProtocolError("The host sent lines before it said at which byte they begin.")
             self._positions[event.source] = event.end
         if self._positions is not None and len(self._positions) > MOST_SOURCES:
-            raise ProtocolError(f"The host speaks of over {MOST_SOURCES:,} logs.")
+            raise ProtocolError(f"The host sent lines of more than {MOST_SOURCES:,} logs.")
         if not isinstance(event, LogStart):
             self._on_item(self._backend.host, event)

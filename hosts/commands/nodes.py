@@ -1,4 +1,4 @@
-"""Servers that span hosts: all parts get one rendezvous on the private network, and ranks in the order of `nodes`."""
+"""Servers that span hosts: gives all parts a rendezvous on the private network, and ranks in the order of `nodes`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hosts.inventory.model import Host
 from remote.shared.messages.server import NODES_TOKEN, AddressRequest, AddressResult, ServerSpec
 
 FIRST_RENDEZVOUS_PORT = 10_000
-"""Rendezvous ports end below 30,000: Linux chooses the ports of outgoing connections from 32,768 on."""
+"""Rendezvous ports stay below 30,000, because Linux chooses the ports of outgoing connections from 32,768 on."""
 
 
 def span_hosts(fleet: Fleet, specs: dict[str, list[ServerSpec]]) -> dict[str, list[ServerSpec]]:
     """Return `specs` (by host) with rank, rendezvous and token filled in for every server that has `nodes`.
 
-    Asks the rank-0 host for its private address. Raises UsageError if a node was not chosen, or if
-    its entry differs from rank 0's.
+    Asks the host of rank 0 for its private address. Raises UsageError if a node was not chosen, or if its entry differs
+    from rank 0's.
     """
     spanning = {spec.name: spec for found in specs.values() for spec in found if spec.nodes}
     if not spanning:
@@ -35,8 +35,8 @@ def _rendezvous(fleet: Fleet, spec: ServerSpec, specs: dict[str, list[ServerSpec
         mine = [other for other in specs.get(node, []) if other.name == spec.name]
         if not mine:
             raise UsageError(
-                f"Server {spec.name!r} spans {', '.join(spec.nodes)}, and {node} is not chosen or does not have it.",
-                remedy="Choose all of its hosts, and give each the same entry under `servers`.",
+                f"Server {spec.name!r} spans {', '.join(spec.nodes)}, but {node} is not chosen or does not have it.",
+                remedy="Choose all hosts of the server, and give each the same entry under `servers`.",
             )
         if (mine[0].nodes, mine[0].port, mine[0].tp) != (spec.nodes, spec.port, spec.tp):
             raise UsageError(f"{node} has server {spec.name!r} with other nodes, port or tp than {spec.nodes[0]}.")
@@ -62,7 +62,7 @@ def _host(fleet: Fleet, name: str) -> Host:
 def _interface(host: Host) -> str:
     if host.private_interface is None:
         raise UsageError(
-            f"{host.name} is a node of a server over several hosts and has no `private_interface`.",
-            remedy="Name the network interface between the boxes; the rendezvous is never on a public one.",
+            f"{host.name} is a node of a server over several hosts but has no `private_interface`.",
+            remedy="Name the network interface between the hosts; the rendezvous is never on a public interface.",
         )
     return host.private_interface

@@ -1,4 +1,4 @@
-"""`inv plan`: look at every host, share the dataset out, and say whether it fits. Writes the plan's file."""
+"""`inv plan`: asks every host, shares the dataset out, judges whether it fits, and writes the plan's file."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from remote.shared.transfer.destination import PACKED_SHARE
 
 FASTEST_TOKENS_PER_SECOND = 1e9
 PROSPECT_DEADLINE_SECONDS = 300.0
-"""The first plan samples every weight file of the model: 4 MiB each."""
+"""The first plan reads 4 MiB of every weight file of the model."""
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "half": "F16", "float32": "F32", "float": "F32"}
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a host extracts, and who says so."""
+    """How fast a host extracts, and the source of that figure."""
 
     tokens_per_second: float | None
     source: str
-    """For a person: `the median of 214 minutes at work in the run 'kimi-1'`; empty if nothing is known."""
+    """The source in words: `the median of 214 minutes at work in the run 'kimi-1'`; empty if nothing is known."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan with what it takes, host by host."""
+    """A plan with the bytes and hours of each host."""
 
     plan: Plan
     forecasts: list[Forecast]
     remedies: list[str]
-    """Empty where everything fits."""
+    """What would help; empty if everything fits."""
     path: Path | None
-    """Where the plan was written; None where it does not fit."""
+    """The plan's file; None if the plan does not fit and was not written."""
     speeds: dict[str, Speed] = field(default_factory=dict)
-    """Of each host that has a share."""
+    """The speed of each host with a share."""
 
     @property
     def fits(self) -> bool:
@@ -55,7 +55,7 @@ class Planned:
 
     @property
     def hours(self) -> float | None:
-        """When the last host is done; None where a speed is unknown."""
+        """The hours until the last host is done; None if a speed is unknown."""
         hours = [one.hours for one in self.forecasts]
         return None if any(value is None for value in hours) else max(value or 0.0 for value in hours)
 
@@ -70,12 +70,12 @@ def plan(
     anew: bool = False,
     force: bool = False,
 ) -> Planned:
-    """Plan `run` over the fleet's hosts; `rate` is tokens a second a host, where nothing better is known.
+    """Plan `run` over the fleet's hosts; `rate` is each host's tokens per second.
 
-    Raises the first host's error if one cannot be looked at: a plan that silently leaves a host out would give its
-    share to the others. Raises UsageError if hosts disagree about the model, if a record is longer than the context,
-    or if a run of this name was planned before. `anew` begins another run of that name, unless records of the earlier
-    one are finished: then only `force` does. The earlier plan is kept under `plans/`, and epochs go on from it.
+    Raises the error of the first host that cannot be asked, because a plan without that host would give its share to
+    the others. Raises UsageError if hosts disagree about the model, if a record is longer than the context, or if a run
+    of this name was planned before. `anew` begins another run of that name; if records of the earlier run are finished,
+    `force` is needed too. The earlier plan is kept under `plans/`, and epochs continue from it.
     """
     manifest = read_manifest(dataset)
     lengths = read_lengths(dataset, manifest)
@@ -95,12 +95,12 @@ def plan(
 
 
 def leads(host: Host) -> bool:
-    """Whether this host takes requests: of a server that spans hosts, only the first one does."""
+    """Return whether this host gets requests; if a server spans hosts, only its first host does."""
     return not host.servers or any(not entry.nodes or entry.nodes[0] == host.name for entry in host.servers)
 
 
 def identity_of(run: str, hosts: list[Host], prospects: dict[str, Prospect], manifest: Manifest) -> RunIdentity:
-    """A new run over these hosts; raises UsageError if two of them differ, or if a layer does not exist."""
+    """Return the identity of a new run; raises UsageError if two hosts differ, or if a layer does not exist."""
     nonce = new_nonce()
     identities = {host.name: _identity(run, nonce, host, prospects[host.name], manifest) for host in hosts}
     first_host, first = next(iter(identities.items()))
@@ -113,7 +113,7 @@ def identity_of(run: str, hosts: list[Host], prospects: dict[str, Prospect], man
             raise UsageError(
                 f"{first_host} and {name} do not have the same model: the files in {first.model_path} there have the "
                 f"digest {first.model}, and those in {identity.model_path} here {identity.model}.",
-                remedy="Copy one host's model to the other: config, tokenizer, chat template and weights all count.",
+                remedy="Copy one host's model to the other host: config, tokenizer, chat template and weights count.",
             )
     return first
 
@@ -121,12 +121,12 @@ def identity_of(run: str, hosts: list[Host], prospects: dict[str, Prospect], man
 def _identity(run: str, nonce: str, host: Host, prospect: Prospect, manifest: Manifest) -> RunIdentity:
     model = prospect.model
     if not host.layers:
-        raise UsageError(f"{host.name} has no `layers` in the inventory.", remedy="Say which, as in [3, 31, 59].")
+        raise UsageError(f"{host.name} has no `layers` in the inventory.", remedy="Name them, as in [3, 31, 59].")
     if manifest.vocab_size > model.vocab_size:
         raise UsageError(
-            f"The dataset was made for a vocabulary of {manifest.vocab_size}, and the model on {host.name} has "
+            f"The dataset was made for a vocabulary of {manifest.vocab_size}, but the model on {host.name} has "
             f"{model.vocab_size} rows.",
-            remedy="Prepare it with this model's own tokenizer.",
+            remedy="Prepare the dataset with this model's own tokenizer.",
         )
     return RunIdentity(
         name=run,
@@ -143,19 +143,19 @@ def _identity(run: str, nonce: str, host: Host, prospect: Prospect, manifest: Ma
 
 
 def _dtype(host: Host, of_weights: str) -> str:
-    """The dtype that the server computes in: its `--dtype`, else that of the weights (float32 is run as float16)."""
+    """Return the server's dtype: its `--dtype`, else that of the weights (SGLang runs float32 weights as float16)."""
     mode = host.modes.get("extract")
     asked = str(mode.flags.get("dtype", "auto")) if mode else "auto"
     return _DTYPES.get(asked, "F16" if of_weights == "F32" else of_weights)
 
 
 def context_length(host: Host, prospect: Prospect) -> int:
-    """Tokens that a server of this host takes at most."""
+    """Return the context length of the host's servers in tokens."""
     return host.context_length or prospect.model.context_length
 
 
 def weights(rates: dict[str, float | None]) -> dict[str, float]:
-    """Speeds as weights; a host whose speed is unknown counts as the mean of the others, or as 1."""
+    """Return speeds as weights; a host with an unknown speed gets the mean of the others, or 1."""
     known = [rate for rate in rates.values() if rate]
     mean = sum(known) / len(known) if known else 1.0
     return {host: rate or mean for host, rate in rates.items()}
@@ -163,7 +163,7 @@ def weights(rates: dict[str, float | None]) -> dict[str, float]:
 
 def _prospects(fleet: Fleet) -> dict[str, Prospect]:
     if not fleet.hosts:
-        raise UsageError("There is no host to plan for.", remedy="Name them with --hosts.")
+        raise UsageError("There is no host to plan for.", remedy="Name hosts with --hosts.")
 
     def request(host: Host) -> ProspectRequest:
         if host.model is None:
@@ -180,7 +180,7 @@ def _prospects(fleet: Fleet) -> dict[str, Prospect]:
 
 
 def _named(outcome: Outcome[Prospect]) -> RoostError:
-    """The host's own error with the host's name in front."""
+    """Return the host's own error with the host's name in front."""
     error = outcome.error
     assert error is not None
     error.message = f"{outcome.host.name}: {error.message}"
@@ -188,7 +188,7 @@ def _named(outcome: Outcome[Prospect]) -> RoostError:
 
 
 def _rates(fleet: Fleet, rate: float | None) -> dict[str, Speed]:
-    """Tokens a second of each host: as given, else as measured in its runs, else as the inventory says."""
+    """Return each host's tokens per second: as given, else as measured in its runs, else from the inventory."""
     if rate:
         return {host.name: Speed(rate, "as given") for host in fleet.hosts}
 
@@ -209,38 +209,38 @@ def _speed(outcome: Outcome[Rate]) -> Speed:
 
 
 def credible(rate: Rate) -> float:
-    """Tokens a second that a host says it extracts with; 0 if no host can mean it."""
+    """Return the tokens per second that a host reports; 0 if the figure is impossible."""
     return rate.tokens_per_second if 0 < rate.tokens_per_second < FASTEST_TOKENS_PER_SECOND else 0.0
 
 
 def _earlier(fleet: Fleet, run: str, path: Path, *, anew: bool, force: bool) -> int:
-    """The highest epoch of an earlier run of this name, 0 if there is none; raises UsageError if it must stay."""
+    """Return the highest epoch of an earlier run of this name, 0 without one; raises UsageError if it must stay."""
     if path.exists() and not anew:
         before = load(path)
         raise UsageError(
             f"The run {before.run!r} has a plan already (epoch {before.epoch}, {path}).",
-            remedy="Give the new run a name of its own with --run, or plan this one again with --anew.",
+            remedy="Give the new run another name with --run, or plan this run again with --anew.",
         )
     found = holders(held(fleet, run), run)
     if found and not anew:
         first = found[0]
         raise UsageError(
             f"{first.host.name} holds a run {run!r} already, planned by {first.assignment.planned_by or 'somebody'}.",
-            remedy=f"Give the new run a name of its own with --run, or take that plan with inv runs --take {run}.",
+            remedy=f"Give the new run another name with --run, or take that plan with inv runs --take {run}.",
         )
     finished = {one.host.name: done for one in found if (done := finished_records(one.run))}
     if finished and not force:
         there = ", ".join(f"{done:,} on {host}" for host, done in finished.items())
         raise UsageError(
-            f"The run {run!r} has finished records ({there}); planned anew it is another run, and theirs are not its.",
-            remedy="Give the new run a name of its own with --run; or pull what you need, and say --anew --force.",
+            f"The run {run!r} has finished records ({there}), which would not belong to the newly planned run.",
+            remedy="Give the new run another name with --run; or pull what you need, then add --anew --force.",
         )
     epochs = [one.assignment.epoch for one in found]
     return max([*epochs, load(path).epoch if path.exists() and _is_plan(path) else 0], default=0)
 
 
 def _is_plan(path: Path) -> bool:
-    """Whether it is a plan of this Roost's; one that is not is kept under `plans/` all the same."""
+    """Return whether the file is a plan that this version reads; any other file is kept under `plans/` too."""
     try:
         load(path)
     except UsageError:
@@ -249,7 +249,7 @@ def _is_plan(path: Path) -> bool:
 
 
 def _refuse_long(lengths: array[int], hosts: list[Host], prospects: dict[str, Prospect]) -> None:
-    """Some tokens of the context are the answer's and the server's own."""
+    """Raise UsageError for records longer than the servers admit; the answer and SGLang need some of the context."""
     admitted = longest_record(min(context_length(host, prospects[host.name]) for host in hosts))
     long = [index for index, length in enumerate(lengths) if length > admitted]
     if long:
@@ -291,7 +291,7 @@ def _share(share: PlannedShare, speeds: dict[str, Speed]) -> Share:
 
 
 def room(host: Host, prospect: Prospect, dtype: str) -> Room:
-    """What a host has for a run of states of this dtype: what the inventory grants, and what is there."""
+    """Return the host's room for states of this dtype, from the inventory and the host's disks."""
     return Room(
         disk_free_bytes=prospect.disk_free_bytes,
         min_free_bytes=int(host.min_free),

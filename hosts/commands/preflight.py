@@ -25,13 +25,13 @@ OnFinding = Callable[[Host, Finding], None]
 def preflight(
     fleet: Fleet, on_progress: Callable[[Host, Progress], None] | None, on_finding: OnFinding | None
 ) -> list[Outcome[list[Finding]]]:
-    """Check every host at once; a red finding is that host's error, and `on_finding` is given each yellow one."""
+    """Check every host at once; a red finding becomes that host's error, and `on_finding` gets each yellow finding."""
 
     def one(backend: Backend) -> list[Finding]:
         findings = _findings(backend, on_progress)
         for finding in findings:
             if finding.level == "red":
-                raise HostError(f"The {finding.subject} will not do: {finding.text}.", remedy=finding.remedy)
+                raise HostError(f"The {finding.subject} is unsuitable: {finding.text}.", remedy=finding.remedy)
         return findings
 
     outcomes = fleet.each(one)

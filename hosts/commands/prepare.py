@@ -1,4 +1,4 @@
-"""`inv prepare` and `inv inspect`: datasets, made and shown by the data verbs on the laptop or on a host."""
+"""`inv prepare` and `inv inspect`: make and show datasets with the data verbs, on the laptop or on a host."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ OnProgress = Callable[[Host, Progress], None]
 
 
 def tokenizer_of(inventory: Inventory, host: Host, given: str | None) -> str | None:
-    """Return the tokenizer's folder: the one given, else the `model` of the host that runs the verb.
+    """Return the tokenizer's folder: `given`, else the `model` of the host that runs the verb.
 
-    On the laptop without a `local` model, return the model path that all hosts share, if it exists here; else None.
+    On the laptop without a `local` model, return the model path that all hosts share if it exists here, else None.
     """
     if given:
         return local_path(host, given) if Path(given).expanduser().exists() else given
@@ -42,14 +42,14 @@ def tokenizer_of(inventory: Inventory, host: Host, given: str | None) -> str | N
 
 
 def local_path(host: Host, path: str) -> str:
-    """Return a path as the verb should read it: absolute on the laptop, unchanged on a host or in a bucket."""
+    """Return a path for the verb: absolute on the laptop, unchanged on a host or in a bucket."""
     if "://" in path:
         return path
     return str(Path(path).expanduser().absolute()) if host.connection == "local" else path
 
 
 def own_keys(text: str) -> dict[OwnKey, str]:
-    """`prompt=ask,answer=reply` as a mapping; raise UsageError for a name that is not known, or one that is missing."""
+    """Return `prompt=ask,answer=reply` as a mapping; raises UsageError for an unknown or a missing name."""
     keys: dict[OwnKey, str] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         what, equals, key = (part.strip() for part in pair.partition("="))
@@ -65,7 +65,7 @@ def own_keys(text: str) -> dict[OwnKey, str]:
 
 
 def prepare(backend: Backend, request: PrepareRequest, on_progress: OnProgress | None = None) -> PrepareResult:
-    """Make the dataset; there is no deadline."""
+    """Make the dataset, without a deadline."""
     return backend.call(
         "prepare",
         request,
@@ -76,19 +76,19 @@ def prepare(backend: Backend, request: PrepareRequest, on_progress: OnProgress |
 
 
 class Inspected(BaseModel):
-    """Records of a dataset, and its manifest."""
+    """Some records of a dataset, and its manifest."""
 
     manifest: Manifest
     records: list[InspectedRecord]
 
 
 def inspect(backend: Backend, request: InspectRequest) -> Inspected:
-    """Read records of a dataset."""
+    """Return the requested records of a dataset."""
     records: list[InspectedRecord] = []
 
     def on_item(value: dict[str, Any]) -> None:
         if len(records) == len(request.indices):
-            raise ProtocolError(f"More came back than the {len(request.indices)} records that were asked for.")
+            raise ProtocolError(f"The host sent more than the {len(request.indices)} requested records.")
         records.append(InspectedRecord.model_validate(value))
 
     result = backend.call("inspect", request, InspectResult, deadline=None, on_item=on_item)

@@ -1,7 +1,7 @@
-"""`inv pull`: verified shards come back into a folder that a trainer loads as it is. Runs on the laptop.
+"""`inv pull`: brings verified shards into a folder that a trainer loads as it is. Runs on the laptop.
 
-The engine runs here for a folder or a bucket, and under the verb `fetch` for a folder on a host: the bytes then never
-pass through here.
+For a folder or a bucket, the engine runs here. For a folder on a host it runs there, in the verb `fetch`, and the bytes
+never pass through the laptop.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from remote.shared.transfer.manifest import opened_for, refuse_other, refuse_spl
 from remote.shared.transfer.origin import Asked, listed
 
 Watch = Callable[[Tallies], Callable[[], None]]
-"""Given the tallies, starts to show them and returns how to end that."""
+"""A function that starts to show the tallies, and returns a function that ends that."""
 
 
 @dataclass
 class Pulled:
-    """What a pull came to."""
+    """The result of a pull."""
 
     run: str
     destination: str
     outcomes: list[Outcome[HostTally]]
     manifest: DestinationManifest | None = None
     missing: list[tuple[int, int]] = field(default_factory=list)
-    """Ranges of indices of the dataset that are not at the destination."""
+    """The ranges of the dataset's indices that are not at the destination."""
 
     @property
     def missing_records(self) -> int:
@@ -64,13 +64,13 @@ class Pulled:
 
     @property
     def failed_records(self) -> int:
-        """Records that were offered and could not be brought here right."""
+        """The number of offered records that could not be delivered."""
         return sum(len(outcome.value.failed) for outcome in self.outcomes if outcome.value)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What every kind of destination is given."""
+    """What a pull to any kind of destination needs."""
 
     fleet: Fleet
     wish: Wish
@@ -83,7 +83,7 @@ class _Job:
         return laptop_origin(backend, self.plan, self.bounds, folder)
 
     def judged(self, outcomes: list[Outcome[HostTally]]) -> list[Outcome[HostTally]]:
-        """A host that does not know the run, and that the plan gave no share, has nothing to bring: no failure."""
+        """Return the outcomes; a host without a share that does not know the run has nothing to bring, not an error."""
         return [
             Outcome(outcome.host, HostTally(has_share=False))
             if outcome.error is not None
@@ -97,7 +97,7 @@ class _Job:
 def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain") -> Pulled:
     """Pull a run's finished records from every host into `to`: a folder here, a bucket, or `HOST:FOLDER`.
 
-    What goes wrong on one host is its outcome.
+    An error on one host becomes that host's outcome.
     """
     job = _job(fleet, wish)
     place = place_of(fleet, to)
@@ -119,7 +119,7 @@ def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain"
 
 
 def dry_run(fleet: Fleet, wish: Wish, to: str) -> Pulled:
-    """What a pull would bring; writes nothing on the hosts (but the payload, where it is missing)."""
+    """Return what a pull would bring; writes nothing, except a missing payload on a host."""
     job = _job(fleet, wish)
     place = place_of(fleet, to)
     if place is not None:
@@ -133,11 +133,11 @@ def dry_run(fleet: Fleet, wish: Wish, to: str) -> Pulled:
 
 
 def _elsewhere(job: _Job) -> Ranges:
-    """Records that no chosen host has any more because they were delivered: freed there, or so noted in the plan.
+    """Return the delivered records that no chosen host has any more: freed there, or delivered according to the plan.
 
-    A freed record counts only if it is in the host's share: repairing a folder takes a record out of the share of a
-    lost host, or out of its host's ledger. A host that cannot be asked counts as having freed nothing; the pull names
-    it.
+    A freed record counts only if it is in the host's share, because repairing a folder takes records out of a lost
+    host's share, or out of their host's ledger. A host that cannot be asked counts as having freed nothing; the pull
+    names it.
     """
 
     plan = plan_as_moved(job.fleet, job.plan)
@@ -148,7 +148,7 @@ def _elsewhere(job: _Job) -> Ranges:
         if not counts.freed and not job.plan.delivered:
             return [], []
         every = _listed(job, backend, ShardsRequest(identity=identity, freed=True))
-        held = _listed(job, backend, ShardsRequest(identity=identity))  # second: what is finished meanwhile is in it
+        held = _listed(job, backend, ShardsRequest(identity=identity))  # asked second: has the newest records
         share = plan.share(backend.host.name)
         return ranges.intersection(ranges.difference(every, held), share.ranges if share else []), held
 
@@ -158,12 +158,12 @@ def _elsewhere(job: _Job) -> Ranges:
 
 
 def _listed(job: _Job, backend: Backend, request: ShardsRequest) -> Ranges:
-    """The records that a host lists; rows that cannot be of this run raise OfferError."""
+    """Return the records that a host lists; raises OfferError for rows that cannot belong to this run."""
     return ranges.from_indices(row.index for row in listed(backend.call, job.bounds, request).rows)
 
 
 def _bring(job: _Job, destination: Destination, watch: Watch) -> list[Outcome[HostTally]]:
-    """The engine in this process, with a thread a host."""
+    """Run the engine in this process, with a thread for each host."""
     with (
         tempfile.TemporaryDirectory(prefix="roost-ssh-") as folder,
         Engine(destination, job.wish, job.bounds) as engine,
@@ -182,7 +182,7 @@ def _look(job: _Job, destination: Destination | None) -> list[Outcome[HostTally]
 
 
 def _fetch(job: _Job, place: Place, watch: Watch, store: Store, *, dry: bool) -> Pulled:
-    """The engine on the destination host. The laptop places the payload and the dataset, and tells what it hears."""
+    """Run the engine on the destination host; the laptop places payload and dataset, and shows the progress."""
     reached = job.fleet.each(lambda backend: backend.call("hello", HelloRequest(), HelloResult))
     pushed = f"{place.folder.rstrip('/')}/roost/dataset-{job.plan.identity.dataset[:16]}"
     hosts = [outcome.host for outcome in reached if outcome.ok or job.wish.follow]
@@ -204,7 +204,7 @@ def _fetch(job: _Job, place: Place, watch: Watch, store: Store, *, dry: bool) ->
     def hear(value: dict[str, object]) -> None:
         news = FetchNews.model_validate(value)
         if news.name not in tallies:
-            raise ProtocolError(f"The host tells of {news.name!r}, which it was not asked to pull from."[:500])
+            raise ProtocolError(f"The host reports on {news.name!r}, which it was not asked to pull from."[:500])
         tallies[news.name] = news.tally
         if news.kind:
             errors[news.name] = told(news.kind, news.error, news.remedy)

@@ -1,7 +1,7 @@
-"""`inv verify --repair`: queue exactly the wrong records again, on the hosts whose shares they are in.
+"""`inv verify --repair`: queues exactly the wrong records again, on the hosts whose shares they are in.
 
-Runs on the laptop. The host deletes its shard first, the destination its copy afterwards. If this is interrupted,
-or if a host cannot be reached, the next verification finds the same records wrong again.
+Runs on the laptop. The host deletes its shard first, then the destination deletes its copy. If this is interrupted, or
+if a host cannot be reached, the next verification finds the same records wrong again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Queued:
     host: str
     records: Ranges
     error: RoostError | None = None
-    """Why the host could not queue them."""
+    """Why the host could not queue the records."""
 
 
 def repair_run(fleet: Fleet, plan: Plan, outcomes: list[Outcome[VerifyResult]], *, dry_run: bool) -> list[Queued]:
-    """Queue on each host of a run what was found wrong there; with `dry_run` only say what that would be."""
+    """Queue each host's wrong records again on that host; with `dry_run`, only return them."""
     every = [(0, plan.records)]
     wrong = {o.host.name: sets.intersection(sets.union(o.result.requeue), every) for o in outcomes if o.ok}
     return _queue(fleet, plan, wrong, dry_run=dry_run)
@@ -41,11 +41,11 @@ def repair_run(fleet: Fleet, plan: Plan, outcomes: list[Outcome[VerifyResult]], 
 def repair_folder(
     fleet: Fleet, plan: Plan, backend: Backend, folder: str, wrong: Ranges, *, dry_run: bool
 ) -> list[Queued]:
-    """Queue a destination's wrong records on the hosts of the plan, and take them out of the destination.
+    """Queue a destination's wrong records on the hosts of the plan, and remove them from the destination.
 
-    The next `inv extract` makes exactly these, and the next `inv pull` brings them. Records of a host
-    that was lost since then are in no share any more: the plan's next epoch gives them to other hosts. Raises
-    UsageError if a host that has to make some of them was not chosen.
+    The next `inv extract` makes exactly these records again, and the next `inv pull` brings them. Records of a host
+    that was lost meanwhile are in no share; the plan's next epoch gives them to other hosts. Raises UsageError if a
+    host that must make some of them was not chosen.
     """
     plan = _given_back(fleet, plan_as_moved(fleet, plan), wrong, dry_run=dry_run)
     theirs = {share.host: sets.intersection(share.ranges, wrong) for share in plan.shares}
@@ -53,7 +53,8 @@ def repair_folder(
     absent = sorted(host for host, records in theirs.items() if records and host not in chosen)
     if absent:
         raise UsageError(
-            f"Wrong records are {', '.join(absent)}'s to make again.", remedy="Name those hosts, or leave --hosts away."
+            f"Wrong records are in the share of {', '.join(absent)}, which was not chosen.",
+            remedy="Name every host of the run, or leave out --hosts.",
         )
     queued = _queue(fleet, plan, theirs, dry_run=dry_run)
     done = sets.union(*(one.records for one in queued if one.error is None))
@@ -64,7 +65,7 @@ def repair_folder(
 
 
 def _given_back(fleet: Fleet, plan: Plan, wrong: Ranges, *, dry_run: bool) -> Plan:
-    """Return the plan, or its next epoch if some wrong records had been delivered and are in no host's share."""
+    """Return the plan, or its next epoch if some wrong records are in no host's share because they were delivered."""
     orphans = sets.intersection(plan.delivered, wrong)
     if not orphans:
         return plan
@@ -73,7 +74,7 @@ def _given_back(fleet: Fleet, plan: Plan, wrong: Ranges, *, dry_run: bool) -> Pl
     weights = known or {host.name: mean for host in fleet.hosts if host.name not in plan.lost}
     dataset = dataset_of(plan)
     if dataset is None:
-        raise needs_dataset(plan, f"{sets.count(orphans):,} wrong records are in nobody's share any more")
+        raise needs_dataset(plan, f"{sets.count(orphans):,} wrong records are in no host's share")
     open_again = plan.model_copy(update={"delivered": sets.difference(plan.delivered, orphans)})
     made = replan(open_again, read_lengths(dataset, read_manifest(dataset)), weights, {}).signed()
     if not dry_run:

@@ -55,9 +55,7 @@ def asked(fleet: Fleet, run: str) -> list[HostRecord]:
             host = outcome.host
             found.append(HostRecord(host=host.name, problem=str(outcome.error), cost_per_hour=host.cost_per_hour))
     if not found:
-        raise UsageError(
-            f"None of these hosts has heard of the run {run!r}.", remedy="inv runs --hosts all lists their runs."
-        )
+        raise UsageError(f"None of these hosts knows the run {run!r}.", remedy="inv runs --hosts all lists their runs.")
     return found
 
 

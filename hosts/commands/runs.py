@@ -1,4 +1,4 @@
-"""Runs as the hosts hold them: listed for a laptop that did not plan them, and their plans taken. Laptop's side."""
+"""Lists the runs that the hosts hold, and takes their plans for a laptop that did not make them. Laptop's side."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remote.shared.messages.extract import Assignment, HeldRun, PlanRequest, Pla
 from remote.shared.messages.run import RunIdentity, refuse_other_run
 
 LISTING_DEADLINE_SECONDS = 60.0
-OTHER_NAME = "Say which one by naming its hosts with --hosts, or remove the other one with inv clean."
+OTHER_NAME = "Choose one run by naming its hosts with --hosts, or remove the other run with inv clean."
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class HeldOn:
 
 
 def held(fleet: Fleet, run: str = "") -> list[Outcome[RunsResult]]:
-    """What every host has, of the run of that name or of all; read-only."""
+    """Ask every host for the run of that name, or for all its runs; read-only."""
     return fleet.call("runs", RunsRequest(run=run), RunsResult, deadline=LISTING_DEADLINE_SECONDS)
 
 
 def holders(outcomes: list[Outcome[RunsResult]], run: str) -> list[HeldOn]:
-    """The hosts that hold a run of this name and say which one it is."""
+    """Return the hosts that hold an identified run of this name."""
     return [
         HeldOn(outcome.host, one, one.assignment)
         for outcome in outcomes
@@ -47,17 +47,17 @@ def holders(outcomes: list[Outcome[RunsResult]], run: str) -> list[HeldOn]:
 
 
 def finished_records(run: HeldRun) -> int:
-    """Records that the host has finished, under whichever epoch, delivered or not."""
+    """Return the number of records that the host has finished in all epochs, delivered or not."""
     return run.counts.done + run.counts.freed + run.counts.beyond
 
 
 def local_plan(fleet: Fleet, run: str) -> Path:
-    """Where this laptop keeps the run's plan."""
+    """Return the path of the run's plan on this laptop."""
     return fleet.inventory.kept.plan(run)
 
 
 def plan_for(fleet: Fleet, run: str) -> Plan:
-    """The run's plan on this laptop; if there is none, the newest that the hosts hold, which is then kept here.
+    """Return the run's plan on this laptop; without one, take the newest plan from the hosts and keep it here.
 
     Raises UsageError if there is no plan anywhere.
     """
@@ -66,15 +66,15 @@ def plan_for(fleet: Fleet, run: str) -> Plan:
 
 
 def take(fleet: Fleet, run: str) -> Plan:
-    """Take the newest plan of the run from the hosts; a plan of this laptop that differs is kept under `plans/`.
+    """Take the newest plan of the run from the hosts; a different plan on this laptop is kept under `plans/`.
 
-    Raises UsageError if no host that answers has one, or if two of them hold different runs of that name.
+    Raises UsageError if no answering host has a plan, or if two hosts hold different runs of that name.
     """
     found = [one for one in holders(held(fleet, run), run) if one.run.has_plan]
     path = local_plan(fleet, run)
     if not found:
         raise UsageError(
-            f"There is no plan of the run {run!r}: neither at {path} nor on the hosts that were asked.",
+            f"There is no plan of the run {run!r}, neither at {path} nor on the chosen hosts.",
             remedy=nearest(run, [folder.name for folder in path.parent.parent.glob("*")])
             or "Make one with inv plan; inv runs --hosts all lists the runs that the hosts hold.",
         )
@@ -98,9 +98,9 @@ def _plan_of(backend: Backend, identity: RunIdentity) -> Plan:
 
 
 def refuse_conflicts(plan: Plan, found: list[HeldOn]) -> None:
-    """Raise UsageError if a host holds another run of this name, or was given a share that this plan knows nothing of.
+    """Raise UsageError if a host holds another run of this name, or a share that is not in this plan.
 
-    Two laptops that both plan on are told of each other here, before either changes anything.
+    If two laptops re-plan the same run, each learns of the other here, before it changes anything.
     """
     for one in found:
         host, given = one.host.name, one.assignment
@@ -108,7 +108,7 @@ def refuse_conflicts(plan: Plan, found: list[HeldOn]) -> None:
             host,
             given.identity,
             plan.identity,
-            f"Plan under a name of its own; or pull what you need of {host}'s run, and remove it there with "
+            f"Plan the run under another name; or pull what you need of {host}'s run and remove it there with "
             f"inv clean --host {host} --names {plan.run} --force.",
         )
         by = given.planned_by or "another launcher"
@@ -125,14 +125,14 @@ def refuse_conflicts(plan: Plan, found: list[HeldOn]) -> None:
 
 
 class ListedRun(BaseModel):
-    """A run, whoever planned it, over all hosts that hold something of it."""
+    """A run over all hosts that hold something of it, planned by any laptop."""
 
     name: str
     identity: RunIdentity
     state: str
     records_done: int = 0
     records: int = 0
-    """Of the dataset where the plan is here; else what the hosts were given."""
+    """The dataset's records if the plan is here, else the records that the hosts were given."""
     tokens_done: int = 0
     bytes_done: int = 0
     hosts: list[str] = Field(default_factory=list)
@@ -140,11 +140,11 @@ class ListedRun(BaseModel):
     planned_at: float = 0.0
     changed_at: float = 0.0
     planned_here: bool = False
-    """Whether this laptop has its plan."""
+    """Whether this laptop has the run's plan."""
 
 
 def listed(fleet: Fleet, outcomes: list[Outcome[RunsResult]]) -> list[ListedRun]:
-    """The runs that the hosts hold and those that were planned here, the one that changed last at the end."""
+    """Return the hosts' runs and the runs planned here; the run that changed last comes last."""
     found: dict[RunIdentity, list[HeldOn]] = {}
     for name in {run.name for outcome in outcomes if outcome.value is not None for run in outcome.value.runs}:
         for one in holders(outcomes, name):
@@ -175,7 +175,7 @@ def _listed(identity: RunIdentity, on: list[HeldOn], plan: Plan | None) -> Liste
 
 
 def _local_plans(fleet: Fleet) -> Iterator[Plan]:
-    """Every plan of this laptop that can be read."""
+    """Yield every readable plan of this laptop."""
     for path in sorted(fleet.inventory.kept.runs.glob("*/plan.json")):
         with suppress(UsageError):
             yield load(path)

@@ -1,4 +1,4 @@
-"""`inv serve` and `inv restart`: start the inventory's servers on every host and wait until each has proved ready."""
+"""`inv serve` and `inv restart`: start the inventory's servers on every host and wait until each is really ready."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def serve(
     on_outcome: Callable[[Outcome[ServeResult]], None] | None = None,
     on_finding: OnFinding | None = None,
 ) -> list[Outcome[ServeResult]]:
-    """Start the servers of `mode` on all hosts at once; with `restart`, stop those that run first.
+    """Start the servers of `mode` on all hosts at once; with `restart`, stop running servers first.
 
-    A mistake in the inventory (a mode that a host does not have) raises UsageError before any host is touched. If a
-    server spans hosts, no part starts unless every host can start its part. `on_finding` is given each finding that
-    does not prevent a start.
+    A mistake in the inventory, such as a missing mode, raises UsageError before any host is changed. If a server spans
+    hosts, no part starts unless every host can start its part. `on_finding` gets each finding that does not prevent a
+    start.
     """
     specs = span_hosts(fleet, {host.name: server_specs(host, mode) for host in fleet.hosts})
     patience = max((host.ready_timeout for host in fleet.hosts), default=0.0) + OVERHEAD_SECONDS

@@ -1,4 +1,4 @@
-"""`inv status`: how runs and servers stand on every host; read-only, at any time, from anywhere."""
+"""`inv status`: the state of runs and servers on every host. Read-only; works at any time, from any laptop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HostStatus(BaseModel):
 
 
 def status(fleet: Fleet, run: str = "") -> list[Outcome[HostStatus]]:
-    """Ask every host at once; with no name, each answers for the runs at work there, or else for its newest one."""
+    """Ask every host at once; without a name, each answers for its runs at work, or else for its newest run."""
 
     def one(backend: Backend) -> HostStatus:
         return HostStatus(

@@ -1,4 +1,4 @@
-"""`inv tune`: search a host's NCCL settings and all-reduce flags, and write the winner into the inventory if asked."""
+"""`inv tune`: searches a host's NCCL settings and all-reduce flags; writes the winner into the inventory on request."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _check(host: Host, plan: Plan) -> None:
         )
     if spec.tp < 2:
         raise UsageError(
-            f"{host.name} runs {spec.name!r} with tp {spec.tp}, so its ranks have nothing to say to each other.",
+            f"{host.name} runs {spec.name!r} with tp {spec.tp}, so there is no communication between ranks to tune.",
             remedy="Tune a server with tp 2 or more.",
         )
     if spec.gpus and len(spec.gpus) < spec.tp:
@@ -76,7 +76,7 @@ def _check(host: Host, plan: Plan) -> None:
         )
     if spec.nodes:
         raise UsageError(
-            f"{spec.name!r} spans {len(spec.nodes)} hosts, and the collectives' benchmark runs on one.",
+            f"{spec.name!r} spans {len(spec.nodes)} hosts, but the benchmark of collectives runs on a single host.",
             remedy="Tune a server that runs on one host.",
         )
 

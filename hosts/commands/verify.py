@@ -1,4 +1,4 @@
-"""`inv verify`: every shard of a destination, or of a run on its hosts; `repair.py` queues the wrong ones again."""
+"""`inv verify`: checks every shard of a destination, or of a run on its hosts; `repair.py` queues wrong ones again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remote.shared.messages.envelope import Progress
 from remote.shared.messages.verify import Fault, VerifyRequest, VerifyResult
 
 MOST_FAULTS = 100_000
-"""Most faults of one place that are passed on one by one."""
+"""The most faults of one place that are reported one by one."""
 
 OnFault = Callable[[str, Fault], None]
 OnProgress = Callable[[Host, Progress], None]
@@ -42,7 +42,7 @@ def verify_run(
 
 
 def _faults_to(on_fault: OnFault, host: Host) -> Callable[[dict[str, Any]], None]:
-    """Pass on the first faults only, because a million would fill memory; the result counts all of them."""
+    """Return a receiver that passes on the first faults only, because a million would fill memory; all are counted."""
     told = 0
 
     def hear(value: dict[str, Any]) -> None:

@@ -139,7 +139,7 @@ def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]], *, atta
         output.table(COLUMNS, rows, title=f"run {name}", drop=LEFT_OUT_FIRST)
     idle = [(host, _servers(value.servers), _memory(value)) for host, value in good if not value.standing.runs]
     if idle:
-        title = "hosts that have not heard of it" if names else "hosts without a run"
+        title = "hosts that do not know this run" if names else "hosts without a run"
         output.table(("host", "server", "GPU memory"), idle, title=title)
     for host, value in good:
         for report in value.servers.servers:

@@ -1,4 +1,4 @@
-"""Tasks around capture in the hosts' SGLang: `attach`, `attached`, `detach` (`deploy` attaches by itself)."""
+"""Tasks for capture in the hosts' SGLang: `attach`, `attached`, `detach` (`deploy` also attaches)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remote.shared.messages.attach import AttachedRequest, AttachReport, AttachR
 from remote.shared.messages.server import Attach
 
 DEADLINE_SECONDS = 300.0
-"""Importing SGLang on a box with cold file caches takes a minute and more."""
+"""Importing SGLang on a host with cold file caches takes a minute and more."""
 
 
 @roost_task(
@@ -37,7 +37,7 @@ def attach(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Bring capture into the hosts' SGLang and see it imported; `deploy` does this too."""
+    """Attach capture to the hosts' SGLang and check that it is imported; `deploy` does this too."""
     with session(host, hosts, inventory, json) as (fleet, output):
         chosen = _way(way)
 
@@ -52,7 +52,7 @@ def attach(
 @roost_task(
     TARGET,
     JSON,
-    imports="import a model module with the host's Python (some seconds; --no-imports leaves it out)",
+    imports="import a model module with the host's Python (takes seconds; --no-imports leaves it out)",
     example="inv attached --hosts all",
 )
 def attached(
@@ -63,7 +63,7 @@ def attached(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Show how capture stands: which SGLang, which files, and which running servers capture."""
+    """Show the state of capture: which SGLang, which files, and which running servers capture."""
     with session(host, hosts, inventory, json) as (fleet, output):
 
         def request(host: Host) -> AttachedRequest:
@@ -85,7 +85,7 @@ def detach(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Put the hosts' SGLang back as it was, byte for byte."""
+    """Restore the hosts' SGLang byte for byte."""
     with session(host, hosts, inventory, json) as (fleet, output):
 
         def request(host: Host) -> DetachRequest:
@@ -98,5 +98,5 @@ def detach(
 
 def _way(text: str | None) -> Attach | None:
     if text is not None and text not in get_args(Attach):
-        raise UsageError(f"--way {text} is none of {', '.join(get_args(Attach))}.")
+        raise UsageError(f"--way {text} is not one of {', '.join(get_args(Attach))}.")
     return cast("Attach | None", text)

@@ -1,4 +1,4 @@
-"""Turns what a person typed into a task's arguments: numbers as people write them, and hosts named several times.
+"""Turns typed options into a task's arguments: numbers as people write them, and hosts named several times.
 
 Runs on the laptop; `session.roost_task` uses it for every task.
 """
@@ -17,12 +17,12 @@ from hosts.errors import UsageError
 
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*)?(?:\.\d+)?(?:e[+-]?\d+)?)\s*([kKmMgG]?)", re.IGNORECASE)
 _SUFFIX = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
-"""As vLLM's `--max-model-len` reads them: small letters are decimal, capitals binary."""
+"""Suffixes of numbers, as in vLLM's `--max-model-len`: small letters are decimal, capitals binary."""
 _REPEATABLE = ("host", "hosts")
 
 
 def number(option: str, text: str) -> float:
-    """Return the number that `text` writes: `4096`, `4_096`, `4k` (4,000), `4K` (4,096), `1.5k`, `1e6`.
+    """Return the number written in `text`: `4096`, `4_096`, `4k` (4,000), `4K` (4,096), `1.5k`, `1e6`.
 
     Raises UsageError for anything else.
     """
@@ -32,23 +32,23 @@ def number(option: str, text: str) -> float:
     except ValueError:
         value = None
     if value is None:
-        raise UsageError(f"{option} {text!r} is no number.", remedy="As in 4096, 4k (4,000), 4K (4,096) or 1.5k.")
+        raise UsageError(f"{option} {text!r} is not a number.", remedy="Write 4096, 4k (4,000), 4K (4,096) or 1.5k.")
     return value
 
 
 def whole(option: str, text: str) -> int:
-    """Return the whole number that `text` writes; raises UsageError if it is none."""
+    """Return the whole number written in `text`; raises UsageError for anything else."""
     value = number(option, text)
     if value != int(value):
-        raise UsageError(f"{option} {text!r} is no whole number.")
+        raise UsageError(f"{option} {text!r} is not a whole number.")
     return int(value)
 
 
 class RoostTask(Task[Any]):
-    """A task whose numbers reach it as they were typed, and whose hosts may be named in several options."""
+    """A task whose numbers arrive as typed, and whose hosts may be named in several options."""
 
     def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:
-        """Invoke's own, which takes every help text away as it goes; here a second call finds them again."""
+        """Return the arguments; unlike Invoke's own method, a second call finds the help texts again."""
         texts = dict(self.help)
         try:
             return super().get_arguments(ignore_unknown_help)
@@ -56,7 +56,7 @@ class RoostTask(Task[Any]):
             self.help = texts
 
     def arg_opts(self, name: str, default: Any, taken_names: set[str]) -> dict[str, Any]:
-        """Invoke's own options of one argument, with the kinds that `as_typed` turns into values."""
+        """Return Invoke's options for one argument, with the kinds that `as_typed` turns into values."""
         options: dict[str, Any] = super().arg_opts(name, default, taken_names)
         if type(default) in (int, float):
             options["kind"] = str
@@ -68,7 +68,7 @@ class RoostTask(Task[Any]):
 
 
 def as_typed(body: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the task's arguments with numbers for words and one text for repeated hosts; raises UsageError."""
+    """Return the task's arguments, with numbers as values and repeated hosts as one text; raises UsageError."""
     defaults = {name: parameter.default for name, parameter in inspect.signature(body).parameters.items()}
     values = dict(given)
     for name, value in given.items():

@@ -21,7 +21,7 @@ _HOSTS = ("--host", "--hosts")
 
 
 def values(typed: str, tasks: Collection) -> list[str]:
-    """Return what may stand where the command line `typed` ends; empty if Invoke or the shell know better."""
+    """Return the possible values at the end of the command line `typed`; none if Invoke or the shell completes it."""
     words = _words(typed)
     flag, begun = _open_option(words)
     if flag == "--help":
@@ -49,7 +49,7 @@ def _words(typed: str) -> list[str]:
 
 
 def _apart(word: str) -> list[str]:
-    """Split `--host=gpu1` as bash does, whose `=` is a word of its own and is left out here."""
+    """Split `--host=gpu1` into option and value; in bash, `=` is a word of its own, which is left out."""
     if word == "=":
         return []
     flag, equals, value = word.partition("=")
@@ -57,7 +57,7 @@ def _apart(word: str) -> list[str]:
 
 
 def _open_option(words: Sequence[str]) -> tuple[str | None, str]:
-    """The option whose value is being typed, and what of the value is there."""
+    """Return the option whose value is being typed, and the beginning of the value."""
     if words and words[-1].startswith("--"):
         return words[-1], ""
     if len(words) > 1 and words[-2].startswith("--"):
@@ -66,7 +66,7 @@ def _open_option(words: Sequence[str]) -> tuple[str | None, str]:
 
 
 def _given(words: Sequence[str]) -> str | None:
-    """The inventory that the command line names."""
+    """Return the inventory that the command line names, if any."""
     found = [value for flag, value in pairwise(words) if flag == "--inventory"]
     return found[-1] if found else None
 

@@ -21,7 +21,7 @@ from hosts.transport.backend import Backend
 from remote.shared.messages.dataset import InspectRequest, PrepareRequest, PrepareResult
 
 _TOKENIZER = {
-    "tokenizer": "folder of the model or its tokenizer (default: the `model` of the host that runs this)",
+    "tokenizer": "folder of the model or tokenizer (default: the `model` of the host that runs this)",
     "trust_remote_code": "let the tokenizer's folder run code of its own",
 }
 
@@ -33,16 +33,16 @@ _TOKENIZER = {
     iterable=["input", "ignore"],
     input="a file (.jsonl, .json, .parquet, .arrow; also .gz, .zst, .bz2, .xz), a folder, or an address in a bucket; "
     "may be given several times",
-    out="the dataset's folder, made new",
-    seed="of the shuffle",
+    out="the dataset's folder, which is created",
+    seed="seed of the shuffle",
     keep_order="do not shuffle: indices follow the sources",
     max_len="longest record in tokens",
-    too_long="what happens to longer ones: drop or truncate",
+    too_long="what to do with longer records: drop or truncate",
     min_len="shortest record in tokens",
-    bad="a record that cannot be used: error (names it and stops) or drop (counts it)",
+    bad="what to do with an unusable record: error (names it and stops) or drop (counts it)",
     chosen="read the chosen answers of preference pairs (chosen, rejected)",
     keys="your records' own keys, as in prompt=ask,answer=reply (also system, reasoning, messages, tools)",
-    ignore="a key of messages that is left out on purpose; may be given several times",
+    ignore="a key of messages to leave out on purpose; may be given several times",
     template_options="further variables of the chat template, as JSON",
     date="day for templates that write today's date, as in 2026-01-31 (default: today)",
     processes="worker processes (default: one for each core)",
@@ -134,7 +134,7 @@ def inspect(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Show records of a dataset as a trainer sees them, the tokens under the loss coloured."""
+    """Show records of a dataset as a trainer sees them, with the tokens that count for the loss coloured."""
     with places(host, hosts, inventory, json) as (fleet, output):
         demand("inv inspect --dataset data/kimi --records 0,17", dataset=dataset)
         wanted = indices(records)
@@ -157,9 +157,9 @@ def inspect(
     dataset="the dataset's folder on this laptop",
     run="name of the run (default: the dataset folder's name)",
     rate="tokens per second and host, if no speed was measured yet",
-    freeing="shards are pulled and freed while others are made, so disks need not hold them all",
-    anew="begin another run under the name of one that has a plan; the earlier plan is kept",
-    force="with --anew: also where records of the earlier run are finished",
+    freeing="shards are pulled and freed during the extraction, so disks need not hold all of them",
+    anew="begin another run under the name of a planned run; the earlier plan is kept",
+    force="with --anew: even if records of the earlier run are finished",
     changes=True,
     example="inv plan --hosts all --dataset data/kimi --run kimi-1",
 )
@@ -195,7 +195,7 @@ def _not_negative(option: str, number: float) -> None:
 
 def _one_of(value: str, option: str, known: tuple[str, ...]) -> str:
     if value not in known:
-        raise UsageError(f"{option} is {value!r}; it can be {' or '.join(known)}.")
+        raise UsageError(f"{option} is {value!r}, but must be {' or '.join(known)}.")
     return value
 
 

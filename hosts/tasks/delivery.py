@@ -1,4 +1,4 @@
-"""The task that brings shards home: `pull`."""
+"""The task `pull`, which brings shards from the hosts."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from remote.shared.messages.transfer import Compress, HostTally, Limits, Store, 
     TARGET,
     JSON,
     DRY_RUN,
-    to="folder that gets the dataset and its hidden states; or a bucket (s3://bucket/run), or a host (gpu3:/data/run)",
+    to="folder for the dataset and its hidden states; or a bucket (s3://bucket/run), or a host (gpu3:/data/run)",
     run="name of the run (default: the one planned last)",
-    streams="streams a host (default: found by measuring)",
-    limit_rate="bytes a second for all together, as in 50MB",
-    compress="on the wire, without loss: never, always, or auto (measured: whichever is faster)",
-    store="how shards are kept here: plain, or compressed (see inv unpack)",
-    follow="go on while extraction runs, until the run is complete",
-    free="let each host delete what is verified and durable here",
+    streams="streams for each host (default: found by measuring)",
+    limit_rate="limit for all streams together in bytes per second, as in 50MB",
+    compress="lossless compression on the wire: never, always, or auto (measures which is faster)",
+    store="how shards are stored here: plain, or compressed (see inv unpack)",
+    follow="continue while extraction runs, until the run is complete",
+    free="let each host delete records that are verified and durable here",
     notify=NOTIFY["notify"],
-    check="read again what was pulled earlier; what is damaged is pulled anew",
-    export="once nothing is missing: a folder beside it that gets the run in the inventory's `format`",
-    dtype="of --export: fp8 for float8 states with scales, half the size, for speculators 0.9",
+    check="read the records of earlier pulls again; damaged records are pulled again",
+    export="folder for an export in the inventory's `format`, which is made once nothing is missing",
+    dtype="dtype of --export: fp8 for float8 states with scales, half the size, for speculators 0.9",
     example="inv pull --hosts all --run kimi-1 --to /data/kimi-1 --follow --free",
 )
 def pull(
@@ -67,7 +67,7 @@ def pull(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Bring verified shards back, as fast as the wire; interrupted anywhere, the next call sends what is missing."""
+    """Bring verified shards back at the speed of the wire; after an interruption, the next call brings the rest."""
     with session(host, hosts, inventory, json) as (fleet, output):
         if not to:
             raise UsageError("--to is missing.")
@@ -106,17 +106,17 @@ def _host_failed(tally: HostTally) -> bool:
 
 
 def _wanted_dtype(fleet: Fleet, to: str, export: str, dtype: str) -> ExportDtype:
-    """The dtype of the export, refused before the pull begins if nothing could be exported so."""
+    """Return the dtype of the export; raises UsageError before the pull begins if the export is impossible."""
     wanted = export_dtype(dtype)
     if not export and dtype:
-        raise UsageError("--dtype says how to export.", remedy="Say --export FOLDER too, or leave --dtype away.")
+        raise UsageError("--dtype needs --export.", remedy="Add --export FOLDER, or leave out --dtype.")
     if export and is_bucket(to):
-        raise UsageError("--export writes from a folder.", remedy="Pull to a folder, or leave --export away.")
+        raise UsageError("--export cannot read from a bucket.", remedy="Pull to a folder, or leave out --export.")
     host = _destination(fleet, to).host
     if wanted == "fp8" and host.format != "speculators":
         raise UsageError(
             f"--dtype fp8 is for the format speculators; the inventory's format of {host.name} is {host.format}.",
-            remedy="Pull without --export, then say inv export --format speculators --dtype fp8.",
+            remedy="Pull without --export, then run inv export --format speculators --dtype fp8.",
         )
     return wanted
 
@@ -126,9 +126,9 @@ def _destination(fleet: Fleet, to: str) -> Place:
 
 
 def _export(fleet: Fleet, output: Output, pulled: Pulled, to: str, out: str, dtype: ExportDtype) -> None:
-    """Write what was pulled to `to` (a folder here, or HOST:FOLDER) to `out`, in the inventory's `format`.
+    """Export the pulled folder `to` (a folder here, or HOST:FOLDER) to `out`, in the inventory's `format`.
 
-    Only SpecForge's layout needs the model, for its last norm: the inventory's `model` of that place.
+    Only SpecForge's layout needs the model, for its last norm; it is the inventory's `model` of that host.
     """
     if pulled.missing:
         output.note(f"Not exported yet: {pulled.missing_records:,} records are missing.")
@@ -149,7 +149,7 @@ def _export(fleet: Fleet, output: Output, pulled: Pulled, to: str, out: str, dty
 
 
 def _rate(text: str) -> float | None:
-    """Bytes a second from text such as `50MB`."""
+    """Return bytes per second from text such as `50MB`."""
     if not text:
         return None
     try:

@@ -49,15 +49,15 @@ _RUN = {"run": "name of the run (default: the one planned last)"}
     _RUN,
     NOTIFY,
     detach="return once every host has started",
-    pause="take no further records until --resume",
-    resume="go on after --pause",
-    stop="finish what is in flight and end; a later inv extract resumes",
-    retry_quarantined="first open quarantined records again, once their cause is mended",
-    records="of these, the ones with such indices alone, as in 0,17,203",
-    to="folder that the run is pulled to: what it has of a lost host's share is not done again",
-    dataset="the dataset's folder, where this laptop has it elsewhere than the plan says",
-    yes="give away the share of hosts that are not chosen without asking",
-    then="'stop': end the servers when a host's share is complete",
+    pause="begin no further records until --resume",
+    resume="continue after --pause",
+    stop="finish the records in flight and end; a later inv extract continues",
+    retry_quarantined="first open quarantined records again, after their cause was repaired",
+    records="with --retry-quarantined: only the records with these indices, as in 0,17,203",
+    to="folder that the run is pulled to; records of a lost host that it holds are not extracted again",
+    dataset="the dataset's folder, if it is not where the plan says",
+    yes="give away the shares of hosts that are not chosen, without asking",
+    then="'stop': stop a host's servers once its share is complete",
     example="inv extract --hosts all --run kimi-1",
 )
 def extract(
@@ -80,19 +80,19 @@ def extract(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Extract a run's hidden states, detached on every host; shows progress, and leaving that changes nothing.
+    """Extract a run's hidden states, detached on every host; shows progress, which Ctrl-C leaves without harm.
 
-    Hosts that the plan counts on and that are not chosen are taken for lost: their share goes to the others, once you
-    agree. Hosts that are chosen and have no share get one, so `--hosts all` brings a host back in.
+    Hosts of the plan that are not chosen count as lost: their share goes to the others, after you agree. Chosen hosts
+    without a share get one, so `--hosts all` includes a lost host again.
     """
     with session(host, hosts, inventory, json) as (fleet, output):
         wishes = [name for name, wish in (("pause", pause), ("resume", resume), ("stop", stop)) if wish]
         if len(wishes) > 1 or then not in ("", "stop"):
-            raise UsageError("Give one of --pause, --resume and --stop; --then knows only 'stop'.")
+            raise UsageError("Give only one of --pause, --resume and --stop; --then can only be 'stop'.")
         if retry_quarantined and wishes:
-            raise UsageError(f"--retry-quarantined starts the extraction or goes on with it; leave out --{wishes[0]}.")
+            raise UsageError(f"--retry-quarantined starts or continues the extraction; leave out --{wishes[0]}.")
         if records and not retry_quarantined:
-            raise UsageError("--records names some of the records that --retry-quarantined opens again; give both.")
+            raise UsageError("--records needs --retry-quarantined, which opens those records again; give both.")
         run = chosen_run(fleet, output, run)
         reopen = extraction.Reopening(indices(records)) if retry_quarantined else None
         source = Path(dataset) if dataset else None
@@ -126,14 +126,14 @@ def extract(
 
 
 def _delivered(fleet: Fleet, run: str, to: str) -> Ranges | None:
-    """What the folder `to` has of the run; None if none was named."""
+    """Return the run's records in the folder `to`; None if no folder was named."""
     return extraction.delivered_to(Path(to), plan_for(fleet, run).identity) if to else None
 
 
 @roost_task(
     TARGET,
     JSON,
-    take="the name of a run whose newest plan is taken from the hosts to this laptop",
+    take="name of a run whose newest plan this laptop takes from the hosts",
     example="inv runs --hosts all",
 )
 def runs(
@@ -144,12 +144,12 @@ def runs(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """List every run that the hosts hold or that was planned here: layers, state, records, bytes, where, when."""
+    """List every run that the hosts hold or that was planned here: layers, state, records, bytes, hosts, times."""
     with session(host, hosts, inventory, json) as (fleet, output):
         if take:
             plan = taking.take(fleet, take)
             output.document({"run": plan.run, "epoch": plan.epoch, "path": str(taking.local_plan(fleet, take))})
-            output.line(f"The plan of the run {plan.run!r}, epoch {plan.epoch}, is on this laptop now.")
+            output.line(f"The plan of the run {plan.run!r}, epoch {plan.epoch}, is now on this laptop.")
             return
         with live_lines(output, fleet):
             outcomes = taking.held(fleet)
@@ -162,7 +162,7 @@ def runs(
     TARGET,
     JSON,
     run="name of the run (default: every run at work, or else each host's newest)",
-    watch="show it again and again, in place, until Ctrl-C",
+    watch="refresh the table in place until Ctrl-C",
     example="inv status --hosts all --run kimi-1",
 )
 def status(
@@ -174,7 +174,7 @@ def status(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Show how runs and servers stand on every host, run by run; exit 1 if a host, a server or a record failed."""
+    """Show the state of runs and servers on every host; exit code 1 if a host, a server or a record failed."""
     with session(host, hosts, inventory, json) as (fleet, output):
         if watch:
             _watch(fleet, output, run)
@@ -186,18 +186,18 @@ def status(
 
 
 def _refuse_unheard(run: str, outcomes: list[Outcome[standing.HostStatus]]) -> None:
-    """Raise UsageError if every host answered and none has heard of the run that was named."""
+    """Raise UsageError if every host answered and none knows the named run."""
     told = [outcome.value.standing for outcome in outcomes if outcome.value is not None]
     if run and len(told) == len(outcomes) and not any(one.runs for one in told):
         others = sorted({name for one in told for name in one.others})
         remedy = nearest(run, others) or f"Their runs: {', '.join(others) or 'none'}."
-        raise UsageError(f"None of these hosts has heard of the run {run!r}.", remedy=remedy)
+        raise UsageError(f"None of these hosts knows the run {run!r}.", remedy=remedy)
 
 
 def _watch(fleet: Fleet, output: Output, run: str) -> NoReturn:
     """Draw the status in place every `WATCH_SECONDS` until Ctrl-C, and move work between the hosts meanwhile."""
     if not output.out.is_terminal:
-        raise UsageError("--watch draws on a terminal.", remedy="Leave it out, or use `watch inv status …`.")
+        raise UsageError("--watch needs a terminal.", remedy="Leave it out, or use `watch inv status …`.")
     movers = Movers(fleet, output)
     with Live(console=output.out, auto_refresh=False, screen=True) as live:
         while True:
@@ -206,25 +206,25 @@ def _watch(fleet: Fleet, output: Output, run: str) -> NoReturn:
                 show_status(output, outcomes, attached=True)
                 movers.step(outcomes)
                 output.outcomes(outcomes, failed=any_failed)
-                output.note(f"{moment(time.time())}; again every {WATCH_SECONDS:.0f} s, Ctrl-C leaves")
+                output.note(f"{moment(time.time())}; refreshed every {WATCH_SECONDS:.0f} s, Ctrl-C leaves")
             live.update(Text.from_ansi(shown()), refresh=True)
             time.sleep(WATCH_SECONDS)
 
 
 def _agree_to_give_away(fleet: Fleet, output: Output, run: str, *, yes: bool) -> None:
-    """Ask before hosts that the plan counts on lose their share; raises UsageError if nobody can be asked."""
+    """Ask before hosts of the plan lose their share; raises UsageError if nobody can be asked."""
     losing = extraction.counted_on(fleet, run)
     if yes or not losing:
         return
     listed = ", ".join(f"{host} ({records:,} records)" for host, records in losing.items())
     if output.as_json or not sys.stdin.isatty():
         raise UsageError(
-            f"The run {run!r} counts on {listed}, not chosen here; their undelivered records would go to the others.",
-            remedy="Say --hosts all to keep them, or --yes to give their share away.",
+            f"The run {run!r} has {listed}, not chosen here; their undelivered records would go to the others.",
+            remedy="Use --hosts all to keep them, or --yes to give their share away.",
         )
-    output.note(f"The run {run!r} counts on {listed}; their undelivered records would go to the hosts chosen here.")
+    output.note(f"The run {run!r} has {listed}; their undelivered records would go to the hosts chosen here.")
     if input("Give their share away? [y/N] ").strip().lower() not in {"y", "yes"}:
-        raise UsageError("Nothing was changed.", remedy="Say --hosts all to keep every host in the run.")
+        raise UsageError("Nothing was changed.", remedy="Use --hosts all to keep every host in the run.")
 
 
 def _follow(fleet: Fleet, output: Output, run: str, started: extraction.Started, teller: Teller | None) -> int:

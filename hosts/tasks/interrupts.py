@@ -1,7 +1,7 @@
-"""Ctrl-C at any moment ends `inv` with 130 and no traceback. Laptop's side, used by `tasks.py` and `session.py`.
+"""Makes Ctrl-C end `inv` at any moment with exit code 130 and no traceback. Laptop's side.
 
-While a task runs, Ctrl-C is Python's KeyboardInterrupt, so that everything opened is closed on the way out. Before and
-after (imports take a second, Invoke turns the exception into a silent 1) there is nothing to close.
+While a task runs, Ctrl-C raises KeyboardInterrupt, so that everything is closed on the way out. Before and after a task
+there is nothing to close: imports take a second, and Invoke would turn the exception into a silent exit code 1.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ EXIT_INTERRUPTED = 130
 
 
 def leave_at_once() -> None:
-    """From now on Ctrl-C ends the process at once, unless the process ignores it, as a background job does."""
+    """Make Ctrl-C end the process at once from now on, unless the process ignores it, as a background job does."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _on_signal)
 
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Within this block Ctrl-C raises KeyboardInterrupt in the main thread."""
+    """Make Ctrl-C raise KeyboardInterrupt in the main thread within the block."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:
         yield
@@ -42,7 +42,7 @@ before_leaving: list[Callable[[], None]] = []
 
 
 def leave() -> NoReturn:
-    """End the process with exit code 130, without waiting for threads that still wait for a host."""
+    """End the process with exit code 130, without waiting for threads that wait for a host."""
     for last in before_leaving:
         last()
     for stream in (sys.stdout, sys.stderr):

@@ -13,11 +13,11 @@ from hosts.notify import NotifyError, check_notify, event_of, notify
 
 UNREACHED = (HostUnreachableError, HostKeyError, AuthenticationError)
 """Errors that were printed when they happened."""
-NOTIFY = {"notify": "tell the inventory's `notify` command or webhook of what happens, also after this command"}
+NOTIFY = {"notify": "notify the inventory's `notify` command or webhook of events, even after this command has ended"}
 
 
 class Teller:
-    """Sends one notification for each outcome; a notification that fails is printed as a note."""
+    """Sends a notification for each outcome; a failed notification is printed as a note."""
 
     def __init__(
         self,

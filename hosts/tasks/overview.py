@@ -1,4 +1,4 @@
-"""`inv help`, and every task in one collection for `tasks.py`."""
+"""`inv help`, and the collection of all tasks for `tasks.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hosts.tasks.session import printing
 
 @task(name="help")
 def overview(context: Context) -> None:
-    """Show every task in the order of the day (one task's options: inv TASK --help)."""
+    """Show every task in the order of use (one task's options: inv TASK --help)."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for title, module in GROUPS:
         table.add_row(f"[bold]{title}[/bold]", "")

@@ -1,4 +1,4 @@
-"""Data tasks run on the laptop, or on hosts of the inventory with the files there. Laptop's side."""
+"""Where data tasks run: on the laptop, or on hosts of the inventory with the files there. Laptop's side."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def show_places(
     show: Callable[[Output, T], None],
     failed: Callable[[T], bool] = lambda _: False,
 ) -> int:
-    """Print the laptop's result alone, or each host's result under the host's name; return the exit code.
+    """Print the laptop's result alone, or each host's result under the host's name; returns the exit code.
 
     Raises the error of the laptop's call, if the laptop ran it.
     """
@@ -67,9 +67,9 @@ def show_places(
 
 
 def demand(example: str, **options: object) -> None:
-    """Raise UsageError that names every missing option, with `example` as the line to type.
+    """Raise UsageError naming every missing option, with `example` as the line to type.
 
-    Required values are options because Invoke would take `--help` for the value of a positional argument.
+    Required values are options, because Invoke would take `--help` as the value of a positional argument.
     """
     missing = [f"--{name}" for name, value in options.items() if not value]
     if missing:

@@ -1,4 +1,4 @@
-"""The practice fleet's task: `inv practice up|down|status`."""
+"""The task of the practice fleet: `inv practice up|down|status|demo`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hosts.tasks.session import JSON, finish, printing, roost_task
 
 @roost_task(
     JSON,
-    action="up (start it; what runs stays), down (end it and all that runs on it), status, or demo (the whole job)",
+    action="up (start the fleet), down (end it and everything on it), status, or demo (the whole job)",
     count="how many hosts `up` starts",
     example="inv practice up --count 2",
 )
 def practice(context: Context, action: str, count: int = 2, json: bool = False) -> None:
     """Start, end or show this machine's practice fleet: sshd on loopback, SGLang on CPU (`inv practice up`).
 
-    inv practice up [--count N], inv practice status, inv practice down. It is this machine alone, so there is no
-    --hosts; after `export ROOST_INVENTORY=.practice/inventory.yaml` every other task works on its hosts.
+    inv practice up [--count N], inv practice status, inv practice down. The fleet is only on this machine, so there is
+    no --hosts; after `export ROOST_INVENTORY=.practice/inventory.yaml` every other task works on its hosts.
     """
     with printing(json) as output:
         if action == "demo":
@@ -33,7 +33,7 @@ def practice(context: Context, action: str, count: int = 2, json: bool = False) 
             output.line("\n".join(ended) or "Nothing was running.")
             return
         if action not in {"up", "status"}:
-            raise UsageError(f"The practice fleet cannot {action!r}.", remedy="Say up, down, status or demo.")
+            raise UsageError(f"The practice fleet cannot {action!r}.", remedy="Use up, down, status or demo.")
         hosts = practising.up(practice_root(), count) if action == "up" else practising.status(practice_root())
         output.document({host.name: {"ssh_port": host.ssh_port, "up": host.up} for host in hosts})
         output.table(("host", "ssh port", "sshd", "running"), [_row(host) for host in hosts])

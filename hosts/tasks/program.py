@@ -1,4 +1,4 @@
-"""The command line as a whole: `inv` in a clone and `roost` wherever it is installed are one program.
+"""The command line as a whole: `inv` in a clone and the installed `roost` are one program.
 
 Runs on the laptop. `tasks.py` gives Invoke's own program these manners; `main` is the entry point of `roost`.
 """

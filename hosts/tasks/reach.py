@@ -24,7 +24,7 @@ from remote.shared.messages.attach import AttachReport, AttachRequest
 from remote.shared.messages.hello import HelloRequest, HelloResult
 
 ATTACH_DEADLINE_SECONDS = 300.0
-"""Importing SGLang on a box with cold file caches takes a minute and more."""
+"""Importing SGLang on a host with cold file caches takes a minute and more."""
 
 
 class Deployed(BaseModel):
@@ -35,7 +35,7 @@ class Deployed(BaseModel):
     sent_bytes: int
     dry_run: bool
     attach: AttachReport | None = None
-    """None in a dry run on a host without the payload: only the payload can look at its SGLang."""
+    """None in a dry run on a host without the payload, because only the payload can examine the host's SGLang."""
 
 
 @roost_task(
@@ -72,14 +72,14 @@ def trust(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Show the key of each host and of its jump hosts and, when accepted, add it to known_hosts; exit 1 if one is not.
+    """Show the keys of each host and its jump hosts, and add accepted keys to known_hosts; exit code 1 if any is not.
 
-    A key that known_hosts holds in another version is never replaced.
+    A key that differs from the one in known_hosts is never replaced.
     """
     with session(host, hosts, inventory, json) as (fleet, output):
         wanted = trusting.fingerprints(fingerprint)
         if yes and wanted:
-            raise UsageError("--yes accepts every key and --fingerprint only some.", remedy="Give one of them.")
+            raise UsageError("--yes and --fingerprint exclude each other.", remedy="Give only one of them.")
         seen = trusting.trust(fleet, lambda shown: yes or shown in wanted)
         if not yes and not wanted and sys.stdin.isatty() and not json:
             seen = trusting.ask(fleet, output, seen)
@@ -95,12 +95,12 @@ def doctor(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Say what each host has and lacks, and what to do about it; exit 1 if something must be mended."""
+    """Show what each host has and lacks, and what to do about it; exit code 1 if something must be repaired."""
     with session(host, hosts, inventory, json) as (fleet, output):
         with live_lines(output, fleet) as lines:
             outcomes = fleet.each(lambda backend: examine(backend, lines))
         details = partial(show_findings, output, outcomes)
-        red = "something must be mended"
+        red = "something must be repaired"
         finish(output.outcomes(outcomes, diagnosis_line, lambda result: result.is_red, amiss=red, details=details))
 
 
@@ -122,7 +122,7 @@ def deploy(
 
 
 def _deploy(backend: Backend, on_progress: OnProgress, *, dry_run: bool, wait: bool) -> Deployed:
-    """Place the payload if it is missing and attach capture; with `dry_run` say so and change nothing."""
+    """Copy the payload if it is missing and attach capture; with `dry_run`, only say what would be done."""
     host, payload = backend.host, current_payload()
     had = backend.has_payload()
     sent_bytes = 0 if had else len(payload.archive)
@@ -141,7 +141,7 @@ def _deploy(backend: Backend, on_progress: OnProgress, *, dry_run: bool, wait: b
 
 
 def _deployed_line(result: Deployed) -> str:
-    """`payload 1a2b3c4d (212.4 KiB sent); capture attached as plugin to SGLang 0.5.23 (it loads plugins)`."""
+    """Return `payload 1a2b3c4d (212.4 KiB sent); capture attached as plugin to SGLang 0.5.23 (it loads plugins)`."""
     sent = "there already" if result.had_payload else f"{size(result.sent_bytes)} {_done(result.dry_run, 'sent')}"
     attached = "" if result.attach is None else f"; {_attached(result.attach, result.dry_run)}"
     return f"payload {result.payload[:8]} ({sent}){attached}"

@@ -1,4 +1,4 @@
-"""Tasks on what came back: `verify`, `export`."""
+"""Tasks for delivered records: `verify`, `export`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ FORMATS = ("speculators", "speculators-v1", "specforge", "model-optimizer")
 
 
 def export_dtype(dtype: str) -> ExportDtype:
-    """What `--dtype` asks for; raise UsageError if nothing is exported so."""
+    """Return the dtype of `--dtype`; raises UsageError for a dtype that no export has."""
     if dtype not in ("", "fp8"):
         raise UsageError(
             f"There is no dtype {dtype!r} to export.",
-            remedy="Say --dtype fp8, or leave --dtype away to keep the states as they were extracted.",
+            remedy="Use --dtype fp8, or leave out --dtype to keep the states as extracted.",
         )
     return cast(ExportDtype, dtype or "extracted")
 
@@ -42,12 +42,12 @@ def export_dtype(dtype: str) -> ExportDtype:
 @roost_task(
     TARGET,
     JSON,
-    {"dry_run": "with --repair: say what would be queued again, and change nothing"},
-    folder="a destination as inv pull --to was given it: a folder on this laptop, or HOST:FOLDER",
-    run="a run on its hosts, checked where the shards lie (default: the one planned last)",
+    {"dry_run": "with --repair: only say what would be queued again"},
+    folder="a destination of inv pull --to: a folder on this laptop, or HOST:FOLDER",
+    run="a run, checked on its hosts (default: the run planned last)",
     model="a model folder: also compare a sample with what transformers computes",
-    quick="names, sizes and headers only: seconds instead of reading every byte",
-    repair="queue exactly the wrong records again; a folder's on --hosts (default: all)",
+    quick="check only names, sizes and headers: takes seconds instead of reading every byte",
+    repair="queue exactly the wrong records again; those of a folder on --hosts (default: all)",
     example="inv verify --folder /data/kimi-1",
 )
 def verify(
@@ -63,10 +63,10 @@ def verify(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Check every shard: digest, shape, dtype, finite, token ids; holes and strangers; exit 1 on any fault."""
+    """Check every shard: digest, shape, dtype, finite, token ids; holes and strangers; exit code 1 on any fault."""
     if dry_run and not repair:
         with printing(json):
-            raise UsageError("--dry-run says what --repair would queue; a verification alone changes nothing.")
+            raise UsageError("--dry-run needs --repair: a verification changes nothing.")
     if folder:
         _verify_folder(folder, run, host, hosts, model, quick, repair, dry_run, inventory, json)
         return
@@ -101,18 +101,18 @@ def _verify_folder(
     inventory: str | None,
     json: bool,
 ) -> None:
-    """Check a destination where it lies; with `repair`, its hosts are those that make the wrong records again."""
+    """Check a destination on the host that holds it; with `repair`, `hosts` extract the wrong records again."""
     with printing(json) as output:
         named = host is not None or hosts is not None
         if run:
             raise UsageError(
-                "With --folder, the folder itself says which run it holds; --run has no meaning there.",
-                remedy="Leave --run away; or leave --folder away to check a run on its hosts.",
+                "With --folder, the folder itself says which run it holds, so --run has no meaning.",
+                remedy="Leave out --run; or leave out --folder to check a run on its hosts.",
             )
         if not repair and named:
             raise UsageError(
                 "With --folder, --hosts says where --repair queues the wrong records again.",
-                remedy="Leave --folder away to check a run on its hosts, or say --folder HOST:FOLDER.",
+                remedy="Leave out --folder to check a run on its hosts, or use --folder HOST:FOLDER.",
             )
         loaded = the_inventory(output, inventory)
         place = place_of(Fleet(loaded, []), folder) or Place(loaded.local, folder)
@@ -147,13 +147,13 @@ def _verify_folder(
 @roost_task(
     PLACES,
     JSON,
-    folder="the destination (what inv pull --to was given)",
-    out="the export's folder, made new",
+    folder="the destination of inv pull --to",
+    out="the export's folder, which is created",
     format=f"one of: {', '.join(FORMATS)} (default: the inventory's)",
     dtype="fp8: float8 states with scales, half the size, for speculators 0.9 (default: as they were extracted)",
     model="the model's folder, if the format wants the state after the last norm",
-    partial="export what is there although records are missing",
-    processes="worker processes (default: one a core)",
+    partial="export the present records even if others are missing",
+    processes="worker processes (default: one for each core)",
     changes=True,
     example="inv export --folder /data/kimi-1 --out /data/kimi-1-specforge --format specforge",
 )

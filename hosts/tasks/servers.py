@@ -28,12 +28,12 @@ from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, roost_task,
 from remote.shared.messages.server import StopRequest, StopResult
 
 STOP_OVERHEAD_SECONDS = 300.0
-"""Added to the grace period: SIGKILL, waiting for GPU memory, a lock that another command holds for a moment."""
+"""Added to the grace period, for SIGKILL, waiting for GPU memory, and another command's lock."""
 
 DEFAULT_MODE = "extract"
-_MODE = {"mode": "mode of the inventory: extract (captures hidden states; the default), serve, or one of yours"}
+_MODE = {"mode": "mode of the inventory: extract (captures hidden states; the default), serve, or your own"}
 _ENDING = {
-    "force": "also end processes of others that are in the way: exactly those that --dry-run lists",
+    "force": "also end other processes in the way: exactly those that --dry-run lists",
     "grace": "seconds between SIGTERM and SIGKILL",
 }
 
@@ -50,7 +50,7 @@ def serve(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Start the servers, detached, and wait until each has answered and captured rightly."""
+    """Start the servers, detached, and wait until each generates and captures correctly."""
     _serve(host, hosts, inventory, json, mode=mode, restart=False, notify=notify, dry_run=dry_run, wait=wait)
 
 
@@ -91,7 +91,7 @@ def stop(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Stop Roost's servers; who else holds their GPUs, port or dump directory is named, and ended only with --force."""
+    """Stop Roost's servers; other processes on their GPUs, port or dump directory are named, and ended with --force."""
     with session(host, hosts, inventory, json) as (fleet, output):
         names = [server] if server else []
         _stop(fleet, output, names=names, everything=False, force=force, grace=grace, wait=wait, dry_run=dry_run)
@@ -109,7 +109,7 @@ def free(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Free the hosts for Roost: like stop, and any SGLang process and leftover shared memory counts."""
+    """Free the hosts for Roost: like stop, but for any SGLang process and all leftover shared memory."""
     with session(host, hosts, inventory, json) as (fleet, output):
         _stop(fleet, output, names=[], everything=True, force=force, grace=grace, wait=wait, dry_run=dry_run)
 
@@ -125,9 +125,9 @@ def _stop(
     wait: bool,
     dry_run: bool,
 ) -> None:
-    """Stop the servers called `names`, or all; with `everything`, any SGLang process counts as being in the way."""
+    """Stop the servers `names`, or all; with `everything`, any SGLang process counts as being in the way."""
     if not grace >= 0:
-        raise UsageError(f"--grace is {grace:g}; it is a number of seconds from 0 on.")
+        raise UsageError(f"--grace is {grace:g}, but must be a number of seconds from 0 on.")
 
     def request(host: Host) -> StopRequest:
         return StopRequest(
@@ -168,7 +168,7 @@ def _serve(
     with session(host, hosts, inventory, json) as (fleet, output):
         if not mode:
             mode = DEFAULT_MODE
-            output.note("Mode extract, which captures hidden states, since no --mode was given.")
+            output.note("Using mode extract, which captures hidden states, because no --mode was given.")
         teller = Teller(fleet, output, f"servers ({mode})", "ready", server_line) if notify and not dry_run else None
         output.detached = "" if dry_run else f"any server that was started on {', '.join(h.name for h in fleet.hosts)}"
         with live_lines(output, fleet) as lines:

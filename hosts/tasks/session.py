@@ -29,13 +29,13 @@ from hosts.tasks.commandline import RoostTask, as_typed
 from hosts.tasks.trailing import in_trail, note_in_trail
 
 TARGET = {
-    "host": "NAME of a host in the inventory, or of a group; may be given several times",
+    "host": "NAME of a host or a group in the inventory; may be given several times",
     "hosts": "NAMES of hosts and groups, separated by commas, or 'all'",
     "inventory": "inventory file (default: $ROOST_INVENTORY, else the nearest inventory.yaml from here upward)",
 }
 JSON = {"json": "print one JSON document instead of text"}
 WAIT = {"wait": "wait for another operator's command on a host instead of refusing"}
-DRY_RUN = {"dry_run": "say what would be done and change nothing"}
+DRY_RUN = {"dry_run": "only say what would be done"}
 
 
 def roost_task(
@@ -46,7 +46,7 @@ def roost_task(
     changes: bool = False,
     **more: str,
 ) -> Callable[[Callable[..., Any]], Any]:
-    """An Invoke task with help for every argument, an example, and no surprising one-letter flags.
+    """Make an Invoke task with help for every argument, an example, and no surprising one-letter flags.
 
     Arguments named in `iterable` may be given several times and arrive as a list. A task that `changes` something, as
     every task with `--dry-run` does without that option, leaves its line in the trail.
@@ -87,15 +87,15 @@ def printing(json: bool) -> Iterator[Output]:
         output.document({"error": error_document(error)})
         sys.exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
     except KeyboardInterrupt:
-        output.note(f"Interrupted; {output.detached or 'nothing'} goes on.")
+        output.note(f"Interrupted; {output.detached or 'nothing'} continues.")
         interrupts.leave()
-    except BrokenPipeError:  # the reader of the output has gone, as in `inv logs | head`
+    except BrokenPipeError:  # the reader of the output is gone, as in `inv logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
 
 
 def the_inventory(output: Output, given: str | None) -> Inventory:
-    """Load the inventory that was named or that is nearest; one from a folder above is named on the side."""
+    """Load the named or the nearest inventory; an inventory from a folder above is named in a note."""
     path = inventory_path(given)
     if is_from_above(path, given):
         output.note(f"Inventory: {path}")
@@ -121,7 +121,7 @@ def chosen_run(fleet: Fleet, output: Output, named: str) -> str:
     if named:
         return named
     found = newest_run(fleet)
-    output.note(f"The run planned last: {found}.")
+    output.note(f"Using the run planned last: {found}.")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Tasks on what lies on the hosts' disks: `clean`, `compress`, `unpack`."""
+"""Tasks for data on the hosts' disks: `clean`, `compress`, `unpack`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from remote.shared.messages.codec import CompressRequest, CompressResult, Unpack
 
 DAY_SECONDS = 86_400.0
 CLEAN_DEADLINE_SECONDS = 3600.0
-"""Removing millions of shards from a network file system takes its time."""
+"""Removing millions of shards from a network file system takes long."""
 
 
 @roost_task(
@@ -30,8 +30,8 @@ CLEAN_DEADLINE_SECONDS = 3600.0
     JSON,
     DRY_RUN,
     WAIT,
-    named="runs, payloads or servers (their old logs), separated by commas, whatever their age",
-    older_than="days since the last change (what is named goes at any age)",
+    named="runs, payloads or servers (their old logs) to remove at any age, separated by commas",
+    older_than="days since the last change (named items are removed at any age)",
     force="also remove a named run that holds records which no pull has freed",
     example="inv clean --hosts all --older-than 14 --dry-run",
 )
@@ -47,10 +47,10 @@ def clean(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Free the hosts' disks of old runs, payloads and logs; what is used or not yet pulled stays."""
+    """Remove old runs, payloads and logs from the hosts' disks, unless they are in use or not yet pulled."""
     with session(host, hosts, inventory, json) as (fleet, output):
         if not older_than >= 0:
-            raise UsageError(f"--older-than is {older_than:g}; it is a number of days from 0 on.")
+            raise UsageError(f"--older-than is {older_than:g}, but must be a number of days from 0 on.")
         request = CleanRequest(
             names=[part.strip() for part in named.split(",") if part.strip()],
             older_than_seconds=older_than * DAY_SECONDS,
@@ -80,7 +80,7 @@ def compress(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Compress finished shards where they lie, without loss, to two thirds; pull and verify read them as they are."""
+    """Compress finished shards in place, without loss, to two thirds; pull and verify can read them."""
     with session(host, hosts, inventory, json) as (fleet, output):
         request = CompressRequest(identity=plan_for(fleet, chosen_run(fleet, output, run)).identity, dry_run=dry_run)
         with live_lines(output, fleet) as lines:
@@ -93,7 +93,7 @@ def compress(
     JSON,
     iterable=["paths"],
     paths="a *.rz file or a folder of them; may be given several times",
-    out="folder that gets the plain shards (default: beside their containers)",
+    out="folder for the plain shards (default: beside their containers)",
     remove="delete each container once its plain shard is verified and durable",
     changes=True,
     example="inv unpack --paths /data/kimi-1/hidden_states",
@@ -108,7 +108,7 @@ def unpack(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Make compressed shards plain again, each verified by its digest."""
+    """Turn compressed shards into plain shards again, each verified by its digest."""
     with places(host, hosts, inventory, json) as (fleet, output):
         demand("inv unpack --paths /data/kimi-1/hidden_states", paths=paths)
 
@@ -125,7 +125,7 @@ def unpack(
 
 
 def clean_line(result: CleanResult, dry_run: bool) -> str:
-    """`would free 3.2 TiB (2 runs, 1 payload), keeps 410.0 GiB`."""
+    """Return `would free 3.2 TiB (2 runs, 1 payload), keeps 410.0 GiB`."""
     going = [item for item in result.stored if not item.kept]
     staying = sum(item.size_bytes for item in result.stored if item.kept)
     freed = sum(item.size_bytes for item in going)
@@ -136,7 +136,7 @@ def clean_line(result: CleanResult, dry_run: bool) -> str:
 
 
 def show_stored(output: Output, outcomes: Sequence[Outcome[CleanResult]], *, dry_run: bool) -> None:
-    """Print everything that was looked at, and whether it was removed, host by host."""
+    """Print every item of each host, and whether it was removed."""
     rows = [
         (
             outcome.host.name,
@@ -168,7 +168,7 @@ def _to(result: CompressResult) -> str:
 
 
 def _show_unpacked(output: Output, result: UnpackResult) -> None:
-    """Print the damaged containers with their reason, then how many shards were made plain."""
+    """Print the damaged containers with the reasons, then how many shards were unpacked."""
     for path, reason in result.failed.items():
         output.note(f"{path}: {reason}")
     ratio = result.packed_bytes / result.plain_bytes if result.plain_bytes else 0.0

@@ -1,4 +1,4 @@
-"""What `inv trust` asks and says: the keys on the way to each host, and which of them are accepted."""
+"""The dialogue of `inv trust`: the keys on the way to each host, and which of them are accepted."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ class TrustedKey(BaseModel):
     """One server's key: the host's own, or that of a jump host before it."""
 
     name: str
-    """As known_hosts names the server."""
+    """The server's name in known_hosts."""
     kind: str
     fingerprint: str
     jump: bool
     known_before: bool
     authority: str = ""
-    """The `@cert-authority` line that vouches for the server, as `FILE line N`."""
+    """The `@cert-authority` line that certifies the server, as `FILE line N`."""
     added_to: str = ""
 
     @property
     def trusted(self) -> bool:
-        """Whether connections accept this key now."""
+        """Return whether connections accept this key now."""
         return self.known_before or bool(self.added_to)
 
 
 class Trusted(BaseModel):
-    """What happened to the keys on the way to one host."""
+    """The keys on the way to one host, and what was done with them."""
 
     keys: list[TrustedKey]
     unseen: list[str] = []
-    """Servers behind one whose key is not trusted; their keys cannot be looked at yet."""
+    """Servers behind a server with an untrusted key; their keys cannot be read yet."""
 
     @property
     def complete(self) -> bool:
-        """Whether every key is trusted, so that the host can be reached."""
+        """Return whether every key is trusted, so that the host can be reached."""
         return not self.unseen and all(key.trusted for key in self.keys)
 
 
 def trust(fleet: Fleet, accept: Callable[[str], bool]) -> list[Outcome[Trusted]]:
-    """Return the keys of every host and of its jump hosts; add new ones whose fingerprint `accept` says yes to.
+    """Return the keys of every host and its jump hosts; add new keys whose fingerprint `accept` approves.
 
-    A host that known_hosts holds another key for, of whatever type, is an error: a changed key is never replaced here.
+    If known_hosts has another key for a host, of any type, that is an error: a changed key is never replaced here.
     """
 
     def one(backend: Backend) -> Trusted:
@@ -75,19 +75,19 @@ def _trusted_key(key: PresentedKey) -> TrustedKey:
 
 
 def ask(fleet: Fleet, output: Output, seen: list[Outcome[Trusted]]) -> list[Outcome[Trusted]]:
-    """Show the new keys and ask, until nothing is new: a host is seen once its jump host is trusted."""
+    """Show the new keys and ask, until there are no new keys: a host's key is seen once its jump host is trusted."""
     accepted: set[str] = set()
     while new := [key for outcome in seen if outcome.ok for key in outcome.result.keys if not key.trusted]:
         output.outcomes(seen, keys_line, lambda result: not result.complete)
-        if input("Trust the new ones? [y/N] ").strip().lower() not in {"y", "yes"}:
+        if input("Trust the new keys? [y/N] ").strip().lower() not in {"y", "yes"}:
             return seen
-        accepted |= {key.fingerprint for key in new}  # those that were shown, and no other
+        accepted |= {key.fingerprint for key in new}  # only the keys that were shown
         seen = trust(fleet, accepted.__contains__)
     return seen
 
 
 def fingerprints(text: str | None) -> set[str]:
-    """What `--fingerprint` names; raises UsageError if one is no SHA-256 fingerprint."""
+    """Return the fingerprints in `--fingerprint`; raises UsageError for anything but a SHA-256 fingerprint."""
     found = {part.strip() for part in (text or "").split(",") if part.strip()}
     for one in found:
         if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", one):
@@ -96,8 +96,8 @@ def fingerprints(text: str | None) -> set[str]:
 
 
 def keys_line(result: Trusted) -> str:
-    """`[gpu7]:22 ssh-ed25519 SHA256:… (known)`, a part a server."""
-    unseen = [f"{name} is behind it and cannot be seen yet" for name in result.unseen]
+    """Return `[gpu7]:22 ssh-ed25519 SHA256:… (known)`, with a part for each server."""
+    unseen = [f"{name} is behind that server and cannot be seen yet" for name in result.unseen]
     return "; ".join([*(_key(key) for key in result.keys), *unseen]) or "runs here, without SSH"
 
 

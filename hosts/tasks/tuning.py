@@ -1,4 +1,4 @@
-"""Tasks about modes and speed: `diff-modes`, `bench`, `tune`."""
+"""Tasks for modes and speed: `diff-modes`, `bench`, `tune`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from remote.shared.messages.envelope import Progress
     JSON,
     name="diff-modes",
     first="a mode of the inventory",
-    second="another one",
+    second="another mode",
     example="inv diff-modes --host gpu1 --first serve --second extract",
 )
 def diff_modes(
@@ -37,7 +37,7 @@ def diff_modes(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Show what differs between two modes, and why each setting is there."""
+    """Show the differences between two modes, and the reason for each setting."""
     with session(host, hosts, inventory, json) as (fleet, output):
         found = {each.name: differences_of(each, first, second) for each in fleet.hosts}
         output.document({name: [row.model_dump() for row in rows] for name, rows in found.items()})
@@ -53,14 +53,14 @@ def diff_modes(
     TARGET,
     JSON,
     server="which of the host's servers",
-    mode="start the server in this mode for the measurement, then restore it (default: measure it as it runs)",
+    mode="run the server in this mode for the measurement, then restore it (default: measure it as it runs)",
     profile="single, prefill, concurrent, or several separated by commas (default: all)",
-    repetitions="how often each is measured after a warm-up",
+    repetitions="how often each profile is measured after a warm-up",
     label="name to keep the result under (default: mode and time)",
-    prompt_tokens="length of the random prompts of single and concurrent",
-    output_tokens="tokens generated for each of them",
+    prompt_tokens="length of the random prompts for single and concurrent",
+    output_tokens="tokens generated for each prompt",
     concurrency="requests at once for concurrent, as 1,8,64",
-    compare="compare two kept results instead of measuring: A,B; with a * each stands for several measurements",
+    compare="compare two kept results instead of measuring: A,B; with a * each side is several measurements",
     changes=True,
     example="inv bench --host gpu1 --mode serve --label before",
 )
@@ -80,7 +80,7 @@ def bench(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Measure a ready server with SGLang's own load generator, or say whether B is faster than A, slower, or noise."""
+    """Measure a ready server with SGLang's own load generator, or compare two results: faster, slower or noise."""
     if compare:
         _compare(compare, inventory, json)
         return
@@ -106,11 +106,11 @@ def bench(
     JSON,
     DRY_RUN,
     mode="the mode to tune",
-    goal="decode or prefill: which message sizes and which measurement count",
+    goal="decode or prefill, which decides the message sizes and the measurement",
     confirm="how many of the best NCCL settings get real servers, each with every combination of the grid's flags",
     repetitions="repetitions of each confirming measurement",
-    deadline="seconds that the collectives' benchmark may take under one setting",
-    fresh="forget an unfinished search instead of resuming it",
+    deadline="seconds that the benchmark of collectives may take under one setting",
+    fresh="discard an unfinished search instead of resuming it",
     apply="write the winner into the inventory (comments and order are kept)",
     example="inv tune --host gpu1 --goal decode --dry-run",
 )
@@ -129,10 +129,10 @@ def tune(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Find the NCCL settings and all-reduce flags that serve fastest; never ends slower than the current ones."""
+    """Find the NCCL settings and all-reduce flags that serve fastest; the result is never slower than the current."""
     with session(host, hosts, inventory, json) as (fleet, output):
         if goal not in ("decode", "prefill"):
-            raise UsageError(f"There is no goal {goal!r}.", remedy="Say decode or prefill.")
+            raise UsageError(f"There is no goal {goal!r}.", remedy="Use decode or prefill.")
         _check_least(confirm=(confirm, 1), repetitions=(repetitions, FEWEST_VALUES), deadline=(deadline, 1))
         plan = Plan(mode, "decode" if goal == "decode" else "prefill", confirm, repetitions, deadline, fresh)
         if dry_run:
@@ -158,7 +158,7 @@ def _compare(names: str, inventory: str | None, json: bool) -> None:
     with printing(json) as output:
         first, _, second = names.partition(",")
         if not first or not second:
-            raise UsageError("--compare wants two results.", remedy="As in --compare gpu1/baseline,gpu1/dormant.")
+            raise UsageError("--compare needs two results.", remedy="As in --compare gpu1/baseline,gpu1/dormant.")
         rows, differ = benching.compare_kept(
             Kept.beside(inventory_path(inventory)).bench, first.strip(), second.strip()
         )
@@ -169,12 +169,12 @@ def _compare(names: str, inventory: str | None, json: bool) -> None:
 def _numbers(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) for word in words):
-        raise UsageError(f"{text!r} is no list of numbers.", remedy="As in 1,8,64.")
+        raise UsageError(f"{text!r} is not a list of numbers.", remedy="As in 1,8,64.")
     return [int(word) for word in words]
 
 
 def _check_least(**given: tuple[float, int]) -> None:
-    """Raise UsageError for an option whose value is below the least that makes sense."""
+    """Raise UsageError for an option whose value is below its minimum."""
     for name, (value, least) in given.items():
         if value < least:
-            raise UsageError(f"--{name.replace('_', '-')} is at least {least}, not {value:g}.")
+            raise UsageError(f"--{name.replace('_', '-')} is {value:g}, but must be at least {least}.")

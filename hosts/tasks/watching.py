@@ -19,14 +19,14 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @roost_task(
     TARGET,
-    {"json": "print one JSON object a line"},
+    {"json": "print one JSON object for each line"},
     server="only this server's log (default: all of the host's servers)",
     run="the extractor's log of this run instead",
-    lines="how many of the last lines to begin with, or all",
-    follow="go on with what is written from now on, over restarts and cut connections",
+    lines="how many of the last lines to show first, or all",
+    follow="continue with new lines, across restarts and cut connections",
     grep="only lines that match this regular expression",
-    access="also the servers' access lines of health probes and of Roost's own requests",
-    since="only lines of the last while, as 30s, 10m, 2h, 1d",
+    access="also access lines of health probes and of Roost's own requests",
+    since="only lines within this time, as in 30s, 10m, 2h, 1d",
     example="inv logs --hosts all -f --grep error",
 )
 def logs(
@@ -46,7 +46,7 @@ def logs(
     """Show the servers' or an extraction's logs, of any number of hosts at once."""
     with session(host, hosts, inventory, json) as (fleet, output):
         if server and run:
-            raise UsageError("A log is a server's or a run's.", remedy="Say --server or --run, not both.")
+            raise UsageError("--server and --run exclude each other.", remedy="Give only one of them.")
         request = LogsRequest(
             sources=_sources(server, run),
             lines=_count(lines),
@@ -82,7 +82,7 @@ def _count(text: str) -> int | None:
     if text == "all":
         return None
     if not text.isdigit():
-        raise UsageError(f"--lines {text!r} is no number.", remedy="Say a number, or all.")
+        raise UsageError(f"--lines {text!r} is not a number.", remedy="Give a number, or all.")
     return int(text)
 
 
@@ -92,5 +92,5 @@ def span(text: str) -> float | None:
         return None
     match = _SPAN.fullmatch(text)
     if match is None:
-        raise UsageError(f"--since {text!r} is no span of time.", remedy="As in 30s, 10m, 2h or 1d.")
+        raise UsageError(f"--since {text!r} is not a span of time.", remedy="As in 30s, 10m, 2h or 1d.")
     return float(match[1]) * _SECONDS[match[2]]

@@ -32,7 +32,7 @@ class Confirming:
         self._server = OneServer(backend, server)
         self._record, self._say = record, say
         self._goes_on = record.found is not None
-        """Longest wait for the host's lock, which the last call of a search that was cut off may still hold."""
+        """Whether to wait for the host's lock, which the last call of a search that was cut off may still hold."""
 
     def run(self, settings: list[Setting]) -> None:
         """Try each setting in turn (one that is listed twice is tried twice), then restore the server.
@@ -68,7 +68,7 @@ class Confirming:
             raise HostError(
                 f"The server does not run under the current setting ({setting.key}), so nothing can be compared with "
                 f"it: {trial.status}",
-                remedy=f"Bring `inv serve --mode {self._plan.mode}` to run first.",
+                remedy=f"Make `inv serve --mode {self._plan.mode}` work first.",
             )
         entry.trials.append(trial)
         self._record.save(self._root)
@@ -87,7 +87,7 @@ class Confirming:
             wait, self._goes_on = self._goes_on, False
             self._server.serve(changed, self._plan.mode, wait=wait)
             return Trial(status="ok", result=self._backend.call("bench", request, BenchResult, deadline=patience))
-        except ConnectionError:  # says nothing about the setting; the search continues when the host is back
+        except ConnectionError:  # not the setting's fault; the search continues when the host is back
             raise
         except RoostError as error:  # UsageError: SGLang's parser refuses a value
             if error.kind == LOCKED:

@@ -1,4 +1,4 @@
-"""The winner as a piece of inventory, and its merge into the file, which keeps comments and order."""
+"""The winner as a fragment of the inventory, and its merge into the file, which keeps comments and order."""
 
 from __future__ import annotations
 

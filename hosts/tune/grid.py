@@ -35,7 +35,7 @@ class Setting(BaseModel):
 
     @property
     def key(self) -> str:
-        """Its name in tables and in the record: `NCCL_ALGO=Ring NCCL_PROTO=LL no --disable-custom-all-reduce`."""
+        """The name in tables and in the record: `NCCL_ALGO=Ring NCCL_PROTO=LL no --disable-custom-all-reduce`."""
         words = [f"{name}={value}" for name, value in sorted(self.env.items())]
         words += [_flag(name, value) for name, value in sorted(self.flags.items())]
         return " ".join(words) or "nothing set"
@@ -52,9 +52,9 @@ def grid_of(host: Host) -> dict[str, list[FlagValue]]:
     grid = host.tune or DEFAULT_GRID
     for name in grid:
         if name in FORBIDDEN:
-            raise UsageError(f"{name} cannot be tuned: it stays as the host has it.", remedy="Take it out of `tune`.")
+            raise UsageError(f"{name} cannot be tuned: it belongs to the host.", remedy="Remove it from `tune`.")
         if not grid[name]:
-            raise UsageError(f"`tune` gives no values for {name}.", remedy="List at least one.")
+            raise UsageError(f"`tune` gives no values for {name}.", remedy="List at least one value.")
     return grid
 
 
@@ -106,7 +106,7 @@ def applied(host: Host, mode: str, setting: Setting) -> Host:
 
 
 def is_variable(name: str) -> bool:
-    """Whether an entry of the grid is an environment variable (upper case) rather than a server flag."""
+    """Return whether an entry of the grid is an environment variable (upper case) rather than a server flag."""
     return name.isupper()
 
 

@@ -76,7 +76,7 @@ def conclude(host: Host, plan: Plan, now: Setting, record: TuneRecord) -> Tuned:
 
 
 def drift(baselines: list[ScreenResult]) -> float:
-    """The spread of the current setting's own speed over the screening; 0 if it was measured once or never."""
+    """Return the spread of the current setting's own speed over the screening; 0 with fewer than two measurements."""
     speeds = [speedup(each, baselines[0]) for each in baselines]
     return max(speeds) / min(speeds) - 1 if len(speeds) > 1 and min(speeds) > 0 else 0.0
 

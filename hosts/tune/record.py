@@ -18,7 +18,7 @@ from remote.shared.paths import safe_name
 
 
 class Trial(BaseModel):
-    """One real server start under one setting."""
+    """One start of a real server under one setting."""
 
     status: str
     """`ok`, or why it was skipped."""
@@ -34,7 +34,7 @@ class Screened(BaseModel):
 
 
 class Entry(BaseModel):
-    """All that is known of one setting."""
+    """Everything known about one setting."""
 
     setting: Setting
     screened: list[Screened] = Field(default_factory=list)
@@ -72,7 +72,7 @@ class TuneRecord(BaseModel):
     baselines: list[ScreenResult] = Field(default_factory=list)
     """The current setting, measured again and again between the others, so that a drift of the machine shows."""
     entries: dict[str, Entry] = Field(default_factory=dict)
-    """By the setting's key."""
+    """The entries by the setting's key."""
 
     def entry(self, setting: Setting) -> Entry:
         """Return the setting's entry, adding it if it is missing."""

@@ -15,7 +15,7 @@ PREFILL_TOKENS = [2048, 8192]
 
 
 def tokens(goal: Goal) -> list[int]:
-    """Message sizes that count for a goal, in tokens.
+    """Return the message sizes, in tokens, that count for a goal.
 
     Decode and prefill are judged apart because they disagree. On two H200s the LL protocol was 8 % faster at 14 KB and
     3.7 times slower at 112 MB (`benchmarks/results/collectives-*.md`).
@@ -26,7 +26,7 @@ def tokens(goal: Goal) -> list[int]:
 def speedup(result: ScreenResult, against: ScreenResult) -> float:
     """Return the geometric mean, over operations and sizes, of other time / own time; above 1 is faster.
 
-    A setting that crashed, hung, was refused, or has no measurement in common with the other scores 0.
+    The result is 0 if the setting crashed, hung or was refused, or has no measurement in common with the other.
     """
     if result.status != "ok" or against.status != "ok":
         return 0.0

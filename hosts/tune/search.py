@@ -28,7 +28,7 @@ class Plan:
     mode: str
     goal: Goal
     confirm: int = 3
-    """NCCL settings beside the current one that get real servers, each with every combination of the grid's flags."""
+    """How many NCCL settings besides the current one get real servers, with every combination of the grid's flags."""
     repetitions: int = 5
     """Repetitions of a confirming measurement."""
     deadline_seconds: float = 60.0
@@ -38,21 +38,21 @@ class Plan:
 
 
 class Search(BaseModel):
-    """The two stages of a search."""
+    """The size of a search's two stages."""
 
     settings: int
-    """NCCL settings, the current one included."""
+    """The number of NCCL settings, including the current setting."""
     variables: dict[str, int]
-    """Number of values for each variable and flag of the grid."""
+    """The number of values for each variable and flag of the grid."""
     screenings: int
-    """Most measurements of collectives, including those of the current setting."""
+    """The most measurements of collectives, including those of the current setting."""
     screening_minutes: float
     """An estimate, from measurements on another machine."""
     screening_minutes_at_most: float
     servers: int
-    """Most server starts."""
+    """The most server starts."""
     servers_minutes_at_most: float
-    """For the starts alone, without the measurements."""
+    """The minutes for the starts, without the measurements."""
 
 
 def search_of(host: Host, plan: Plan) -> Search:

@@ -105,7 +105,7 @@ def test_what_the_destination_has_is_not_given_to_anyone_again(site: Site) -> No
     with pytest.raises(UsageError, match="holds the run"):
         extraction.delivered_to(site.root / "there", identity.model_copy(update={"nonce": "0" * 16}))
     extraction.start(site.fleet("a"), RUN, delivered=delivered)
-    with pytest.raises(UsageError, match=r"5 records of the run .* were delivered to another folder than --to names"):
+    with pytest.raises(UsageError, match=r"5 records of the run .* were delivered to another folder than the one"):
         extraction.start(site.fleet("a"), RUN, delivered=[])
     extraction.follow(site.fleet("a"), RUN, lambda *_: None)
     assert set(server.seen()) == {str(index) for index in range(len(LENGTHS))} - {

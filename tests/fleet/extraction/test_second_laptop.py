@@ -105,7 +105,7 @@ def test_without_the_dataset_it_goes_on_and_gives_nothing_away(
     fleet = laptop(site, tmp_path / "second", "a")
     taken = taking.plan_for(fleet, RUN)
     save(taken.model_copy(update={"dataset": str(tmp_path / "nowhere")}), fleet.inventory.kept.plan(RUN))
-    with pytest.raises(UsageError, match=r"The share of b would be given to others, and the dataset .* is not on this"):
+    with pytest.raises(UsageError, match=r"The share of b would be given to others, but the dataset .* is not on this"):
         extraction.start(fleet, RUN)
     both = Fleet(fleet.inventory, list(fleet.inventory.hosts.values()))
     assert all(outcome.ok for outcome in extraction.start(both, RUN).outcomes)
@@ -137,7 +137,9 @@ def test_a_run_with_finished_records_is_planned_anew_by_force_alone_and_its_hist
     site: Site, extracted: Fleet, prepared: Path
 ) -> None:
     dataset = prepared / "dataset"
-    with pytest.raises(UsageError, match=r"has finished records \(.* on a, .* on b\); planned anew it is another run"):
+    with pytest.raises(
+        UsageError, match=r"has finished records \(.* on a, .* on b\), which would not belong to the newly planned run"
+    ):
         plan(extracted, dataset, RUN, anew=True)
     before = plan_on(extracted)
     made = plan(extracted, dataset, RUN, anew=True, force=True).plan

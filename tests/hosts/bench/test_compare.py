@@ -89,7 +89,7 @@ def test_a_pattern_stands_for_every_result_that_it_matches(tmp_path: Path) -> No
     found = kept.load_all("gpu1/before*")
     assert sorted(each.measurements[0].values[0] for each in found) == [1.0, 2.0, 3.0]
     assert len(kept.load_all("after")) == 1
-    with pytest.raises(UsageError, match=r"'gpu1/nothing\*' is not there"):
+    with pytest.raises(UsageError, match=r"There is no result 'gpu1/nothing\*'"):
         kept.load_all("gpu1/nothing*")
 
 

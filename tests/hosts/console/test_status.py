@@ -80,7 +80,7 @@ def test_each_run_has_a_table_of_its_own_and_no_host_stands_under_another_s(
 ) -> None:
     lines, _ = shown(200, monkeypatch, capsys)
     starts = {line: number for number, line in enumerate(lines) if line.startswith(("run ", "hosts "))}
-    assert list(starts) == ["run kimi-0", "run kimi-1", "hosts that have not heard of it"]
+    assert list(starts) == ["run kimi-0", "run kimi-1", "hosts that do not know this run"]
     first, second, third = starts.values()
     assert [line.split()[0] for line in lines[first + 2 : second]] == ["gpu1"]
     assert [line.split()[0] for line in lines[second + 2 : third]] == ["gpu1", "gpu-box-two"]
@@ -99,7 +99,7 @@ def test_what_moves_has_one() -> None:
 
 def test_a_run_that_no_host_has_heard_of_is_wrong_usage_with_the_nearest_name() -> None:
     told = Outcome(Host(name="a"), value=HostStatus(standing=Standing(runs=[], others=["kimi-1"]), servers=NO_SERVERS))
-    with pytest.raises(UsageError, match="None of these hosts has heard of the run 'kimi1'") as raised:
+    with pytest.raises(UsageError, match="None of these hosts knows the run 'kimi1'") as raised:
         _refuse_unheard("kimi1", [told])
     assert raised.value.remedy == "Did you mean 'kimi-1'?"
     _refuse_unheard("kimi1", [told, Outcome(Host(name="b"), error=HostError("It is gone."))])

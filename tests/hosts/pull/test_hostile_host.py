@@ -152,7 +152,7 @@ def test_log_lines_before_their_place_is_known_are_refused(tmp_path: Path) -> No
 def test_records_without_end_are_refused_where_one_was_asked_for() -> None:
     value = Maker(0).valid(InspectedRecord).model_dump(mode="json")
     said = [line({"type": "item", "value": value})] * 2
-    with pytest.raises(ProtocolError, match="More came back than the 1 records"):
+    with pytest.raises(ProtocolError, match="The host sent more than the 1 requested records"):
         inspect(Scripted(*said), InspectRequest(dataset="/d", indices=[0]))
 
 

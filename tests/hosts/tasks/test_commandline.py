@@ -36,13 +36,13 @@ def test_numbers_as_people_write_them(text: str, value: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "k", "4x", "many", "4,096", "1.2.3", "0x10", "nan", "4kk", "e5", "."])
 def test_a_word_that_is_no_number_is_one_sentence(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--max-len '.*' is no number\."):
+    with pytest.raises(UsageError, match=r"--max-len '.*' is not a number\."):
         number("--max-len", text)
 
 
 def test_a_count_is_whole() -> None:
     assert whole("--repetitions", "1.5k") == 1500
-    with pytest.raises(UsageError, match=r"--repetitions '1.5' is no whole number\."):
+    with pytest.raises(UsageError, match=r"--repetitions '1.5' is not a whole number\."):
         whole("--repetitions", "1.5")
 
 
@@ -60,7 +60,7 @@ def test_a_task_gets_values_and_not_words(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit) as raised:
         probe(Context(), max_len="long")
     assert raised.value.code == 2
-    assert "--max-len 'long' is no number." in capsys.readouterr().err
+    assert "--max-len 'long' is not a number." in capsys.readouterr().err
 
 
 def inv(*words: str) -> subprocess.CompletedProcess[str]:
@@ -77,7 +77,7 @@ def inv(*words: str) -> subprocess.CompletedProcess[str]:
         (["extract", "--quux"], "extract has no option '--quux'. Its options: inv --help extract."),
         (["extract", "--run", "a", "--run", "b"], "--run was given twice; give it once."),
         (["doctor", "--host", "gpu1", "--host", "gpu3"], "There is no host or group 'gpu3'.\n    Did you mean 'gpu2'?"),
-        (["prepare", "--max-len", "long"], "--max-len 'long' is no number."),
+        (["prepare", "--max-len", "long"], "--max-len 'long' is not a number."),
     ],
 )
 def test_a_mistyped_command_line_says_what_would_be_right(words: list[str], said: str) -> None:

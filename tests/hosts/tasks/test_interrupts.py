@@ -43,4 +43,4 @@ def test_while_a_host_takes_the_connection_and_says_nothing(tmp_path: Path) -> N
             stdout, stderr = running.communicate(timeout=WAIT_SECONDS)
             taken.close()
     assert (running.returncode, stdout) == (130, "")
-    assert stderr == "Interrupted; nothing goes on.\n"
+    assert stderr == "Interrupted; nothing continues.\n"

@@ -222,7 +222,7 @@ def test_a_mode_that_cannot_start_is_said_and_the_server_is_put_back(host: Host)
     assert (backend.runs, backend.starts) == (("extract", "LL"), [("extract", "LL")])
 
 
-def test_an_interrupt_waits_until_every_server_is_put_back(host: Host, tmp_path: Path) -> None:
+def test_an_interrupt_waits_until_every_server_is_restored(host: Host, tmp_path: Path) -> None:
     fleet = Fleet(Inventory(path=tmp_path, hosts={"gpu1": host}, local=host), [host])
     backend = OneServerHost(host, ("extract", "LL"))
     fleet._backends = {"gpu1": backend}
@@ -235,4 +235,4 @@ def test_an_interrupt_waits_until_every_server_is_put_back(host: Host, tmp_path:
     with pytest.raises(KeyboardInterrupt):
         each_to_its_end(fleet, action, said.append)
     assert backend.runs == ("extract", "LL")
-    assert "put back" in said[0]
+    assert "restored" in said[0]
