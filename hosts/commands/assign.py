@@ -15,6 +15,11 @@ from remote.shared.messages.envelope import Progress
 from remote.shared.messages.extract import Assignment
 from remote.shared.paths import PLAN_FILE
 
+PREFILL_SECONDS = 600.0
+"""For a request to wait its turn and to be prefilled."""
+SLOWEST_TOKENS_PER_SECOND = 5.0
+"""Of one request, while its server runs as many as it can."""
+
 
 def assignments(
     fleet: Fleet, plan: Plan, on_progress: Callable[[Host, Progress], None] | None = None
@@ -59,6 +64,8 @@ def _host_share(plan: Plan, share: PlannedShare, host: Host, folder: Path) -> Ho
         records=share.records,
         tokens=share.tokens,
         server_names=server_names(host),
+        concurrency=plan.concurrency,
+        **_patience(plan),
         parity_rate=host.parity_rate,
         in_flight_tokens=host.in_flight_tokens,
         min_free_bytes=int(host.min_free),
@@ -67,6 +74,14 @@ def _host_share(plan: Plan, share: PlannedShare, host: Host, folder: Path) -> Ho
         context_length=share.context_length,
     )
     return HostShare(assignment=assignment, ranges=share.ranges, folder=str(folder))
+
+
+def _patience(plan: Plan) -> dict[str, float]:
+    """An answer may take as long as its most tokens do on a server that is as full as it gets."""
+    answers = plan.identity.answers
+    if answers is None:
+        return {}
+    return {"request_timeout_seconds": PREFILL_SECONDS + answers.max_tokens / SLOWEST_TOKENS_PER_SECOND}
 
 
 def server_names(host: Host) -> list[str]:

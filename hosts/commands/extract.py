@@ -18,7 +18,7 @@ from hosts.commands.runs import HeldOn, finished_records, held, holders, local_p
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
 from hosts.inventory.model import Host
-from hosts.plan.lengths import read_lengths, read_manifest
+from hosts.plan.lengths import read_costs, read_manifest
 from hosts.plan.plan import Plan, dataset_of, replan, save
 from hosts.pull.push import push
 from hosts.transport.backend import Backend
@@ -115,7 +115,7 @@ def plan_of(fleet: Fleet, run: str, dataset: Path | None = None) -> Plan:
 
 def delivered_to(destination: Path, identity: RunIdentity) -> Ranges:
     """Return the records that a folder's ledger has as delivered; raises UsageError if the folder is not this run's."""
-    folder = Destination(destination.expanduser())
+    folder = Destination(destination.expanduser(), folder=identity.folder)
     if not refuse_other(folder, identity):
         raise UsageError(f"No run was pulled to {destination}: it has no {MANIFEST}.")
     with DestinationLedger(folder.roost / "ledger.sqlite") as ledger:
@@ -166,7 +166,7 @@ def start(
         if reopen is not None:
             reopened[name] = backend.call("reopen", reopen.request(plan), ReopenResult)
         request = ExtractRequest(run=plan.run, identity=plan.identity, epoch=plan.epoch, then_stop=then_stop)
-        return backend.call("extract", request, ExtractorState, deadline=START_DEADLINE_SECONDS)
+        return backend.call(plan.task, request, ExtractorState, deadline=START_DEADLINE_SECONDS)
 
     return Started(plan, chosen.each(begin), given_away, _fence(fleet, plan), idle, reopened)
 
@@ -304,7 +304,7 @@ def _for_these(fleet: Fleet, plan: Plan, delivered: Ranges | None) -> Plan:
     plan, done = plan_as_moved(fleet, plan), _done(fleet, plan)
     if not lost and _is_finished(plan, done):
         return plan
-    lengths = read_lengths(dataset, read_manifest(dataset))
+    lengths = read_costs(dataset, read_manifest(dataset))
     weights = {host: _weight(plan, host) for host in sorted(chosen)}
     return replan(plan, lengths, weights, done, delivered, relieve=bool(chosen - planned)).signed()
 

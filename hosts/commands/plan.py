@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from hosts.commands.runs import finished_records, held, holders
 from hosts.errors import RoostError, UsageError
@@ -78,14 +79,19 @@ def plan(
     `force` is needed too. The earlier plan is kept under `plans/`, and epochs continue from it.
     """
     manifest = read_manifest(dataset)
+    if manifest.kind == "prompts":
+        raise UsageError(
+            f"{dataset} holds prompts, which have no states yet.",
+            remedy="Answer them with inv answer, pull the answers, and prepare them with inv prepare --input.",
+        )
     lengths = read_lengths(dataset, manifest)
     path = fleet.inventory.kept.plan(run)
-    earlier = _earlier(fleet, run, path, anew=anew, force=force)
+    earlier = earlier_epoch(fleet, run, path, anew=anew, force=force)
     leaders = fleet.narrowed([host for host in fleet.hosts if leads(host)])
-    prospects = _prospects(leaders)
+    prospects = prospects_of(leaders)
     identity = identity_of(run, leaders.hosts, prospects, manifest)
     _refuse_long(lengths, leaders.hosts, prospects)
-    speeds = _rates(leaders, rate)
+    speeds = measured_rates(leaders, rate, "extract")
     rates = {host: speed.tokens_per_second for host, speed in speeds.items()}
     made = make_plan(str(dataset.expanduser().absolute()), identity, lengths, weights(rates), epoch=earlier + 1)
     contexts = {host.name: context_length(host, prospects[host.name]) for host in leaders.hosts}
@@ -109,10 +115,19 @@ def identity_of(run: str, hosts: list[Host], prospects: dict[str, Prospect], man
             one, other = getattr(first, key), getattr(identity, key)
             if one != other:
                 raise UsageError(f"{first_host} and {name} differ in {key}: {one} and {other}.")
-        if identity.model != first.model:
+    one_model(hosts, prospects)
+    return first
+
+
+def one_model(hosts: list[Host], prospects: dict[str, Prospect]) -> Prospect:
+    """The first host's prospect; raises UsageError if another host has another model."""
+    first = prospects[hosts[0].name]
+    for host in hosts:
+        model = prospects[host.name].model
+        if model.digest != first.model.digest:
             raise UsageError(
-                f"{first_host} and {name} do not have the same model: the files in {first.model_path} there have the "
-                f"digest {first.model}, and those in {identity.model_path} here {identity.model}.",
+                f"{hosts[0].name} and {host.name} do not have the same model: the files in {first.model.path} there "
+                f"have the digest {first.model.digest}, and those in {model.path} here {model.digest}.",
                 remedy="Copy one host's model to the other host: config, tokenizer, chat template and weights count.",
             )
     return first
@@ -161,7 +176,8 @@ def weights(rates: dict[str, float | None]) -> dict[str, float]:
     return {host: rate or mean for host, rate in rates.items()}
 
 
-def _prospects(fleet: Fleet) -> dict[str, Prospect]:
+def prospects_of(fleet: Fleet) -> dict[str, Prospect]:
+    """What every host has to offer; raises the first host's error if one cannot be looked at."""
     if not fleet.hosts:
         raise UsageError("There is no host to plan for.", remedy="Name hosts with --hosts.")
 
@@ -187,14 +203,14 @@ def _named(outcome: Outcome[Prospect]) -> RoostError:
     return error
 
 
-def _rates(fleet: Fleet, rate: float | None) -> dict[str, Speed]:
+def measured_rates(fleet: Fleet, rate: float | None, task: Literal["extract", "answer"]) -> dict[str, Speed]:
     """Return each host's tokens per second: as given, else as measured in its runs, else from the inventory."""
     if rate:
         return {host.name: Speed(rate, "as given") for host in fleet.hosts}
 
     def measured(backend: Backend) -> Rate:
         try:
-            return backend.call("rate", RateRequest(), Rate)
+            return backend.call("rate", RateRequest(task=task), Rate)
         except RoostError:
             return Rate()
 
@@ -213,7 +229,7 @@ def credible(rate: Rate) -> float:
     return rate.tokens_per_second if 0 < rate.tokens_per_second < FASTEST_TOKENS_PER_SECOND else 0.0
 
 
-def _earlier(fleet: Fleet, run: str, path: Path, *, anew: bool, force: bool) -> int:
+def earlier_epoch(fleet: Fleet, run: str, path: Path, *, anew: bool, force: bool) -> int:
     """Return the highest epoch of an earlier run of this name, 0 without one; raises UsageError if it must stay."""
     if path.exists() and not anew:
         before = load(path)

@@ -48,7 +48,7 @@ def local_path(host: Host, path: str) -> str:
     return str(Path(path).expanduser().absolute()) if host.connection == "local" else path
 
 
-def own_keys(text: str) -> dict[OwnKey, str]:
+def own_keys(text: str, *, prompts: bool = False) -> dict[OwnKey, str]:
     """Return `prompt=ask,answer=reply` as a mapping; raises UsageError for an unknown or a missing name."""
     keys: dict[OwnKey, str] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
@@ -59,7 +59,8 @@ def own_keys(text: str) -> dict[OwnKey, str]:
                 remedy=f"Name each of {', '.join(_OWN_KEYS)} at most once.",
             )
         keys[cast(OwnKey, what)] = key
-    if keys and not ("messages" in keys or {"prompt", "answer"} <= keys.keys()):
+    needed = {"prompt"} if prompts else {"prompt", "answer"}
+    if keys and not ("messages" in keys or needed <= keys.keys()):
         raise UsageError(f"--keys {text} names neither messages nor both prompt and answer.")
     return keys
 

@@ -82,7 +82,7 @@ def show_record(output: Output, record: InspectedRecord) -> None:
         return
     output.out.print(
         f"[bold]record {record.index}[/bold] from {escape(printable(record.origin))}: {record.tokens:,} tokens, "
-        f"loss on {record.loss_tokens:,}"
+        f"loss on {record.loss_tokens:,}" + (f"; {escape(printable(record.note))}" if record.note else "")
     )
     text = Text()
     for piece in record.pieces:

@@ -89,9 +89,10 @@ def end_line(status: RunStatus) -> str:
     said = f"{status.word or state.status}: {done}, {size(counts.bytes_done)}"
     if state.cause:
         said = f"{said}; {state.cause}"
-    said = f"{said}; {_compared(status)}"
+    if status.task == "extract":
+        said = f"{said}; {_compared(status)}"
     causes = _causes(status.causes)
-    return f"{said}; quarantined: {causes}. {_retry(state.run)}" if causes else said
+    return f"{said}; quarantined: {causes}. {_retry(state.run, status.task)}" if causes else said
 
 
 def _compared(status: RunStatus) -> str:
@@ -149,8 +150,9 @@ def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]], *, atta
             _note_run(output, host, run)
     for name in [] if attached else names:
         _note_lag(output, name, {host: run for host, value in good for run in value.standing.runs if run.run == name})
-    for name in sorted({run.run for _, value in good for run in value.standing.runs if run.causes}):
-        output.note(_retry(name))
+    failed = {(run.run, run.task) for _, value in good for run in value.standing.runs if run.causes}
+    for name, task in sorted(failed):
+        output.note(_retry(name, task))
 
 
 def _note_lag(output: Output, name: str, told: dict[str, RunStatus]) -> None:
@@ -169,7 +171,7 @@ def _note_lag(output: Output, name: str, told: dict[str, RunStatus]) -> None:
 
 
 def _note_run(output: Output, host: str, run: RunStatus) -> None:
-    if _finished(run.state.counts):
+    if _finished(run.state.counts) and run.task == "extract":
         output.note(f"{host}: {run.run}: {_compared(run)}.")
     if run.state.cause:
         output.note(f"{host}: {run.run}: {run.state.cause}")
@@ -177,7 +179,9 @@ def _note_run(output: Output, host: str, run: RunStatus) -> None:
         output.note(f"{host}: {run.run}: {count} quarantined: {cause}")
     if beyond := run.state.counts.beyond:
         output.note(f"{host}: {run.run}: {beyond:,} more records are from an earlier epoch; a pull brings them.")
-    if run.records_flagged:
+    if run.records_flagged and run.task == "answer":
+        output.note(f"{host}: {run.run}: {run.records_flagged} answers are marked (cut, empty, repeating or refused).")
+    elif run.records_flagged:
         output.note(f"{host}: {run.run}: {run.records_flagged} records have norms outside the run's band (kept).")
 
 
@@ -223,8 +227,8 @@ def _reopened(reopened: ReopenResult) -> str:
     return f"{reopened.records:,}" + (f" ({_causes(reopened.causes)})" if reopened.causes else "")
 
 
-def _retry(run: str) -> str:
-    command = f"inv extract --hosts all --run {run} --retry-quarantined"
+def _retry(run: str, task: str) -> str:
+    command = f"inv {task} --hosts all --run {run} --retry-quarantined"
     return f"Once the cause is mended, `{command}` tries the quarantined records again."
 
 

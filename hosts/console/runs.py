@@ -48,7 +48,7 @@ def _row(run: ListedRun) -> tuple[object, ...]:
     return (
         run.name,
         run.identity.dataset[:8],
-        ", ".join(str(boundary) for boundary in run.identity.boundaries),
+        ", ".join(str(boundary) for boundary in run.identity.boundaries) or "answers",
         run.state,
         f"{run.records_done:,} of {run.records:,}",
         f"{run.tokens_done:,}",

@@ -33,6 +33,10 @@ class Kept:
         """Return the path of a run's plan; raises UsageError for a name that cannot be a file name."""
         return self.runs / safe_name(run, "run name") / "plan.json"
 
+    def prompts(self, run: str) -> Path:
+        """The prompts of a run of answers, as a dataset."""
+        return self.plan(run).parent / "prompts"
+
     def assignment(self, run: str, epoch: int, host: str) -> Path:
         """Return the folder of one host's assignment in this epoch."""
         return self.plan(run).parent / "assignments" / str(epoch) / host

@@ -51,6 +51,21 @@ def read_lengths(dataset: Path, manifest: Manifest) -> array[int]:
     return lengths
 
 
+def read_costs(dataset: Path, manifest: Manifest) -> array[int]:
+    """Return the tokens by which records are shared out: their lengths, and of prompts those expected in the end."""
+    lengths = read_lengths(dataset, manifest)
+    if manifest.kind != "prompts":
+        return lengths
+    path = dataset / "expected.npy"
+    try:
+        expected = _npy(path.read_bytes())
+    except (OSError, ValueError, SyntaxError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} could not be read: {error}.", remedy="Plan the answers again with --anew.") from error
+    if len(expected) != len(lengths):
+        raise UsageError(f"{path} speaks of {len(expected)} prompts, and there are {len(lengths)}.")
+    return expected
+
+
 def _npy(content: bytes) -> array[int]:
     """Return the numbers of an `.npy` file of format 1, int32."""
     if not content.startswith(_MAGIC) or content[6] != 1:

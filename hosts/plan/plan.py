@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -60,11 +61,13 @@ class Plan(Message):
     planned_by: str = ""
     """The person who made this epoch, as `user@laptop`."""
     planned_at: float = 0.0
+    concurrency: int | None = None
+    """Of answers: requests out at once on each server; None for what the server says."""
 
     @property
     def digest(self) -> str:
         """32 hex digits over the plan's decisions, which differ if two laptops re-plan independently."""
-        decided = self.model_dump(mode="json", exclude={"dataset", "planned_by", "planned_at"})
+        decided = self.model_dump(mode="json", exclude={"dataset", "planned_by", "planned_at"}, exclude_none=True)
         content = json.dumps(decided, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
@@ -76,6 +79,11 @@ class Plan(Message):
     def run(self) -> str:
         """The run's name."""
         return self.identity.name
+
+    @property
+    def task(self) -> Literal["extract", "answer"]:
+        """The task that makes the run's records, and the verb that hosts are started with."""
+        return "extract" if self.identity.answers is None else "answer"
 
     def share(self, host: str) -> PlannedShare | None:
         """Return the host's share, or None."""

@@ -23,7 +23,7 @@ from remote.shared.files import make_directory
 from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.transfer import DeliveredRow, Store
 from remote.shared.redact import without_credentials
-from remote.shared.transfer.destination import Destination, Placed, compressed_stream, pack_part
+from remote.shared.transfer.destination import HIDDEN_STATES, Destination, Placed, compressed_stream, pack_part
 from remote.shared.transfer.landing import Landing
 from remote.shared.transfer.ledger import foreign_rows
 
@@ -43,9 +43,9 @@ def destination_of(to: str, store: Store, spools: Path, identity: RunIdentity) -
     A bucket's spool is the run's own: what an earlier run left in it says nothing about this one.
     """
     if not is_bucket(to):
-        return Destination(Path(to).expanduser(), store)
+        return Destination(Path(to).expanduser(), store, identity.folder)
     spool = spools / hashlib.sha256(f"{to}\n{identity.digest}".encode()).hexdigest()[:16]
-    return Bucket(to, spool, store)
+    return Bucket(to, spool, store, identity.folder)
 
 
 class Bucket(Destination):
@@ -54,8 +54,8 @@ class Bucket(Destination):
     batch_records = 8
     """Verified records wait in the spool for their upload: few, since they can be large."""
 
-    def __init__(self, url: str, spool: Path, store: Store) -> None:
-        super().__init__(spool, store)
+    def __init__(self, url: str, spool: Path, store: Store, folder: str = HIDDEN_STATES) -> None:
+        super().__init__(spool, store, folder)
         self.name = without_credentials(url)
         try:
             self._files, path = fsspec.core.url_to_fs(url, skip_instance_cache=True, use_listings_cache=False)
@@ -73,7 +73,7 @@ class Bucket(Destination):
         super().__enter__()
         with ExitStack() as undo, self._reading():
             undo.callback(super().__exit__)
-            found = self._files.find(f"{self._path}/hidden_states", detail=True)
+            found = self._files.find(f"{self._path}/{self.shards.name}", detail=True)
             self._sizes = {name: int(about["size"]) for name, about in found.items()}
             self._adopt_ledger()
             undo.pop_all()
@@ -122,7 +122,7 @@ class Bucket(Destination):
 
     def holds_records(self) -> bool:
         with self._reading():
-            return bool(self._files.find(f"{self._path}/hidden_states"))
+            return bool(self._files.find(f"{self._path}/{self.shards.name}"))
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -154,7 +154,7 @@ class Bucket(Destination):
         return f"{self._path}/{relative}"
 
     def _shard(self, index: int, stored: Store) -> str:
-        return f"hidden_states/{self.final(index, stored).name}"
+        return f"{self.shards.name}/{self.final(index, stored).name}"
 
     def _stored_size(self, known: DeliveredRow) -> int:
         return self._sizes.get(self._object(self._shard(known.index, known.stored)), -1)

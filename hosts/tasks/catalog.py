@@ -9,6 +9,7 @@ from typing import Any
 from invoke.tasks import Task
 
 from hosts.tasks import (
+    answers,
     attaching,
     data,
     delivery,
@@ -29,6 +30,7 @@ GROUPS: tuple[tuple[str, ModuleType], ...] = (
     ("Capture in SGLang", attaching),
     ("Data", data),
     ("Servers", servers),
+    ("Answers of the model", answers),
     ("Extraction", extraction),
     ("Watch and report", viewing),
     ("Logs", watching),

@@ -89,14 +89,14 @@ def prepare(
             tokenizer="",
             seed=None if keep_order else seed,
             max_len=max_len or None,
-            too_long=cast(Literal["drop", "truncate"], _one_of(too_long, "--too-long", ("drop", "truncate"))),
+            too_long=cast(Literal["drop", "truncate"], one_of(too_long, "--too-long", ("drop", "truncate"))),
             min_len=min_len,
-            bad=cast(Literal["error", "drop"], _one_of(bad, "--bad", ("error", "drop"))),
+            bad=cast(Literal["error", "drop"], one_of(bad, "--bad", ("error", "drop"))),
             chosen=chosen,
             keys=preparing.own_keys(keys),
             ignore=list(ignore or []),
-            template_options=_options(template_options),
-            date=_day(date),
+            template_options=template_options_of(template_options),
+            date=day(date),
             trust_remote_code=trust_remote_code,
             processes=processes or None,
         )
@@ -193,13 +193,15 @@ def _not_negative(option: str, number: float) -> None:
         raise UsageError(f"{option} is {number:g}; it cannot be below 0.")
 
 
-def _one_of(value: str, option: str, known: tuple[str, ...]) -> str:
+def one_of(value: str, option: str, known: tuple[str, ...]) -> str:
+    """The value of an option that takes one of a few words; raises UsageError for any other."""
     if value not in known:
         raise UsageError(f"{option} is {value!r}, but must be {' or '.join(known)}.")
     return value
 
 
-def _options(text: str) -> dict[str, Any]:
+def template_options_of(text: str) -> dict[str, Any]:
+    """Variables of the chat template from JSON; raises UsageError if it is no object."""
     try:
         values = jsonlib.loads(text)
     except ValueError as error:
@@ -209,7 +211,8 @@ def _options(text: str) -> dict[str, Any]:
     return values
 
 
-def _day(text: str) -> str:
+def day(text: str) -> str:
+    """An ISO day, or ""; raises UsageError for any other text."""
     try:
         return datetime.date.fromisoformat(text).isoformat() if text else ""
     except ValueError as error:

@@ -1,6 +1,7 @@
 """Verb `assign`: a plan's shares to assignment folders, ready to be pushed to their hosts.
 
-Runs where the dataset is (`local`). Writes each share's `tokens.safetensors`, then its `assignment.json`, whole;
+Runs where the dataset is (`local`). Writes each share's `tokens.safetensors` (and, of prompts, how their
+conversations go on), then its `assignment.json`, whole;
 streams from the mapped dataset, so that memory does not grow with a share's size.
 """
 
@@ -17,7 +18,7 @@ from remote.shared.errors import UsageError
 from remote.shared.files import make_directory, write_whole, written_aside
 from remote.shared.messages.dataset import AssignRequest, AssignResult, HostShare, Ranges
 from remote.shared.messages.extract import Assignment
-from remote.shared.paths import ASSIGNMENT_FILE, TOKENS_FILE
+from remote.shared.paths import ASSIGNMENT_FILE, CONVERSATIONS_FILE, TOKENS_FILE
 from remote.shared.shard import header
 from remote.shared.shard.header import TensorSpec
 
@@ -59,25 +60,38 @@ def _write(dataset: DatasetFolder, share: HostShare) -> tuple[Assignment, int]:
     with written_aside(folder / TOKENS_FILE) as aside, aside.open("wb") as out:
         _write_tokens(out, dataset, share.ranges, lengths)
         size = out.tell()
+    if dataset.manifest.kind == "prompts":
+        with written_aside(folder / CONVERSATIONS_FILE) as aside, aside.open("wb") as out:
+            for conversation in dataset.conversations(share.ranges):
+                out.write(conversation.encode() + b"\n")
     counted = {
         "ranges": share.ranges,
         "records": len(lengths),
         "tokens": tokens,
         "vocab_size": dataset.manifest.vocab_size,
+        "expected_tokens": _expected(dataset, share.ranges),
     }
     assignment = share.assignment.model_copy(update=counted)
     write_whole(folder / ASSIGNMENT_FILE, assignment.model_dump_json(indent=1).encode())
     return assignment, size
 
 
+def _expected(dataset: DatasetFolder, ranges: Ranges) -> int:
+    if dataset.manifest.kind != "prompts":
+        return 0
+    return sum(int(dataset.expected[start:stop].sum(dtype=np.int64)) for start, stop in ranges)
+
+
 def _write_tokens(out: BinaryIO, dataset: DatasetFolder, ranges: Ranges, lengths: np.ndarray) -> None:
     records, tokens = len(lengths), int(lengths.sum(dtype=np.int64))
+    expected = [TensorSpec("expected", "I32", (records,))] if dataset.manifest.kind == "prompts" else []
     out.write(
         header.write(
             [
                 TensorSpec("index", "I64", (records,)),
                 TensorSpec("offset", "I64", (records + 1,)),
                 TensorSpec("token_ids", "I32", (tokens,)),
+                *expected,
             ]
         )
     )
@@ -86,3 +100,5 @@ def _write_tokens(out: BinaryIO, dataset: DatasetFolder, ranges: Ranges, lengths
     out.write(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype("<i8").tobytes())
     for piece in dataset.tokens(ranges):
         out.write(np.ascontiguousarray(piece, "<i4").data)
+    for start, stop in ranges if expected else ():
+        out.write(np.ascontiguousarray(dataset.expected[start:stop], "<i4").data)

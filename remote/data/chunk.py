@@ -22,7 +22,7 @@ from remote.data import rendering
 from remote.data.carried import open_tokenizer
 from remote.data.encoding import Marked, Spans
 from remote.data.fitting import Unread, check_shown, fit
-from remote.data.records import Conversation, Reading, Tokens, normalize
+from remote.data.records import Conversation, LeftOutError, Reading, Tokens, normalize
 from remote.data.sources import Chunk, read
 from remote.data.spans import assistant_spans
 from remote.data.template import ChatTemplate
@@ -188,6 +188,8 @@ class ChunkWorker:
         for (number, made), found in zip(batch, marked, strict=True):
             name = f"{chunk.name}:{number}"
             try:
+                if isinstance(found, LeftOutError):
+                    raise DroppedRecord(found.message)
                 if isinstance(found, RecordError):
                     raise found
                 ids, mask = found

@@ -4,7 +4,11 @@
     <dataset>/dataset_info.json, state.json what `datasets.load_from_disk` needs, with format "torch"
     <dataset>/lengths.npy                   int32 [N], tokens a record
     <dataset>/origins.npy                   int64 [N, 2], number of the source and of the record in it
+    <dataset>/expected.npy                  int32 [N], of prompts alone: tokens a record that are expected in the end
     <dataset>/manifest.json                 `remote.shared.messages.dataset.Manifest`
+
+A dataset of prompts has one column more, `conversation`: how a conversation goes on after its first answer, as JSON,
+or "" if it does not.
 
 Written by `prepare`, read by the other data verbs; on a laptop or on a host.
 """
@@ -28,6 +32,7 @@ from remote.shared.files import write_whole
 from remote.shared.messages.dataset import Manifest, Ranges
 
 SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32())), ("loss_mask", pa.list_(pa.int8())), ("seq_len", pa.int32())])
+PROMPT_SCHEMA = pa.schema([*SCHEMA, ("conversation", pa.large_string())])
 _FEATURES = {
     "input_ids": {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "Sequence"},
     "loss_mask": {"feature": {"dtype": "int8", "_type": "Value"}, "_type": "Sequence"},
@@ -77,6 +82,12 @@ class DatasetFolder:
         return lengths
 
     @cached_property
+    def expected(self) -> np.ndarray:
+        """int32 [N]; of a dataset of prompts."""
+        expected: np.ndarray = np.load(self.root / "expected.npy", mmap_mode="r")
+        return expected
+
+    @cached_property
     def origins(self) -> np.ndarray:
         """int64 [N, 2]."""
         origins: np.ndarray = np.load(self.root / "origins.npy", mmap_mode="r")
@@ -119,6 +130,11 @@ class DatasetFolder:
                     mask_flat[mask_edges[row] : mask_edges[row + 1]],
                 )
 
+    def conversations(self, ranges: Ranges) -> Iterator[str]:
+        """Yield how the conversations of `ranges` go on; of a dataset of prompts."""
+        for batch, _, start, stop in self._slices(ranges):
+            yield from batch.column(3).slice(start, stop - start).to_pylist()
+
     def tokens(self, ranges: Ranges) -> Iterator[np.ndarray]:
         """Yield the ids of `ranges`, concatenated, in pieces: int32 [any]."""
         for batch, _, start, stop in self._slices(ranges):
@@ -150,6 +166,19 @@ def batch_of(records: list[tuple[np.ndarray, np.ndarray]]) -> pa.RecordBatch:
     ids = pa.ListArray.from_arrays(offsets, pa.array(np.concatenate([ids for ids, _ in records])))
     mask = pa.ListArray.from_arrays(offsets, pa.array(np.concatenate([mask for _, mask in records])))
     return pa.RecordBatch.from_arrays([ids, mask, pa.array(lengths)], schema=SCHEMA)
+
+
+def prompt_batch(ids: list[np.ndarray], conversations: list[str]) -> pa.RecordBatch:
+    """Return prompts (int32 [L] each) as one record batch of `PROMPT_SCHEMA`."""
+    plain = batch_of([(one, np.zeros(len(one), np.int8)) for one in ids])
+    return pa.RecordBatch.from_arrays(
+        [*plain.columns, pa.array(conversations, pa.large_string())], schema=PROMPT_SCHEMA
+    )
+
+
+def write_expected(root: Path, expected: np.ndarray) -> None:
+    """Write the tokens that each prompt is expected to come to, int32 [N]."""
+    write_whole(root / "expected.npy", _npy(expected))
 
 
 def finish(root: Path, shards: int, lengths: np.ndarray, origins: np.ndarray, manifest: Manifest) -> None:

@@ -18,9 +18,9 @@ from remote.shared.transfer.manifest import refuse_other
 def forget(request: ForgetRequest, context: Context) -> ForgetResult:
     """Delete the files and rows of `request.ranges`."""
     root = Path(request.folder).expanduser()
-    refuse_other(Destination(root), request.identity)
+    refuse_other(Destination(root, folder=request.identity.folder), request.identity)
     indices = [index for start, stop in request.ranges for index in range(start, stop)]
-    with Destination(root) as destination:
+    with Destination(root, folder=request.identity.folder) as destination:
         for index in indices:
             for stored in get_args(Store):
                 destination.final(index, stored).unlink(missing_ok=True)

@@ -84,7 +84,7 @@ def of_destination(folder: Path) -> Holdings:
 
     place = Holdings(
         identity=manifest.identity,
-        shards=folder / HIDDEN_STATES,
+        shards=folder / manifest.identity.folder,
         rows=list(rows.values()),
         expected=np.arange(manifest.records, dtype=np.int64),
         token_ids=token_ids,

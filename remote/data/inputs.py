@@ -24,6 +24,7 @@ import fsspec
 import fsspec.core
 import xxhash
 
+from remote.data.answered import identity_at
 from remote.shared.errors import HostError, UsageError
 from remote.shared.files import written_aside
 from remote.shared.messages.dataset import SourceForm
@@ -35,6 +36,8 @@ FORMS: dict[str, SourceForm] = {
     ".parquet": "parquet",
     ".arrow": "arrow",
 }
+PROMPT_FORMS: dict[str, SourceForm] = {**FORMS, ".txt": "text"}
+"""What prompts are read from besides: a text file has a prompt a line."""
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 _BLOCK = 4 << 20
 _OF_DATASETS = ("state.json", "dataset_info.json", "dataset_dict.json", "dataset_infos.json")
@@ -64,31 +67,33 @@ class Found:
     """Files in folders that are not read, as `FOLDER/NAME`, with a reason where it is not their name."""
 
 
-def expand(inputs: list[str]) -> Found:
+def expand(inputs: list[str], forms: dict[str, SourceForm] = FORMS) -> Found:
     """Return the files that `inputs` name, folders replaced by what is in them; raise UsageError or HostError."""
     found = Found()
     for text in inputs:
         with _reached(text):
-            _add(found, text)
+            _add(found, text, forms)
     if not found.files and not inputs:
         raise UsageError("No input was given.", remedy="Name files or folders with --input.")
     return found
 
 
-def _add(found: Found, text: str) -> None:
+def _add(found: Found, text: str, forms: dict[str, SourceForm]) -> None:
     remote = "://" in text
     system, root = fsspec.core.url_to_fs(text if remote else str(Path(text).expanduser().absolute()))
     prefix = text.partition("://")[0] + "://" if remote else ""
-    if system.isdir(root):
+    if not remote and identity_at(Path(root)) is not None:
+        found.files.append(InputFile(root, Path(root).name, "answers", "", False, 0))
+    elif system.isdir(root):
         before = len(found.files)
-        _add_folder(found, system, root.rstrip("/"), prefix)
+        _add_folder(found, system, root.rstrip("/"), prefix, forms)
         if len(found.files) == before:
-            raise UsageError(f"The input folder {text} has no {', '.join(FORMS)} file, compressed or not.")
+            raise UsageError(f"The input folder {text} has no {', '.join(forms)} file, compressed or not.")
     elif system.isfile(root):
-        file = _input_file(system, root, prefix)
+        file = _input_file(system, root, prefix, forms)
         if file is None:
             raise UsageError(
-                f"The input {text} is none of {', '.join(FORMS)}, alone or followed by one of {', '.join(COMPRESSED)}."
+                f"The input {text} is none of {', '.join(forms)}, alone or followed by one of {', '.join(COMPRESSED)}."
             )
         if file.size_bytes == 0:
             raise UsageError(f"The input {text} is empty.")
@@ -97,11 +102,11 @@ def _add(found: Found, text: str) -> None:
         raise UsageError(f"There is no input {text}.")
 
 
-def _add_folder(found: Found, system: Any, root: str, prefix: str) -> None:
+def _add_folder(found: Found, system: Any, root: str, prefix: str, forms: dict[str, SourceForm]) -> None:
     names = sorted(system.find(root))
     read, saved = _of_saved_datasets(system, root, names, prefix)
     for name in names:
-        file = None if _is_hidden(name[len(root) + 1 :]) else _input_file(system, name, prefix)
+        file = None if _is_hidden(name[len(root) + 1 :]) else _input_file(system, name, prefix, forms)
         in_saved = any(name.startswith(f"{folder}/") for folder in saved)
         if file is not None and name in read:
             found.files.append(file)
@@ -152,11 +157,11 @@ def _is_hidden(inside: str) -> bool:
     return any(part.startswith((".", "_")) for part in inside.split("/"))
 
 
-def _input_file(system: Any, name: str, prefix: str) -> InputFile | None:
+def _input_file(system: Any, name: str, prefix: str, forms: dict[str, SourceForm]) -> InputFile | None:
     """The file as it will be read; None if its name says that it is not read."""
     suffixes = [suffix.lower() for suffix in Path(name).suffixes]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSED else ""
-    form = FORMS.get(suffixes[-1]) if suffixes else None
+    form = forms.get(suffixes[-1]) if suffixes else None
     if form is None:
         return None
     return InputFile(f"{prefix}{name}", Path(name).name, form, compression, bool(prefix), int(system.size(name) or 0))

@@ -10,10 +10,14 @@ from itertools import pairwise
 import numpy as np
 
 from remote.context import Context
+from remote.data.answered import identity_at, read
 from remote.data.dataset import DatasetFolder, Record
 from remote.data.tokenizer import ModelTokenizer, TokenizerSpec, load
 from remote.shared.errors import UsageError
+from remote.shared.messages.answers import Account
 from remote.shared.messages.dataset import InspectedRecord, InspectRequest, InspectResult, Piece
+from remote.shared.paths import shard_name
+from remote.shared.shard.tensorfile import TensorFile
 
 
 def inspect(request: InspectRequest, context: Context) -> InspectResult:
@@ -43,6 +47,8 @@ def _tokenizer_of(dataset: DatasetFolder, request: InspectRequest) -> ModelToken
 
 def _inspected(dataset: DatasetFolder, tokenizer: ModelTokenizer | None, index: int) -> InspectedRecord:
     record = dataset.record(index)
+    if dataset.manifest.kind == "prompts":
+        return _answered(dataset, tokenizer, record)
     return InspectedRecord(
         index=index,
         origin=dataset.origin(index),
@@ -52,9 +58,38 @@ def _inspected(dataset: DatasetFolder, tokenizer: ModelTokenizer | None, index: 
     )
 
 
+def _answered(dataset: DatasetFolder, tokenizer: ModelTokenizer | None, record: Record) -> InspectedRecord:
+    """A prompt, and what was answered if that was pulled here: prompt and answer apart, turn by turn."""
+    rows, note = [(record.input_ids, record.loss_mask)], "not answered here"
+    identity = identity_at(dataset.root)
+    if identity is not None and (path := dataset.root / identity.folder / shard_name(record.index)).exists():
+        found = read(TensorFile.open(path))
+        rows, note = found.rows, _note(found.account)
+    return InspectedRecord(
+        index=record.index,
+        origin=dataset.origin(record.index),
+        tokens=sum(len(ids) for ids, _ in rows),
+        loss_tokens=sum(int(mask.sum()) for _, mask in rows),
+        pieces=[piece for ids, mask in rows for piece in _pieces(Record(record.index, ids, mask), tokenizer)],
+        note=note,
+    )
+
+
+def _note(account: Account) -> str:
+    """`2 turns: stop, length; marked length; 1 record`."""
+    summary = account.summary
+    said = [
+        f"{summary.turns} {'turn' if summary.turns == 1 else 'turns'}: {', '.join(t.finish for t in account.turns)}"
+    ]
+    said += [f"marked {', '.join(summary.marks)}"] if summary.marks else []
+    said += [f"left out: {summary.dropped}"] if summary.dropped else []
+    said += [f"ended early: {summary.ended}"] if summary.ended else []
+    return "; ".join([*said, f"{summary.rows} {'record' if summary.rows == 1 else 'records'}"])
+
+
 def _pieces(record: Record, tokenizer: ModelTokenizer | None) -> list[Piece]:
     """The runs of tokens with the same mask; as ids if there is no tokenizer."""
-    edges = [0, *(np.flatnonzero(np.diff(record.loss_mask)) + 1).tolist(), len(record.loss_mask)]
+    edges = [0, *(np.flatnonzero(np.diff(record.loss_mask.astype(np.int8))) + 1).tolist(), len(record.loss_mask)]
     return [
         Piece(
             text=_shown(record.input_ids[start:stop].tolist(), tokenizer),

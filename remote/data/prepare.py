@@ -23,6 +23,7 @@ import xxhash
 from remote.context import Context
 from remote.data import arrange, dataset
 from remote.data.account import count_copies, count_records, drop_table, histogram, why_empty
+from remote.data.answered import identity_at
 from remote.data.carried import PRELOAD, load_carried
 from remote.data.chunk import Recipe, SpooledChunk, Tally, spool_chunk
 from remote.data.inputs import InputFile, expand
@@ -89,6 +90,7 @@ class _Job:
             loading = background.submit(self._load, found.files)
             scanned = self._scan(found.files)
             self.tokenizer, self.told = loading.result()
+        self._refuse_other_tokenizer(found.files)
         sources = [source for source, _ in scanned]
         chunks = [chunk for _, parts in scanned for chunk in parts]
         identity = self._identity(sources)
@@ -99,6 +101,16 @@ class _Job:
         manifest, records = self._arrange(chunks, spooled, sources, found.unread)
         self._write(records, manifest)
         return manifest, records.length, False
+
+    def _refuse_other_tokenizer(self, files: list[InputFile]) -> None:
+        """Answers are ids already: with another tokenizer they would be another text."""
+        for file in files:
+            identity = identity_at(Path(file.path)) if file.form == "answers" else None
+            if identity is not None and self.tokenizer is not None and self.tokenizer.digest != identity.tokenizer:
+                raise UsageError(
+                    f"The answers in {file.path} were sampled with another tokenizer than {self.tokenizer.path} has.",
+                    remedy="Name the folder of the model that answered with --tokenizer.",
+                )
 
     def _scan(self, files: list[InputFile]) -> list[tuple[Source, list[Chunk]]]:
         """Digest and cut all sources, several at once: decompression and digests leave Python's lock."""

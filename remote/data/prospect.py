@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from pydantic import ValidationError
 
 from remote.context import Context
 from remote.data.model_digest import model_digest
 from remote.model_config import language_model
 from remote.shared.errors import HostError
-from remote.shared.messages.plan import ModelShape, Prospect, ProspectRequest
+from remote.shared.messages.plan import Generation, ModelShape, Prospect, ProspectRequest
 from remote.shared.paths import Workdir
 
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
@@ -28,12 +29,27 @@ def prospect(request: ProspectRequest, context: Context) -> Prospect:
     ramdisk = os.statvfs(_existing(Path(request.dump_dir).expanduser()))
     return Prospect(
         model=model_shape(Path(request.model).expanduser(), context.workdir),
+        generation=generation(Path(request.model).expanduser()),
         disk_free_bytes=disk.f_bavail * disk.f_frsize,
         ramdisk_total_bytes=ramdisk.f_blocks * ramdisk.f_frsize,
         ramdisk_free_bytes=ramdisk.f_bavail * ramdisk.f_frsize,
         memory_available_bytes=psutil.virtual_memory().available,
         cores=psutil.cpu_count() or 1,
     )
+
+
+def generation(folder: Path) -> Generation:
+    """Read a model's own sampling defaults; a file that is missing, or that is none, says nothing."""
+    try:
+        values = json.loads((folder / "generation_config.json").read_bytes())
+    except (OSError, ValueError):
+        return Generation()
+    found = {name: values.get(name) for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
+    greedy = {"temperature": 0.0} if values.get("do_sample") is False else {}
+    try:
+        return Generation(**{**found, "max_tokens": values.get("max_new_tokens"), **greedy})
+    except ValidationError:
+        return Generation()
 
 
 def model_shape(folder: Path, workdir: Workdir) -> ModelShape:

@@ -34,6 +34,8 @@ class Reading:
     read by these keys alone."""
     ignored: frozenset[str] = frozenset()
     """Keys of messages that are left out on purpose."""
+    prompts: bool = False
+    """What is read is to be answered: no turn of the assistant is needed, and tokenized records are refused."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class Conversation:
     tools: list[dict[str, Any]] | None = None
     muted: frozenset[int] = frozenset()
     """Numbers of the messages whose weight is 0: the loss is not taken on them."""
+
+
+class LeftOutError(RecordError):
+    """The source itself says that a record is not to be used."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,8 @@ def normalize(raw: Any, reading: Reading = Reading()) -> Conversation | Tokens:
     if reading.keys:
         return _by_own_keys(raw, reading)
     if raw.get("input_ids") is not None:
+        if reading.prompts:
+            raise RecordError("it has input_ids, and a prompt is rendered by the model's own template")
         return _tokens(raw)
     for key in CONVERSATION_KEYS:
         if raw.get(key) is not None:
@@ -71,6 +79,9 @@ def normalize(raw: Any, reading: Reading = Reading()) -> Conversation | Tokens:
             return _pair(raw, raw[prompt], raw[response], reading, extra)
     if raw.get("chosen") is not None:
         return _chosen(raw, reading)
+    asked = next((raw[prompt] for prompt, _ in _PAIRS if reading.prompts and raw.get(prompt) is not None), None)
+    if asked is not None:
+        return _conversation(raw, _as_turns(asked, "user"), reading)
     raise RecordError(
         f"its keys ({', '.join(sorted(map(str, raw))) or 'none'}) are none of: messages; conversations; conversation; "
         "prompt and response; input_ids and loss_mask",
@@ -81,13 +92,18 @@ def normalize(raw: Any, reading: Reading = Reading()) -> Conversation | Tokens:
 def _by_own_keys(raw: dict[str, Any], reading: Reading) -> Conversation:
     """Read `raw` by the person's own keys, given the names that this module knows."""
     missing = [
-        key for what, key in reading.keys if what not in ("system", "reasoning", "tools") and raw.get(key) is None
+        key
+        for what, key in reading.keys
+        if what not in ("system", "reasoning", "tools", *(("answer",) if reading.prompts else ()))
+        and raw.get(key) is None
     ]
     if missing:
         raise RecordError(f"it has no {missing[0]!r}, which --keys names")
     own = {what: raw[key] for what, key in reading.keys if raw.get(key) is not None}
     if "messages" in own:
         return _conversation(own, json_if_text(own["messages"], "messages"), reading)
+    if "answer" not in own:
+        return _conversation(own, _as_turns(own["prompt"], "user"), reading)
     return _pair(own, own["prompt"], own["answer"], reading)
 
 
@@ -166,7 +182,7 @@ def _conversation(raw: dict[str, Any], turns: Any, reading: Reading) -> Conversa
         turns = [{"role": "system", "content": system}, *turns]
     read = [message_of(turn, number, reading.ignored) for number, turn in enumerate(turns)]
     messages = [message for message, _ in read]
-    if not any(message["role"] == "assistant" for message in messages):
+    if not reading.prompts and not any(message["role"] == "assistant" for message in messages):
         raise RecordError("it has no assistant turn, so its loss mask would be all 0")
     muted = frozenset(number for number, (_, weight) in enumerate(read) if weight is False)
     return Conversation(messages, tools, muted)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from remote.data.answered import identity_at, lines_of
 from remote.data.inputs import InputFile, make_plain
+from remote.data.records import LeftOutError
 from remote.data.values import check, parse, without_nulls
 from remote.shared.errors import RecordError, UsageError
 from remote.shared.files import written_aside
@@ -47,6 +49,8 @@ class Chunk:
 
 def scan(number: int, file: InputFile, spool: Path) -> tuple[Source, list[Chunk]]:
     """Digest one source and cut it into chunks; its records are counted when they are read."""
+    if file.form == "answers":
+        return _scan_answers(number, file, spool)
     plain = make_plain(file, spool)
     if plain.path.stat().st_size == 0:
         raise UsageError(f"The input {file.path} is empty.")
@@ -61,7 +65,19 @@ def scan(number: int, file: InputFile, spool: Path) -> tuple[Source, list[Chunk]
     if file.form == "json" and head.lstrip(_BOM + b" \t\r\n").startswith(b"["):
         lines = spool / f"lines-{plain.xxh3}.jsonl"
         _array_to_lines(file, plain.path, lines)
-    return source, _cut_lines(number, file.name, lines)
+    return source, _cut_lines(number, file.name, lines, "text" if file.form == "text" else "jsonl")
+
+
+def _scan_answers(number: int, file: InputFile, spool: Path) -> tuple[Source, list[Chunk]]:
+    folder = Path(file.path)
+    identity = identity_at(folder)
+    assert identity is not None
+    lines = spool / f"answers-{identity.digest}.jsonl"
+    xxh3, size = lines_of(folder, identity, lines)
+    if not size:
+        raise UsageError(f"No answer was pulled to {folder} yet.", remedy="Bring them with inv pull.")
+    source = Source(path=file.path, form="answers", xxh3=xxh3, size_bytes=size, records=0)
+    return source, _cut_lines(number, file.name, lines, "answers")
 
 
 def _head(path: Path) -> bytes:
@@ -82,7 +98,7 @@ def _refuse_other_encodings(file: InputFile, head: bytes) -> None:
         )
 
 
-def _cut_lines(number: int, name: str, path: Path) -> list[Chunk]:
+def _cut_lines(number: int, name: str, path: Path, form: SourceForm) -> list[Chunk]:
     """Cut a text at ends of lines, by blocks: nothing is looked at but line breaks."""
     chunks: list[Chunk] = []
     start, first = 0, 1
@@ -95,7 +111,7 @@ def _cut_lines(number: int, name: str, path: Path) -> list[Chunk]:
             if not block:
                 return chunks
             stop = start + len(block)
-            chunks.append(Chunk(number, name, str(path), "jsonl", start, stop, first, len(block)))
+            chunks.append(Chunk(number, name, str(path), form, start, stop, first, len(block)))
             start, first = stop, first + block.count(b"\n")
 
 
@@ -189,12 +205,16 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
 def read(chunk: Chunk) -> Iterator[tuple[int, Any]]:
     """Yield (number, raw record) of a chunk; what cannot be read comes as the RecordError that says so."""
     if chunk.form == "jsonl":
-        yield from _read_lines(chunk)
+        yield from ((number, parse_line(line)) for number, line in _lines(chunk))
+    elif chunk.form == "answers":
+        yield from ((number, _answer(parse_line(line))) for number, line in _lines(chunk))
+    elif chunk.form == "text":
+        yield from ((number, _prompt(line)) for number, line in _lines(chunk))
     else:
         yield from enumerate(_read_rows(chunk), start=chunk.first)
 
 
-def _read_lines(chunk: Chunk) -> Iterator[tuple[int, Any]]:
+def _lines(chunk: Chunk) -> Iterator[tuple[int, bytes]]:
     with Path(chunk.path).open("rb") as stream:
         stream.seek(chunk.start)
         content = stream.read(chunk.stop - chunk.start)
@@ -202,7 +222,20 @@ def _read_lines(chunk: Chunk) -> Iterator[tuple[int, Any]]:
         content = content.removeprefix(_BOM)
     for number, line in enumerate(content.split(b"\n"), start=chunk.first):
         if line and not line.isspace():
-            yield number, parse_line(line)
+            yield number, line
+
+
+def _prompt(line: bytes) -> Any:
+    """A line of a text file as the prompt that it is, or the RecordError that says why it is none."""
+    try:
+        return {"prompt": line.decode().rstrip("\r")}
+    except UnicodeDecodeError as error:
+        return RecordError(f"it is not UTF-8: {error.reason}")
+
+
+def _answer(value: Any) -> Any:
+    """A line of `remote.data.answered`."""
+    return LeftOutError(value["left_out"]) if isinstance(value, dict) and "left_out" in value else value
 
 
 def parse_line(line: bytes) -> Any:

@@ -6,13 +6,11 @@ Runs on the host inside the extractor's event loop; what is heavy happens in the
 from __future__ import annotations
 
 import asyncio
-import errno
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +23,7 @@ from remote.extract.prefill import prefill
 from remote.extract.store import Stored, store
 from remote.extract.watch import Found, Watch
 from remote.parity.bands import NormBand
-from remote.shared.errors import HostError, RecordError
+from remote.shared.errors import RecordError
 from remote.shared.paths import RunPaths
 from remote.shared.shard.request_id import RequestId
 from remote.storage.compress import pack_shard
@@ -33,15 +31,12 @@ from remote.work.assignment import Work
 from remote.work.backlog import Task
 from remote.work.client import Answer
 from remote.work.commit import Committer
+from remote.work.disk import DiskWriter
 from remote.work.endpoint import Endpoint
 from remote.work.failures import AttemptError, ServerGoneError
 from remote.work.ledger import Row
 
-DISK_POLL_SECONDS = 0.5
 LIFE_POLL_SECONDS = 0.5
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -55,13 +50,9 @@ class Harvest:
     nonce: str
     watch: Watch
     committer: Committer
-    pool: Executor
+    disk: DiskWriter
     parity: Parity
     band: NormBand
-    has_room: Callable[[int], bool]
-    """Whether the shards' file system takes so many bytes more."""
-    leaving: Callable[[], bool]
-    """Whether the session ends and waits for nothing that is not under way."""
 
     @cached_property
     def sample(self) -> frozenset[int]:
@@ -90,12 +81,12 @@ class Harvest:
             dump.cancel()
         identity, state = self.work.assignment.identity, endpoint.state
         expected = Expected(rid, index, tokens, identity, state.sglang, endpoint.capture.version)
-        shard = self.paths.shard(index)
-        stored = await self._to_disk(expected, _store_parts, found, shard, expected)
+        shard, size = self.paths.shard(index), expected.layout.size
+        stored = await self.disk.write(index, size, _store_parts, found, shard, expected)
         parity = await self._compare(stored, tokens, answer, endpoint) if sampled else {}
         done_with = {*found.parts, found.whole}
         if self.work.assignment.store == "compressed":
-            await self._to_disk(expected, pack_shard, shard, stored.xxh3)
+            await self.disk.write(index, size, pack_shard, shard, stored.xxh3)
             done_with.add(shard)
         row = Row(
             index=index,
@@ -147,27 +138,6 @@ class Harvest:
         except RecordError:
             stored.path.unlink(missing_ok=True)
             raise
-
-    async def _to_disk(self, expected: Expected, write: Callable[..., T], *arguments: object) -> T:
-        """Let a collector's thread write; a full disk is waited for, with the dump kept."""
-        while True:
-            try:
-                return await asyncio.get_running_loop().run_in_executor(self.pool, write, *arguments)
-            except OSError as error:
-                if error.errno not in _NO_SPACE:
-                    raise HostError(
-                        f"The shard of record {expected.index} could not be written: {error.strerror or error}.",
-                        remedy="Mend the disk; then `inv extract` resumes.",
-                    ) from error
-            await self._await_room(expected.layout.size)
-
-    async def _await_room(self, size: int) -> None:
-        while True:
-            if self.leaving():
-                raise AttemptError("The disk was full when the run ended.")
-            await asyncio.sleep(DISK_POLL_SECONDS)
-            if self.has_room(size):
-                return
 
 
 def _store_parts(found: Found, shard: Path, expected: Expected) -> Stored:

@@ -97,11 +97,9 @@ class Extractor(Dispatcher):
             nonce=self._opened.nonce,
             watch=watch,
             committer=self._committer,
-            pool=self._pool,
+            disk=self.disk_writer(self._pool),
             parity=self._parity,
             band=self._band(),
-            has_room=lambda size: self._conditions.free_bytes() > size,
-            leaving=self.leaving,
         )
         self._canaries = Canaries(self._tasks)
         self._tasks.start(watch.run(), "the watch for dumps", endless=True)
@@ -132,11 +130,13 @@ class Extractor(Dispatcher):
 
     def with_room(self, ready: list[Endpoint], task: Task) -> list[Endpoint]:
         size = self.size_bytes(task.position)
-        return [
+        free = [
             endpoint
             for endpoint in ready
             if self._dumps[endpoint.dump_dir].admits(size) and room_bytes(endpoint.dump_dir) >= size + CAUSE_BYTES
         ]
+        self._lacks_room = self._lacks_room or bool(ready and not free)
+        return free
 
     def begun(self, task: Task, endpoint: Endpoint) -> None:
         self._dumps[endpoint.dump_dir].take(self.size_bytes(task.position))

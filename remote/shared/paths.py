@@ -27,6 +27,9 @@ ASSIGNMENT_FILE = "assignment.json"
 TOKENS_FILE = "tokens.safetensors"
 """The two files of a host's share of a run."""
 
+CONVERSATIONS_FILE = "conversations.jsonl"
+"""Beside them for answers: a line a record, empty where the first answer is the only one."""
+
 PLAN_FILE = "plan.json"
 """The whole plan, kept beside the share, so that a plan survives the loss of the laptop."""
 
@@ -218,6 +221,11 @@ class RunPaths:
     @property
     def log(self) -> Path:
         return self.root / "extract.log"
+
+    @property
+    def tokenizer(self) -> Path:
+        """Of a run of answers: the model's tokenizer as one file."""
+        return self.root / "tokenizer.json"
 
     @property
     def state(self) -> Path:

@@ -29,7 +29,7 @@ LOGIN_UMASK = "ROOST_UMASK"
 def fetch(request: FetchRequest, context: Context) -> FetchResult:
     """Pull from every source; a source that fails is reported and costs only itself."""
     bounds = Bounds(request.identity, request.records, request.lengths)
-    place = Destination(Path(request.to).expanduser(), request.store)
+    place = Destination(Path(request.to).expanduser(), request.store, request.identity.folder)
     if request.dry_run:
         return _look(place, request, bounds, context)
     os.umask(int(os.environ.get(LOGIN_UMASK, "077"), 8))

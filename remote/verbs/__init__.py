@@ -17,6 +17,8 @@ CHANGING = frozenset(
 VERBS: dict[str, str] = {
     "account": "remote.history.account:account",
     "address": "remote.servers.probing.address:address",
+    "answer": "remote.work.launch:extract",
+    "answers": "remote.answer.table:answers",
     "assign": "remote.data.assign:assign",
     "attach": "remote.attach.verbs:attach",
     "attached": "remote.attach.verbs:attached",
@@ -43,6 +45,7 @@ VERBS: dict[str, str] = {
     "logs": "remote.logs.verb:logs",
     "plan": "remote.work.held:plan",
     "prepare": "remote.data.prepare:prepare",
+    "prompts": "remote.data.prompts:prompts",
     "prospect": "remote.data.prospect:prospect",
     "rate": "remote.work.standing:rate",
     "record": "remote.history.start:record",

@@ -31,6 +31,8 @@ class Work:
     index: NDArray[np.int64]
     offset: NDArray[np.int64]
     token_ids: NDArray[np.int32]
+    expected: NDArray[np.int32] | None = None
+    """Of prompts: tokens that each record is expected to have in the end."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -75,7 +77,7 @@ def read_work(directory: Path, assignment: Assignment) -> Work:
 
     try:
         arrays = load_file(directory / TOKENS_FILE)
-        work = Work(assignment, arrays["index"], arrays["offset"], arrays["token_ids"])
+        work = Work(assignment, arrays["index"], arrays["offset"], arrays["token_ids"], arrays.get("expected"))
     except (OSError, SafetensorError, KeyError) as error:
         raise UsageError(f"{directory / TOKENS_FILE} could not be read: {error}.") from error
     _check(work, directory)

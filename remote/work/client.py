@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from remote.work.failures import AttemptError, RefusedError, ServerGoneError
 
 _ABORT_SECONDS = 10.0
+_FACTS_SECONDS = 30.0
 _BODY_LIMIT = 300
 
 
@@ -63,6 +64,18 @@ class Client:
             raise ServerGoneError(f"The server broke off: {error or type(error).__name__}.") from error
         return _understand(status, answer, len(tokens))
 
+    async def facts(self) -> dict[str, Any]:
+        """What the server says of itself; raises ServerGoneError if it says nothing that can be read."""
+        for path in ("/server_info", "/get_server_info"):  # the second is that of older releases
+            try:
+                status, answer = await asyncio.wait_for(self._call("GET", path, None, most_bytes(0)), _FACTS_SECONDS)
+                told = orjson.loads(answer) if status == 200 else None
+            except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError, AttemptError) as error:
+                raise ServerGoneError(f"The server did not say what it is: {error or type(error).__name__}.") from error
+            if isinstance(told, dict):
+                return told
+        return {}
+
     async def abort(self, rid: str) -> None:
         """Take a request back; a server that does not answer even that is left alone."""
         try:
@@ -71,7 +84,11 @@ class Client:
             return
 
     async def _post(self, path: str, body: dict[str, Any], most: int) -> tuple[int, bytes]:
-        async with self._session.post(self._url + path, data=orjson.dumps(body), headers=self._headers) as response:
+        return await self._call("POST", path, orjson.dumps(body), most)
+
+    async def _call(self, method: str, path: str, body: bytes | None, most: int) -> tuple[int, bytes]:
+        url = self._url + path
+        async with self._session.request(method, url, data=body, headers=self._headers) as response:
             answer = bytearray()
             async for chunk in response.content.iter_any():
                 answer += chunk

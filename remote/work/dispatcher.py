@@ -13,6 +13,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from concurrent.futures import Executor
 
 import aiohttp
 
@@ -26,6 +27,7 @@ from remote.work.backlog import Backlog, Task
 from remote.work.client import Client
 from remote.work.commit import Committer
 from remote.work.conditions import Conditions
+from remote.work.disk import DiskWriter
 from remote.work.endpoint import Endpoint, endpoints
 from remote.work.failures import TRY_ERRORS, AttemptError
 from remote.work.holding import Holding
@@ -58,7 +60,7 @@ class Dispatcher(Hooks, ABC):
         """Of the records that are not begun: what was finished in an earlier epoch, or refused."""
         self._ending = False
         self._lacks_room = False
-        """A record could be sent if there was room for what its try leaves on the way."""
+        """A record could be sent if there was room on the disk or RAM disk; set by `with_room`."""
         self._unready_since: float | None = None
         self._waits_until = ""
         """By this host's clock, as a person reads it."""
@@ -120,6 +122,10 @@ class Dispatcher(Hooks, ABC):
         """Whether the session ends and waits for nothing that is not under way."""
         return self._ending or self._judgement.fatal is not None
 
+    def disk_writer(self, pool: Executor) -> DiskWriter:
+        """What writes this session's records in threads of `pool`."""
+        return DiskWriter(pool, lambda size: self._conditions.free_bytes() > size, self.leaving)
+
     async def _dispatch(self) -> None:
         timeout = aiohttp.ClientTimeout(total=None)
         connector = aiohttp.TCPConnector(limit=0)
@@ -161,7 +167,10 @@ class Dispatcher(Hooks, ABC):
 
     def _begin_chunk(self) -> None:
         """Take further records out of what could still go to another host."""
-        self._backlog.add(self.ordered(self._holding.begin(self._finished)))
+        positions = self._holding.begin(self._finished)
+        while self.takes_all and (more := self._holding.begin(self._finished)):
+            positions += more
+        self._backlog.add(self.ordered(positions))
 
     async def _observe(self, http: aiohttp.ClientSession) -> None:
         """Take in what changed outside: wishes, a newer epoch, servers that came and went."""
@@ -239,7 +248,6 @@ class Dispatcher(Hooks, ABC):
         if task.deaths >= DEATHS_ALONE:
             ready = [endpoint for endpoint in ready if endpoint.requests == 0]
         free = self.with_room(ready, task)
-        self._lacks_room = self._lacks_room or bool(ready and not free)
         return min(free, key=lambda endpoint: endpoint.tokens.used, default=None)
 
     def _start(self, task: Task, endpoint: Endpoint) -> None:

@@ -8,7 +8,7 @@ gives every record out anew: leases of an older one count no more.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -113,7 +113,7 @@ def _members(claim: Claim) -> set[int]:
 
 def _joined(works: list[Work], assignment: Assignment) -> Work:
     if len(works) == 1:
-        return Work(assignment, works[0].index, works[0].offset, works[0].token_ids)
+        return replace(works[0], assignment=assignment)
     starts = np.cumsum([0, *(len(work.token_ids) for work in works)])
     offsets = [work.offset[:-1] + start for work, start in zip(works, starts, strict=False)]
     return Work(

@@ -12,6 +12,9 @@ from remote.work.endpoint import Endpoint
 class Hooks:
     """What a dispatcher calls, in the order of a session."""
 
+    takes_all = False
+    """Whether all of the host's records are begun at once, so that none can go to another host while it works."""
+
     def ordered(self, positions: list[int]) -> list[int]:
         """The open records in the order in which they are sent."""
         return positions

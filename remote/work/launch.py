@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from remote.work.dispatcher import Dispatcher
     from remote.work.holding import Holding
 
-KINDS = {"extract": "remote.extract.extractor:Extractor"}
+KINDS = {"answer": "remote.answer.answerer:Answerer", "extract": "remote.extract.extractor:Extractor"}
 """What detached work does, by the task that asks for it."""
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05

@@ -48,6 +48,8 @@ _REOPENED = """
 CREATE TABLE IF NOT EXISTS reopened (idx INTEGER, cause TEXT, attempts INTEGER, quarantined_at REAL, reopened_at REAL)
 """
 """Made when it is first needed: a ledger that an older Roost began lacks it, and with it stays readable by that one."""
+_TOLD = "CREATE TABLE IF NOT EXISTS told (idx INTEGER PRIMARY KEY, what TEXT NOT NULL)"
+"""Made like `_REOPENED` when it is first needed."""
 _BUSY_SECONDS = 30.0
 _EVERYTHING = "records"
 _IN_RANGES = (
@@ -76,6 +78,8 @@ class Row:
     flag: str = ""
     cause: str = ""
     attempts: int = 1
+    told: str = ""
+    """JSON that one kind of work keeps beside its records; "" for none."""
 
 
 class Ledger:
@@ -104,8 +108,12 @@ class Ledger:
 
     def record(self, rows: Iterable[Row]) -> None:
         """Commit a batch of finished records, replacing earlier rows of the same index."""
-        now = time.time()
+        rows, now = list(rows), time.time()
+        told = [(row.index, row.told) for row in rows if row.told]
         with self._transaction():
+            if told:
+                self._db.execute(_TOLD)
+                self._db.executemany("INSERT OR REPLACE INTO told VALUES (?, ?)", told)
             self._db.executemany(
                 "INSERT OR REPLACE INTO records (idx, state, rows, size_bytes, xxh3, epoch, stored, mean_norm,"
                 " max_norm, parity, flag, cause, attempts, finished_at) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
@@ -172,6 +180,14 @@ class Ledger:
     def quarantined(self) -> dict[int, str]:
         """Indices of the quarantined records, with their causes."""
         return dict(self._db.execute("SELECT idx, cause FROM records WHERE state = 'quarantined'").fetchall())
+
+    def told(self) -> Iterator[str]:
+        """What the records that are finished told beside their rows, in order of finishing."""
+        if self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'told'").fetchone() is None:
+            return
+        query = "SELECT what FROM told JOIN records USING (idx) WHERE state != 'quarantined' ORDER BY seq"
+        for (what,) in self._db.execute(query):
+            yield what
 
     def parity_checked(self) -> int:
         """How many records agreed with the server's own logprobs."""
@@ -251,6 +267,10 @@ class Ledger:
         """A fact of the run noted by an earlier session, or None."""
         found = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return found[0] if found else None
+
+    def facts(self) -> dict[str, str]:
+        """All that was noted of the run."""
+        return dict(self._db.execute("SELECT name, value FROM facts").fetchall())
 
     def note(self, facts: dict[str, str]) -> None:
         """Note facts of the run, replacing earlier values."""

@@ -100,8 +100,16 @@ def _sizes(paths: RunPaths) -> Iterator[tuple[str, int]]:
 
 def counted(ledger: Ledger, assignment: Assignment) -> Counts:
     """The ledger's counts beside what is this host's to do."""
-    counts = ledger.counts(assignment.ranges)
+    return assigned(ledger.counts(assignment.ranges), assignment)
+
+
+def assigned(counts: Counts, assignment: Assignment) -> Counts:
+    """Fill in what was assigned; how long answers will be is estimated: those that are done are known."""
+    left = assignment.records - counts.done - counts.freed - counts.quarantined
     counts.assigned, counts.tokens_assigned = assignment.records, assignment.tokens
+    if assignment.expected_tokens:
+        still = assignment.expected_tokens * left // max(1, assignment.records)
+        counts.tokens_assigned = counts.tokens_done + still
     return counts
 
 

@@ -17,7 +17,7 @@ from remote.shared.messages.extract import (
     StandingRequest,
 )
 from remote.shared.paths import RunPaths
-from remote.work.known import names
+from remote.work.known import identity_of, names
 from remote.work.ledger import Ledger
 from remote.work.lock import is_locked
 from remote.work.verbs import newest_run, status_of, touched
@@ -54,10 +54,18 @@ def rate(request: RateRequest, context: Context) -> Rate:
     """The verb `rate`: the median minute of the run that worked most recently for at least `RATE_MINUTES`."""
     runs = sorted((context.workdir.run(name) for name in names(context.workdir)), key=touched, reverse=True)
     for paths in runs:
-        if not paths.ledger.exists():
+        if not paths.ledger.exists() or task_of(paths) != request.task:
             continue
         with Ledger(paths.ledger, to_read=True) as ledger:
             minutes = ledger.tokens_by_minute()
         if len(minutes) >= RATE_MINUTES:
             return Rate(tokens_per_second=median(minutes) / 60, run=paths.root.name, minutes=len(minutes))
     return Rate()
+
+
+def task_of(paths: RunPaths) -> str:
+    """The task that makes the run's records; "" if the folder does not say which run it is."""
+    try:
+        return "extract" if identity_of(paths).answers is None else "answer"
+    except RoostError:
+        return ""

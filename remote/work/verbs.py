@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from remote.context import Context
 from remote.servers.housekeeping.ramdisk import dump_dirs, held_bytes, wait_seconds
@@ -45,6 +46,7 @@ from remote.work.ledger import Ledger
 from remote.work.lock import is_locked
 from remote.work.lots import effective
 from remote.work.progress import read_state, settled, wish, word
+from remote.work.session import assigned
 from remote.work.spare import spare
 
 BATCH = 500
@@ -72,6 +74,7 @@ def status_of(paths: RunPaths, context: Context) -> RunStatus:
         alive=alive,
         word=said,
         state=state.model_copy(update={"counts": facts.counts}),
+        task=facts.given.task if facts.given else "extract",
         host=facts.given.host if facts.given else "",
         records_flagged=facts.flagged,
         parity_checked=facts.parity_checked,
@@ -204,7 +207,7 @@ def _facts(paths: RunPaths) -> _Facts:
             facts.flagged, facts.parity_checked = ledger.flagged(), ledger.parity_checked()
     if given is not None:
         facts.given = given
-        facts.counts.assigned, facts.counts.tokens_assigned = given.records, given.tokens
+        assigned(facts.counts, given)
     return facts
 
 

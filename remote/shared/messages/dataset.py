@@ -15,7 +15,8 @@ Ranges = list[tuple[int, int]]
 OwnKey = Literal["prompt", "answer", "system", "reasoning", "messages", "tools"]
 """What a key of a person's own records can stand for."""
 
-SourceForm = Literal["jsonl", "json", "parquet", "arrow"]
+SourceForm = Literal["jsonl", "json", "parquet", "arrow", "text", "answers"]
+"""How a source is read. `text` has a prompt a line; `answers` is a folder that answers were pulled to."""
 MaskMethod = Literal["generation", "marker", "given"]
 """Where a loss mask comes from: the template's `{% generation %}` blocks (`generation`), the difference between
 renderings (`marker`, in `remote.data.spans`), or an already tokenized source (`given`)."""
@@ -75,6 +76,10 @@ class Manifest(Message):
     max_len: int | None
     vocab_size: int
     """All ids are below this: the rows of the model's embedding, if its config was available."""
+    kind: Literal["records", "prompts"] = "records"
+    """Records that are trained on, or prompts that are answered first."""
+    turns: int = 0
+    """Of prompts: answers that they ask for, later turns of conversations included."""
     format: int = 1
 
 
@@ -157,6 +162,8 @@ class InspectedRecord(Message):
     tokens: int
     loss_tokens: int
     pieces: list[Piece]
+    note: str = ""
+    """Of an answer: how it ended, and what may be wrong with it."""
 
 
 class InspectResult(Message):

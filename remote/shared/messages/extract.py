@@ -38,6 +38,10 @@ class Assignment(Message):
     planned_by: str = ""
     """The person who planned, as `user@laptop`."""
     planned_at: float = 0.0
+    expected_tokens: int = 0
+    """Of prompts: tokens that their records are expected to have in the end; 0 for records, which are known."""
+    concurrency: int | None = None
+    """Answers alone: requests out at once on each server; None takes what the server says it runs at once."""
     server_names: list[str] = Field(default_factory=lambda: ["main"])
     """The servers of this host that get the requests."""
     in_flight_tokens: int = 131_072
@@ -68,9 +72,9 @@ class Assignment(Message):
         return self.identity.name
 
     @property
-    def task(self) -> Literal["extract"]:
+    def task(self) -> Literal["extract", "answer"]:
         """The task that makes such records."""
-        return "extract"
+        return "extract" if self.identity.answers is None else "answer"
 
 
 ExtractorStatus = Literal["running", "paused", "waiting", "complete", "stopped", "failed"]
@@ -210,6 +214,8 @@ class RunStatus(Message):
     """The run's status at this moment in one or two words: `running`, `waiting`, `draining 12`, `paused`, `stopped`,
     `complete`, `failed`, `silent for 40 s`."""
     state: ExtractorState
+    task: Literal["extract", "answer"] = "extract"
+    """The task that makes such records."""
     host: str = ""
     records_flagged: int = 0
     parity_checked: int = 0
@@ -291,7 +297,9 @@ class Standing(Message):
 
 
 class RateRequest(Message):
-    """Ask how fast this host has extracted so far."""
+    """Ask how fast this host has extracted, or answered, so far."""
+
+    task: Literal["extract", "answer"] = "extract"
 
 
 class Rate(Message):

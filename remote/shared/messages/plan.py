@@ -34,10 +34,22 @@ class ModelShape(Message):
     context_length: int = Field(ge=1)
 
 
+class Generation(Message):
+    """What a model's `generation_config.json` says of sampling; None where it says nothing."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None
+
+
 class Prospect(Message):
     """A host's model, disk and RAM disk."""
 
     model: ModelShape
+    generation: Generation = Field(default_factory=Generation)
     disk_free_bytes: int
     """Free space for this user on the working directory's file system."""
     ramdisk_total_bytes: int

@@ -23,6 +23,12 @@ from remote.shared.shard.header import ITEM_BYTES
 Dtype = Literal["BF16", "F16", "F32"]
 """The dtype of states, by safetensors' name."""
 
+Turns = Literal["all", "last"]
+"""Which of the assistant's turns the model answers anew: every one, each on top of its own answers, or the last."""
+Mark = Literal["length", "empty", "repeating", "refused"]
+"""What may be wrong with an answer: cut at the most tokens, without text, running in a circle, a refusal."""
+TooLong = Literal["keep", "mark", "drop"]
+
 _WORDS = {
     "dataset": "dataset",
     "tokenizer": "tokenizer",
@@ -31,8 +37,46 @@ _WORDS = {
     "final": "final state",
     "hidden_size": "hidden size",
     "dtype": "dtype",
+    "answers": "sampling",
 }
 """The words for the fields that decide what the records are."""
+
+
+class Answering(Message):
+    """How the answers of a run are sampled and judged; immutable, a part of the run's identity."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    max_tokens: int = 4096
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+    from_model: tuple[str, ...] = ()
+    """The settings above that were not asked for and come from the model's `generation_config.json`."""
+    samples: int = 1
+    """Answers a prompt."""
+    turns: Turns = "all"
+    last_only: bool = False
+    """Of a conversation that became several records, only the last one is kept."""
+    too_long: TooLong = "mark"
+    """What becomes of an answer that was cut at `max_tokens`."""
+    drop: tuple[Mark, ...] = ()
+    logprobs: bool = False
+    """Whether the logprob of each sampled token is kept."""
+    template: str = ""
+    """xxh3-128 of the chat template's text."""
+    template_options: tuple[tuple[str, bool | int | float | str], ...] = ()
+    date: str = ""
+    """The day that the template was told, if it asks for one."""
+
+    def __str__(self) -> str:
+        values = self.model_dump(exclude_defaults=True, exclude={"template", "from_model"})
+        return ", ".join(f"{key} {value}" for key, value in values.items()) or "with SGLang's defaults"
 
 
 class RunIdentity(Message):
@@ -56,6 +100,13 @@ class RunIdentity(Message):
     final: FinalNorm
     hidden_size: int
     dtype: Dtype
+    answers: Answering | None = None
+    """Set if the records are answers and no hidden states: there are then no boundaries, and `hidden_size` is 0."""
+
+    @property
+    def folder(self) -> str:
+        """The folder of a destination that holds the records."""
+        return "hidden_states" if self.answers is None else "answers"
 
     @property
     def row_bytes(self) -> int:
@@ -65,7 +116,7 @@ class RunIdentity(Message):
     @property
     def digest(self) -> str:
         """32 hex digits over all fields, which stand for the whole value in small places such as metadata."""
-        content = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        content = json.dumps(self.model_dump(mode="json", exclude_none=True), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from remote.shared.transfer.destination import Destination
 
-OURS = ("hidden_states", "roost")
+OURS = ("hidden_states", "answers", "roost")
 
 
 def place_dataset(dataset: Path, destination: Destination) -> None:

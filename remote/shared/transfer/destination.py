@@ -1,6 +1,7 @@
 """A folder that shards are delivered to: its paths, its lock, its ledger, and what is there already.
 
-    DEST/hidden_states/hs_{i}.safetensors   whole and verified, every one (`….rz` where they are kept compressed)
+    DEST/hidden_states/hs_{i}.safetensors   whole and verified, every one (`….rz` where they are kept compressed);
+                                            a run of answers has them in DEST/answers/
     DEST/roost/ledger.sqlite                what was delivered
     DEST/roost/manifest.json                what the records are
     DEST/roost/parts/                       records under way; nobody else's names
@@ -36,6 +37,7 @@ from remote.shared.paths import COMPRESSED_SUFFIX, shard_name
 from remote.shared.transfer.landing import Landing
 from remote.shared.transfer.ledger import DestinationLedger
 
+HIDDEN_STATES = "hidden_states"
 _PIECE_BYTES = 1 << 20
 _CANNOT_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 SPARE_BYTES = 256 << 20
@@ -58,7 +60,8 @@ class Destination:
     batch_records = 256
     """Records that share the price of a commit."""
 
-    def __init__(self, root: Path, store: Store = "plain") -> None:
+    def __init__(self, root: Path, store: Store = "plain", folder: str = HIDDEN_STATES) -> None:
+        """`folder` is what the run's identity says holds its records; reading only the manifest needs none."""
         self.root = root
         self.name = str(root)
         """As a person calls it."""
@@ -66,7 +69,7 @@ class Destination:
         """How records are kept that are delivered from now on."""
         self.durable = True
         """Whether the file system that records land on can fsync; known once the destination is open."""
-        self.shards = root / "hidden_states"
+        self.shards = root / folder
         self.roost = root / "roost"
         self.parts = self.roost / "parts"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from safetensors.numpy import save_file
 
 from remote.context import Context
 from remote.report import Report
+from remote.shared.errors import RoostError
 from remote.shared.messages.extract import Assignment, ExtractorState
 from remote.shared.messages.run import RunIdentity
 from remote.shared.paths import ASSIGNMENT_FILE, TOKENS_FILE, RunPaths, Workdir
@@ -138,3 +140,34 @@ def host(tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Iterato
     finally:
         pool.give_back()
         shutil.rmtree(dump_dir, ignore_errors=True)
+
+
+class Running:
+    """An extractor in a thread, so that the test can meddle meanwhile."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.state: ExtractorState | None = None
+        self.error: RoostError | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.state = self._host.extract()
+        except RoostError as error:
+            self.error = error
+
+    def end(self) -> ExtractorState:
+        """Wait for its end, which must be a good one."""
+        self._thread.join()
+        assert self.error is None, self.error
+        assert self.state is not None
+        return self.state
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[Host], Running]:
+    """Start extractors in threads (signal handlers belong to the main thread alone)."""
+    monkeypatch.setattr("asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler", lambda *_: None)
+    return Running

@@ -15,6 +15,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -59,6 +60,11 @@ class Config:
     stages: int = 1
     """2: the first slot comes from one pipeline stage, the others from the next."""
     delay: float = 0.0
+    end: int | None = None
+    """Set for a server in `serve` mode, which captures nothing and answers: the id that ends an answer."""
+    deterministic: bool = False
+    thinking: bool = False
+    """Whether its answers begin with thinking."""
     faults: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -203,6 +209,7 @@ class StandIn:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.seen: dict[str, int] = {}
+        self.asked: list[dict[str, Any]] = []
         self.aborted: list[str] = []
         self.key = ""
 
@@ -215,6 +222,8 @@ class StandIn:
         if len(tokens) > longest_record(self.config.context):
             message = f"Input length ({len(tokens)} tokens) exceeds the maximum allowed length."
             return web.json_response({"error": {"message": message}}, status=400)
+        if self.config.end is not None:
+            return await self._sampled(body, tokens, rid)
         parsed = RequestId.parse(rid)
         fault = self._fault(str(parsed.index)) if parsed else ""  # a canary's index is "None"
         await asyncio.sleep(self.config.delay)
@@ -225,6 +234,41 @@ class StandIn:
         if parsed is not None and parsed.nonce in Sessions(folder) and parsed.rows == len(tokens):
             self._dump_or_refuse(rid, tokens, fault)
         return web.json_response(self._answer(body, rid, tokens, fault))
+
+    async def _sampled(self, body: dict[str, Any], tokens: list[int], rid: str) -> web.Response:
+        """An answer of many ids; the id of its request is `answer.NONCE.INDEX.TURN.ATTEMPT`."""
+        from tests.remote.answer.saying import answer_of
+
+        assert self.config.end is not None
+        _, _, index, turn, _ = rid.split(".")
+        self.asked.append({"index": int(index), "turn": int(turn), "input_ids": tokens, **body["sampling_params"]})
+        fault = self._fault(index)
+        await asyncio.sleep(self.config.delay)
+        refusal = await self._refuse(fault)
+        if refusal is not None:
+            return refusal
+        most, thinking = body["sampling_params"]["max_new_tokens"], self.config.thinking
+        ids, kind = answer_of(tokens, most, self.config.end, thinking=thinking)
+        meta: dict[str, Any] = {
+            "id": rid,
+            "finish_reason": {"type": "abort", "message": "told to abort"} if fault == "abort" else {"type": kind},
+            "prompt_tokens": len(tokens),
+            "completion_tokens": len(ids),
+            "cached_tokens": 0,
+        }
+        if body.get("return_logprob"):
+            meta["output_token_logprobs"] = [[-0.5, token, None] for token in ids]
+        return web.json_response({"text": "", "output_ids": ids[:-1] if fault == "short" else ids, "meta_info": meta})
+
+    async def facts(self, _: web.Request) -> web.Response:
+        """`GET /server_info`."""
+        return web.json_response(
+            {
+                "max_total_num_tokens": 100_000,
+                "max_running_requests": 8,
+                "enable_deterministic_inference": self.config.deterministic,
+            }
+        )
 
     def _fault(self, index: str) -> str:
         faults, seen = self.config.faults.get(index, []), self.seen.get(index, 0)
@@ -285,7 +329,7 @@ class StandIn:
 
     async def report(self, _: web.Request) -> web.Response:
         """`GET /seen`: not SGLang's; what the tests ask."""
-        return web.json_response({"seen": self.seen, "aborted": self.aborted})
+        return web.json_response({"seen": self.seen, "aborted": self.aborted, "asked": self.asked})
 
     async def set_faults(self, request: web.Request) -> web.Response:
         """`POST /faults`: not SGLang's; other faults from now on."""
@@ -295,7 +339,7 @@ class StandIn:
     async def configure(self, request: web.Request) -> web.Response:
         """`POST /configure`: not SGLang's; be this server from now on, and ready."""
         self.config = Config(**json.loads(await request.read()))
-        self.seen, self.aborted = {}, []
+        self.seen, self.aborted, self.asked = {}, [], []
         folder = Path(self.config.dump_dir)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".roost").touch()
@@ -308,6 +352,7 @@ class StandIn:
         app.router.add_post("/generate", self.generate)
         app.router.add_post("/abort_request", self.abort)
         app.router.add_get("/seen", self.report)
+        app.router.add_get("/server_info", self.facts)
         app.router.add_post("/faults", self.set_faults)
         app.router.add_post("/configure", self.configure)
         return app
@@ -348,7 +393,7 @@ def save_state(config: Config, status: str = "ready") -> str:
     spec = CaptureSpec(layers=config.boundaries[:-1], dump_dir=config.dump_dir, high_water_bytes=config.high_water)
     state = ServerState(
         name=config.name,
-        mode="extract",
+        mode="extract" if config.end is None else "serve",
         status=status,
         port=config.port,
         model=config.model,
@@ -357,7 +402,9 @@ def save_state(config: Config, status: str = "ready") -> str:
         start=config.start,
         mark=os.environ[MARK],
         server=ref,
-        capture=CaptureState(
+        capture=None
+        if config.end is not None
+        else CaptureState(
             attach="plugin",
             payload="0" * 16,
             version=config.capture,

@@ -65,6 +65,10 @@ class StandInProcess:
         """Requests this life has had, a record index."""
         return dict(self._get("/seen")["seen"])
 
+    def asked(self) -> list[dict[str, Any]]:
+        """What this life was asked to answer."""
+        return list(self._get("/seen")["asked"])
+
     def aborted(self) -> list[str]:
         """Request ids that were taken back."""
         return list(self._get("/seen")["aborted"])

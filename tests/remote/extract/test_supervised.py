@@ -18,7 +18,7 @@ from remote.extract.watch import Watch
 from remote.report import Report
 from remote.shared.errors import HostError
 from remote.shared.messages.extract import Counts, Delivered, FreedRequest, RunRequest
-from remote.work import ledger, verbs
+from remote.work import disk, ledger, verbs
 from remote.work.client import Client
 from remote.work.conditions import Conditions
 from remote.work.endpoint import Endpoint
@@ -102,7 +102,7 @@ def test_a_full_disk_is_not_waited_for_by_a_run_that_has_to_end(host: Host, monk
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(attempt, "_store_parts", broken)
-    monkeypatch.setattr(attempt, "DISK_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(disk, "DISK_POLL_SECONDS", 0.05)
     monkeypatch.setattr(Conditions, "free_bytes", lambda _: 0 if full else 1 << 40)
     host.serve()
     host.assign([16] * 2)

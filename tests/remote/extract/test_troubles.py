@@ -15,46 +15,15 @@ from remote.extract import attempt, extractor
 from remote.extract import room as room_for_dumps
 from remote.extract.store import store
 from remote.extract.watch import Watch
-from remote.shared.errors import HostError, RoostError, UsageError
-from remote.shared.messages.extract import ExtractorState, ReopenRequest
-from remote.work import conditions, judgement, progress
+from remote.shared.errors import HostError, UsageError
+from remote.shared.messages.extract import ReopenRequest
+from remote.work import conditions, disk, judgement, progress
 from remote.work.lock import run_lock
 from remote.work.progress import read_state
 from remote.work.session import nonce_prefix
 from remote.work.verbs import reopen
-from tests.remote.extract.conftest import Host, identity
+from tests.remote.extract.conftest import Host, Running, identity
 from tests.remote.extract.standin_process import until
-
-
-class Running:
-    """An extractor in a thread, so that the test can meddle meanwhile."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self.state: ExtractorState | None = None
-        self.error: RoostError | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.state = self._host.extract()
-        except RoostError as error:
-            self.error = error
-
-    def end(self) -> ExtractorState:
-        """Wait for its end, which must be a good one."""
-        self._thread.join()
-        assert self.error is None, self.error
-        assert self.state is not None
-        return self.state
-
-
-@pytest.fixture
-def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[Host], Running]:
-    """Start extractors in threads (signal handlers belong to the main thread alone)."""
-    monkeypatch.setattr("asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler", lambda *_: None)
-    return Running
 
 
 def says(host: Host, status: str, cause: str = "") -> Callable[[], bool]:
@@ -205,7 +174,7 @@ def test_a_disk_that_fills_up_under_a_shard_keeps_the_dump_and_loses_nothing(
         return store(dump, shard, expected)  # type: ignore[arg-type]
 
     monkeypatch.setattr(attempt, "store", refuse)
-    monkeypatch.setattr(attempt, "DISK_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(disk, "DISK_POLL_SECONDS", 0.01)
     server = host.serve()
     host.assign([16] * 3)
     run = running(host)

@@ -1,0 +1,1 @@
+"""A run's prompts to conversations that the model itself answered, id by id; runs on a GPU host."""
