@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from remote.context import Context
 from remote.servers.housekeeping.ramdisk import dump_dirs, held_bytes, wait_seconds
