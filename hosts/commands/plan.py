@@ -11,6 +11,7 @@ from hosts.commands.runs import finished_records, held, holders
 from hosts.errors import RoostError, UsageError
 from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host
+from hosts.money import Bill, bill, total
 from hosts.plan.capacity import Forecast, RecordSize, Room, Share, forecast, remedies
 from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, PlannedShare, keep_other, load, make_plan, save
@@ -49,6 +50,18 @@ class Planned:
     """The plan's file; None if the plan does not fit and was not written."""
     speeds: dict[str, Speed] = field(default_factory=dict)
     """The speed of each host with a share."""
+
+    prices: dict[str, float | None] = field(default_factory=dict)
+    """Each host's `cost_per_hour`."""
+
+    @property
+    def bill(self) -> Bill:
+        """What the run will cost, if each host is paid for until its own share is done."""
+        return total(
+            bill(self.prices.get(one.share.host), None if one.hours is None else one.hours * 3600, None,
+                 one.share.tokens, int(one.disk_bytes))
+            for one in self.forecasts
+        )  # fmt: skip
 
     @property
     def fits(self) -> bool:
@@ -299,7 +312,7 @@ def _judged(
         return Planned(made, forecasts, remedies(forecasts, size, freeing=freeing), None, speeds)
     keep_other(path, made)
     save(made, path)
-    return Planned(made, forecasts, [], path, speeds)
+    return Planned(made, forecasts, [], path, speeds, {host.name: host.cost_per_hour for host in hosts})
 
 
 def _share(share: PlannedShare, speeds: dict[str, Speed]) -> Share:

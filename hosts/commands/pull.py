@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hosts.commands.moves import plan_as_moved
+from hosts.commands.report import keep_all
 from hosts.commands.runs import plan_for
 from hosts.errors import ProtocolError, RoostError, UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
@@ -115,6 +116,8 @@ def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain"
             place_dataset(job.dataset, destination)
         outcomes = _bring(job, destination, watch)
         manifest = write_manifest(destination, identity, records)
+        if not is_bucket(to):
+            keep_all(fleet.narrowed([outcome.host for outcome in outcomes if outcome.ok]), wish.run, Path(to))
         return Pulled(wish.run, to, job.judged(outcomes), manifest, gaps(destination.ledger.indices(), records))
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 from hosts.errors import RoostError, UsageError
 from hosts.fleet import Fleet
 from hosts.transport.backend import Backend
-from remote.shared.files import read_own, write_whole
+from remote.shared.files import SHARED_MODE, read_own, write_whole
 from remote.shared.messages.history import (
     AccountRequest,
     Event,
@@ -73,10 +73,17 @@ def of_host(backend: Backend, run: str) -> HostRecord:
     return found
 
 
+def keep_all(fleet: Fleet, run: str, destination: Path) -> None:
+    """Keep every host's side of a run at the destination; a host that cannot tell keeps what it told before."""
+    for outcome in fleet.each(lambda backend: of_host(backend, run)):
+        if outcome.value is not None:
+            keep(destination, outcome.value)
+
+
 def keep(destination: Path, record: HostRecord) -> None:
     """Keep a host's side of a run at the destination, so that a report needs the host no more."""
     path = _folder(destination) / f"{record.host}.json"
-    write_whole(path, record.model_dump_json().encode())
+    write_whole(path, record.model_dump_json().encode(), durable=False, mode=SHARED_MODE)
 
 
 def kept(destination: Path, run: str) -> list[HostRecord]:
@@ -98,7 +105,7 @@ def _folder(destination: Path) -> Path:
 def _read(path: Path) -> HostRecord:
     name = path.stem if is_safe_name(path.stem) else "a host"
     try:
-        return HostRecord.model_validate_json(read_own(path))
+        return HostRecord.model_validate_json(read_own(path, owner=path.lstat().st_uid))
     except (OSError, RoostError, ValidationError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         return HostRecord(host=name, problem=f"{path} cannot be read: {reason}.")

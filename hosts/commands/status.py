@@ -17,6 +17,8 @@ class HostStatus(BaseModel):
 
     standing: Standing
     servers: ServersResult
+    cost_per_hour: float | None = None
+    """Dollars, by the inventory."""
 
 
 def status(fleet: Fleet, run: str = "") -> list[Outcome[HostStatus]]:
@@ -26,6 +28,7 @@ def status(fleet: Fleet, run: str = "") -> list[Outcome[HostStatus]]:
         return HostStatus(
             standing=backend.call("standing", StandingRequest(run=run), Standing, deadline=DEADLINE_SECONDS),
             servers=backend.call("servers", ServersRequest(ask=True), ServersResult, deadline=DEADLINE_SECONDS),
+            cost_per_hour=backend.host.cost_per_hour,
         )
 
     return fleet.each(one)

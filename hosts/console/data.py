@@ -9,6 +9,7 @@ from hosts.commands.plan import Planned
 from hosts.commands.prepare import Inspected
 from hosts.console.output import Output
 from hosts.console.text import printable
+from hosts.money import said
 from hosts.plan.capacity import Forecast
 from hosts.units import duration, size
 from remote.shared.messages.dataset import InspectedRecord, Manifest, PrepareResult
@@ -107,6 +108,8 @@ def show_plan(output: Output, planned: Planned) -> None:
         if speed is not None and speed.tokens_per_second:
             output.note(f"{share.host}: {speed.tokens_per_second:,.0f} tokens/s, {speed.source}")
     output.line(_total(planned))
+    if (cost := planned.bill).spent is not None:
+        output.line(f"It will cost {said(cost).replace(' so far', '')}.")
     output.line(f"plan of epoch {planned.plan.epoch} written to {planned.path}")
 
 
@@ -154,6 +157,7 @@ def plan_document(planned: Planned) -> dict[str, object]:
         "epoch": planned.plan.epoch,
         "fits": planned.fits,
         "hours": planned.hours,
+        "dollars": planned.bill.spent,
         "path": str(planned.path) if planned.path else None,
         "remedies": planned.remedies,
         "hosts": hosts,

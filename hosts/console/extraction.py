@@ -10,6 +10,7 @@ from hosts.commands.moves import runner
 from hosts.commands.status import HostStatus
 from hosts.console.output import Output
 from hosts.fleet import Outcome
+from hosts.money import Bill, bill, said, total
 from hosts.plan.moving import lag, next_moves
 from hosts.plan.plan import Plan
 from hosts.units import duration, size
@@ -138,6 +139,8 @@ def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]], *, atta
     for name in names:
         rows = [_row(host, value, run) for host, value in good for run in value.standing.runs if run.run == name]
         output.table(COLUMNS, rows, title=f"run {name}", drop=LEFT_OUT_FIRST)
+        if money := said(_bill(name, [value for _, value in good])):
+            output.line(f"run {name}: {money}")
     idle = [(host, _servers(value.servers), _memory(value)) for host, value in good if not value.standing.runs]
     if idle:
         title = "hosts that do not know this run" if names else "hosts without a run"
@@ -168,6 +171,18 @@ def _note_lag(output: Output, name: str, told: dict[str, RunStatus]) -> None:
             f"{name}: {', '.join(idle)} could take over open records, {sooner}: "
             f"`inv extract --hosts all --run {name}` moves them while it stays attached."
         )
+
+
+def _bill(name: str, values: Sequence[HostStatus]) -> Bill:
+    """What the run costs, over the hosts that answered."""
+    bills = []
+    for value in values:
+        for run in value.standing.runs:
+            if run.run == name:
+                counts, worked = run.state.counts, value.standing.worked_seconds.get(name)
+                left = left_seconds(run) or (0.0 if run.state.status == "complete" else None)
+                bills.append(bill(value.cost_per_hour, worked, left, counts.tokens_done, counts.bytes_done))
+    return total(bills)
 
 
 def _note_run(output: Output, host: str, run: RunStatus) -> None:

@@ -185,6 +185,16 @@ def to_write(path: Path) -> tuple[Store, str]:
         return Store(path, _opened(path)), f"{error.message} It was set aside as {aside.name}, and a new one begun."
 
 
+def worked_seconds(path: Path) -> float | None:
+    """For how long a run has been at work, by its history; None without one that can be read."""
+    try:
+        with to_read(path) as store:
+            last = store.last()
+    except HostError:
+        return None
+    return None if last is None else last.values.get("worked", 0.0)
+
+
 def to_read(path: Path) -> Store:
     """Open a history to read, also on a full or read-only disk; raises HistoryError if there is none to read."""
     if not path.exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from remote.context import Context
+from remote.history.store import worked_seconds
 from remote.servers.probing.gpu import gpus
 from remote.shared.errors import RoostError
 from remote.shared.messages.extract import (
@@ -35,10 +36,10 @@ def standing(request: StandingRequest, context: Context) -> Standing:
         at_rest = [] if newest is None else [context.workdir.run(newest)]
         runs = [paths for paths in runs if is_locked(paths)] or at_rest
     uses = [GpuUse(index=gpu.index, used_bytes=gpu.used_bytes, total_bytes=gpu.total_bytes) for gpu in gpus()]
-    if request.run:
-        others = [] if runs else names(context.workdir)
-        return Standing(runs=[status_of(paths, context) for paths in runs], others=others, gpus=uses)
-    return Standing(runs=[_whatever(paths, context) for paths in runs], gpus=uses)
+    worked = {paths.root.name: seconds for paths in runs if (seconds := worked_seconds(paths.history)) is not None}
+    others = [] if runs or not request.run else names(context.workdir)
+    told = [(status_of if request.run else _whatever)(paths, context) for paths in runs]
+    return Standing(runs=told, others=others, gpus=uses, worked_seconds=worked)
 
 
 def _whatever(paths: RunPaths, context: Context) -> RunStatus:

@@ -294,6 +294,8 @@ class Standing(Message):
     """The runs on this host, if the named run is not among them."""
     gpus: list[GpuUse] = Field(default_factory=list)
     """The GPUs; empty if no driver answers."""
+    worked_seconds: dict[str, float] = Field(default_factory=dict)
+    """For how long each of these runs has been at work here, over all its sessions, by its history."""
 
 
 class RateRequest(Message):
