@@ -63,6 +63,7 @@ def main() -> None:
         for at, event in told:
             if at > left_at:
                 practice.note(f"{clock(at)} {json.dumps(event, ensure_ascii=False)}")
+        cost(practice)
         report(practice, given.docs, given.recorded)
         lines = ["# A watched practice run", "", f"`python -m benchmarks.watching`, {date.today()}, SGLang on CPU.", ""]
         lines += ["```", *practice.transcript, "```", ""]
@@ -101,6 +102,21 @@ def watch(practice: Practice, docs: Path, recorded: Path) -> None:
         until(lambda: all(host.is_lost or host.left_seconds == 0 for host in series.view().hosts), "the run's end")
         until(lambda: told_of(series.view(), "finished"), "the recorder's word on the end")
         time.sleep(12)  # the next look of the recorders sends what they have to tell
+
+
+def cost(practice: Practice) -> None:
+    """What the recorders took, by the kernel's count."""
+    for name in ("practice1", "practice2"):
+        host = practice.paths.host(name)
+        recorders = [one.process for one in running_on(host.workdir) if one.kind == "recorder"]
+        for process in filter(None, map(processes.find, recorders)):
+            times, seconds = process.cpu_times(), time.time() - process.create_time()
+            used = times.user + times.system + times.children_user + times.children_system
+            size = sum(path.stat().st_size for path in host.workdir.glob("*/*/history.sqlite"))
+            practice.note(
+                f"{name}'s recorder: {used:.1f} CPU seconds in {seconds:.0f} s (its own start included), "
+                f"{process.memory_info().rss / 1e6:.0f} MB; histories of {size:,} bytes"
+            )
 
 
 def told_of(view: FleetView, kind: str) -> bool:
