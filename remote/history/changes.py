@@ -30,6 +30,7 @@ class KnownRun(Message):
     paused: bool = False
     quarantined: int = 0
     finished: int = 0
+    freed: int = 0
     moved_at: float = 0.0
     """When a record was finished last, or when the run was not meant to work, in Unix time."""
     stalled: bool = False
@@ -102,6 +103,7 @@ class _Run:
         yield from self._wishes()
         if state.counts.quarantined > known.quarantined and not new:
             yield from self._quarantined()
+        yield from self._freed(first=not known.began_at)
         yield from self._waits()
         yield from self._disk()
         if (known.alive or new) and not run.alive and (known.status != state.status or known.alive):
@@ -128,6 +130,16 @@ class _Run:
         yield self._event("quarantined", f"{more} more, {self._run.state.counts.quarantined} in all; mostly: {cause}")
         if any(word in one.lower() for one in causes for word in _PARITY):
             yield self._event("parity-failed", f"Captured states differ from the server's own answer: {cause}")
+
+    def _freed(self, *, first: bool) -> Iterator[Event]:
+        freed = self._run.freed
+        if freed is None:
+            return
+        if freed > self._known.freed and not first:
+            yield self._event(
+                "freed", f"{freed - self._known.freed:,} more were delivered and deleted, {freed:,} in all."
+            )
+        self._known.freed = freed
 
     def _waits(self) -> Iterator[Event]:
         state = self._run.state

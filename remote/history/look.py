@@ -1,12 +1,13 @@
 """A host at one moment: its runs, servers, GPUs and disks, from what these write about themselves. Changes nothing.
 
-Runs on the host, for the recorder and for `inv watch`. Opens no ledger: counting a million rows every few seconds
-would cost more than everything else together.
+Runs on the host, for the recorder and for `inv watch`. Opens a ledger every few minutes at most, and for the recorder
+alone: counting a million rows every few seconds would cost more than everything else together.
 """
 
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -16,20 +17,29 @@ from remote.history.gauges import Gauges
 from remote.history.sglang import Load, ServerGauge
 from remote.servers.housekeeping.ramdisk import dump_dirs, held_bytes, wait_seconds
 from remote.servers.lifecycle import records
-from remote.shared.errors import HostError
+from remote.shared.errors import HostError, RoostError
 from remote.shared.messages.history import Reading, RunReading, ServerReading
 from remote.shared.messages.server import ServerState
 from remote.shared.paths import RunPaths, Workdir
 from remote.shared.processes import find
+from remote.work.ledger import Ledger
 from remote.work.lock import is_locked
 from remote.work.progress import read_state, settled, wish, word
 
+FREED_SECONDS = 300.0
+"""Between two counts of a run's delivered records."""
+
 
 class Looker:
-    """Looks at one host again and again; keeps open what is costly to open."""
+    """Looks at one host again and again; keeps open what is costly to open.
 
-    def __init__(self, workdir: Workdir) -> None:
+    With `counts_freed`, a reading tells now and then how many records were delivered and deleted.
+    """
+
+    def __init__(self, workdir: Workdir, *, counts_freed: bool = False) -> None:
         self._workdir = workdir
+        self._counts_freed = counts_freed
+        self._counted_at: dict[str, float] = {}
         self._gauges = Gauges()
         self._servers: dict[str, ServerGauge] = {}
 
@@ -38,9 +48,12 @@ class Looker:
         directories = dump_dirs(self._workdir)
         waited = wait_seconds(directories)
         gpus = self._gauges.read()
+        read = [found for name in runs if (found := _run(self._workdir.run(name), waited)) is not None]
+        for run in read:
+            run.freed = self._freed(run.run)
         return Reading(
             at=time.time(),
-            runs=[found for name in runs if (found := _run(self._workdir.run(name), waited)) is not None],
+            runs=read,
             servers=list(self._look_at_servers()),
             gpus=gpus,
             gpu_problem=self._gauges.problem,
@@ -52,6 +65,19 @@ class Looker:
         """For how long the server has worked on nothing but probes, as far as this process has seen."""
         gauge = self._servers.get(server)
         return 0.0 if gauge is None else time.monotonic() - gauge.used_at
+
+    def _freed(self, run: str) -> int | None:
+        """Count the run's delivered records, if that is due."""
+        ledger, now = self._workdir.run(run).ledger, time.monotonic()
+        due = now - self._counted_at.get(run, -FREED_SECONDS) >= FREED_SECONDS
+        if not self._counts_freed or not due or not ledger.exists():
+            return None
+        self._counted_at[run] = now
+        try:
+            with Ledger(ledger, to_read=True) as opened:
+                return opened.counts().freed
+        except (RoostError, sqlite3.Error):  # one that is damaged or held for long: the extractor says so itself
+            return None
 
     def _look_at_servers(self) -> Iterator[ServerReading]:
         for name in records.names(self._workdir):

@@ -61,7 +61,7 @@ class Recorder:
 
     def __init__(self, context: Context) -> None:
         self._context, self._workdir = context, context.workdir
-        self._looker = Looker(context.workdir)
+        self._looker = Looker(context.workdir, counts_freed=True)
         self._kept = _read_kept(context.workdir)
         self._teller = Teller(self._kept)
         self._books: dict[Path, _Book] = {}

@@ -64,6 +64,8 @@ class RunReading(Message):
     disk_free_bytes: float = 0.0
     disk_total_bytes: float = 0.0
     """Of the shards' file system."""
+    freed: int | None = None
+    """Records that were delivered and deleted here; None if this reading did not count them."""
     capture_wait_seconds: float = 0.0
     """Time that the servers' forward passes waited for capture: dump directory or staging memory full."""
 

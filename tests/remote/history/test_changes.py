@@ -91,6 +91,11 @@ def test_a_run_without_progress_is_stalled_once_and_again_only_after_it_moved() 
     ]  # fmt: skip
 
 
+def test_records_that_were_delivered_and_deleted_are_told_when_they_are_counted() -> None:
+    counted = [run().model_copy(update={"freed": freed}) for freed in (5, None, 9, 9)]
+    assert seen(*((10.0 * number, one) for number, one in enumerate(counted))) == ["freed"]
+
+
 def test_a_paused_run_is_never_stalled() -> None:
     looks = [(float(seconds), run(done=5, wished="pause")) for seconds in range(0, 3000, 60)]
     assert seen(*looks) == []

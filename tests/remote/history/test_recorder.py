@@ -277,7 +277,7 @@ def test_one_recorder_runs_whoever_asks_and_goes_on_where_a_killed_one_ended(hos
     try:
         assert first.started
         assert record(request, host.context) == first.model_copy(update={"started": False})
-        until(lambda: kinds(host) == ["started", "ready"], "a history")
+        until(lambda: kinds(host) == ["started", "ready"] and host.workdir.recorder.memory.exists(), "a history")
         os.kill(first.pid, signal.SIGKILL)
         until(lambda: holder(host.context) is None, "the end of the killed recorder")
         second = record(request, host.context)
