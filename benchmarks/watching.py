@@ -189,6 +189,7 @@ def report(practice: Practice, docs: Path, recorded: Path) -> None:
     inventory = load_inventory(practice.paths.inventory)
     with fleet_of(inventory, list(inventory.hosts.values())) as fleet:
         keep_records(recorded, asked(fleet, RUN), practice)
+        shutil.copy(fleet.inventory.kept.plan(RUN), recorded / "plan.json")
 
 
 def keep_records(folder: Path, records: list[HostRecord], practice: Practice) -> None:

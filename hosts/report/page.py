@@ -14,10 +14,10 @@ from jinja2 import Environment, StrictUndefined
 
 from hosts.commands.report import HostRecord
 from hosts.console.text import moment, printable
-from hosts.money import dollars, said
+from hosts.money import dollars
 from hosts.plan.plan import Plan
 from hosts.report import plots
-from hosts.report.verdict import bill_of, bill_of_all, causes, totals, verdict, worked_seconds
+from hosts.report.verdict import bill_of, causes, known_dollars, totals, verdict, worked_seconds
 from hosts.units import duration, size
 from remote.shared.messages.history import Point
 
@@ -125,7 +125,7 @@ def _facts(records: Sequence[HostRecord]) -> list[tuple[str, str]]:
         ("rate", f"{counts.tokens_done / sum(worked):,.0f} tokens/s a host" if worked else "not recorded"),
         ("parity", f"{compared:,} records agreed with the server's logprobs" if compared else "NOT ONE was compared"),
         ("canaries", f"{passed} servers captured theirs rightly" if passed else "none is on record"),
-        ("dollars", said(bill_of_all(records)) or "unknown: no `cost_per_hour`, or no history"),
+        ("dollars", known_dollars(records)),
     ]  # fmt: skip
 
 

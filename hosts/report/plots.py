@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from typing import Any
 
-from bokeh.models import ColumnDataSource, HoverTool
+from bokeh.models import BasicTickFormatter, ColumnDataSource, HoverTool
 from bokeh.plotting import figure
 
 from hosts.commands.report import HostRecord
@@ -127,6 +127,9 @@ def _figure(title: str, unit: str, *, height: int = _HEIGHT, **more: Any) -> Any
     plot.background_fill_alpha = plot.border_fill_alpha = 0.0
     plot.outline_line_color = GREY
     plot.yaxis.axis_label = unit
+    for axis in (*plot.xaxis, *plot.yaxis):
+        if isinstance(axis.formatter, BasicTickFormatter):
+            axis.formatter.use_scientific = False
     for axis in plot.axis:
         axis.axis_label_text_color = axis.major_label_text_color = GREY
         axis.axis_line_color = axis.major_tick_line_color = GREY
@@ -136,9 +139,11 @@ def _figure(title: str, unit: str, *, height: int = _HEIGHT, **more: Any) -> Any
 
 
 def _with_legend(plot: Any) -> Any:
-    """The legend beside the plot, where it hides no point; a click hides a line."""
+    """The legend above the plot, where it hides no point; a click hides a line."""
     legend = plot.legend[0]
-    plot.add_layout(legend, "right")
+    plot.add_layout(legend, "above")
+    legend.orientation, legend.ncols = "horizontal", 8
+    legend.padding, legend.margin = 2, 2
     legend.click_policy = "hide"
     legend.background_fill_alpha = 0.0
     legend.border_line_color, legend.label_text_color = None, GREY

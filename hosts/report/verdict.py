@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hosts.commands.report import HostRecord
-from hosts.money import Bill, bill, total
+from hosts.money import Bill, bill, said, total
 from remote.shared.messages.extract import Counts
 
 WAITS = {
@@ -44,7 +44,7 @@ def verdict(records: Sequence[HostRecord], planned: int | None) -> Verdict:
         said += f"; {holes:,} are open"
     if counts.quarantined:
         said += f"; {counts.quarantined:,} are quarantined"
-    if silent and holes:
+    if silent and (holes or planned is None):
         return Verdict("unknown in part", said + ".", good=False)
     if holes:
         return Verdict("unfinished", said + ".", good=False)
@@ -86,6 +86,18 @@ def bill_of(record: HostRecord) -> Bill:
 def bill_of_all(records: Sequence[HostRecord]) -> Bill:
     """What the run cost on all hosts so far."""
     return total(bill_of(one) for one in records)
+
+
+def known_dollars(records: Sequence[HostRecord]) -> str:
+    """What is known of the run's cost, in words."""
+    found = bill_of_all(records)
+    if found.spent is not None:
+        return said(found)
+    known = [record for record in records if bill_of(record).spent is not None]
+    if not known:
+        return "unknown: no `cost_per_hour`, or no history"
+    rest = ", ".join(record.host for record in records if record not in known)
+    return f"{said(bill_of_all(known))}; unknown for {rest}"
 
 
 def time_spent(record: HostRecord) -> dict[str, float]:

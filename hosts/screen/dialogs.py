@@ -119,7 +119,7 @@ def facts(host: HostView, now: float) -> Iterator[str]:
     for run in reading.runs:
         waits = [f"{duration(seconds)} for {cause}" for cause, seconds in run.state.waited.items() if seconds > 1]
         yield printable(
-            f"run {run.run}: epoch {run.state.epoch}, {run.state.in_flight} in flight, "
+            f"run {run.run}: epoch {run.state.epoch}, {run.state.in_flight if run.alive else 0} in flight, "
             f"{run.state.counts.quarantined} quarantined, {run.state.retries} retries"
             + (f"; waited {', '.join(waits)}" if waits else "")
         )

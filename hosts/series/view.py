@@ -55,12 +55,14 @@ class HostView:
 
     @property
     def left_seconds(self) -> float | None:
-        """To the end of its share at this rate; None if nothing moves, 0 if nothing is open."""
+        """To the end of its share at this rate; None if nothing moves or a run is paused, 0 if nothing is open."""
         counts = [run.state.counts for run in self.runs]
         tokens = sum(max(0, one.tokens_assigned - one.tokens_done) for one in counts if one.done < one.assigned)
         open_records = sum(max(0, one.assigned - one.done - one.freed - one.quarantined) for one in counts)
         if not open_records:
             return 0.0 if counts else None
+        if any(run.wished == "pause" for run in self.runs):
+            return None
         return tokens / self.rate if self.rate > 0 else None
 
     @property

@@ -97,7 +97,7 @@ class _Run:
         known, run = self._known, self._run
         state = run.state
         new = state.started_at != known.began_at
-        if new and run.alive:
+        if new:
             yield self._event("started", f"Epoch {state.epoch}: {_share(state.counts)} so far.")
             known.stalled, known.moved_at, known.paused = False, self._at, False
         yield from self._wishes()

@@ -26,6 +26,7 @@ from remote.work.ledger import Ledger
 from remote.work.lock import is_locked
 from remote.work.progress import read_state, settled, wish, word
 
+FIRST_SECONDS, SLACK_SECONDS = 60.0, 1.0
 FREED_SECONDS = 300.0
 """Between two counts of a run's delivered records."""
 
@@ -111,6 +112,16 @@ class Looker:
 def runs_at_work(workdir: Workdir) -> list[str]:
     """Names of the runs whose extractor lives."""
     return [name for name in workdir.run_names() if is_locked(workdir.run(name))]
+
+
+def runs_since(workdir: Workdir, at: float) -> list[str]:
+    """Names of the runs whose extractor spoke after `at`: also one that began and ended between two looks.
+
+    A recorder that has never looked before (`at` is 0) takes the last minute.
+    """
+    after = (at or time.time() - FIRST_SECONDS) - SLACK_SECONDS
+    states = {name: workdir.run(name).state for name in workdir.run_names()}
+    return [name for name, state in states.items() if state.exists() and state.stat().st_mtime > after]
 
 
 def _run(paths: RunPaths, capture_wait: float) -> RunReading | None:

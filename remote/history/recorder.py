@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from remote.context import Context
 from remote.history.changes import Memory, changes
 from remote.history.lock import recorder_lock
-from remote.history.look import Looker, runs_at_work
+from remote.history.look import Looker, runs_at_work, runs_since
 from remote.history.points import Tally, of_run, of_server
 from remote.history.store import HistoryError, to_write
 from remote.history.telling import Outbox, Teller
@@ -92,7 +92,7 @@ class Recorder:
         settings = read_settings(self._workdir)
         at_work = runs_at_work(self._workdir)
         before = {name for name, run in self._kept.runs.items() if run.alive}
-        reading = self._looker.look(sorted({*at_work, *before}))
+        reading = self._looker.look(sorted({*at_work, *before, *runs_since(self._workdir, self._kept.seen_at)}))
         if at_work or any(server.alive for server in reading.servers):
             self._worked = time.monotonic()
         events = changes(self._kept, reading, settings)
@@ -110,9 +110,8 @@ class Recorder:
         seconds, self._looked = time.monotonic() - self._looked, time.monotonic()
         for run in reading.runs:
             book = self._book_of(f"run {run.run}")
-            if run.alive or run.run in before:
-                book.tally.worked += seconds if run.alive and run.run in before else 0.0
-                book.points.append(of_run(run, reading, book.tally))
+            book.tally.worked += seconds if run.run in before else 0.0
+            book.points.append(of_run(run, reading, book.tally))
         for server in reading.servers:
             if server.alive:
                 self._book_of(f"server {server.name}").points.append(of_server(server, reading))

@@ -108,6 +108,17 @@ def test_a_run_and_its_server_are_recorded_with_events(host: HostFolder) -> None
         assert next(kept.points()).values["ready"] == 1.0
 
 
+def test_a_run_that_begins_and_ends_between_two_looks_is_not_missed(host: HostFolder) -> None:
+    recorder = Recorder(host.context)
+    recorder.look()
+    paths = host.run(counts={"done": 100}, status="complete")
+    recorder.look()
+    recorder.look()
+    with to_read(paths.history) as kept:
+        assert [event.kind for event in kept.events()] == ["started", "finished"]
+        assert next(kept.points()).values["done"] == 100
+
+
 def test_counters_go_on_over_sessions_and_over_a_killed_recorder(host: HostFolder) -> None:
     paths = host.run(backpressure_seconds=4.0)
     with run_lock(paths):
