@@ -18,7 +18,7 @@ from invoke.tasks import Task
 from hosts.practice.paths import CODE
 from hosts.tasks.catalog import GROUPS, tasks_of
 
-PAGES = ("*.md", "docs/*.md", "docs/*.png", "docs/*.svg", "benchmarks/results/*.md")
+PAGES = ("*.md", "docs/*.md", "docs/*.png", "docs/*.svg", "docs/*.json", "benchmarks/results/*.md")
 
 
 def lay_out(folder: Path) -> None:

@@ -1,14 +1,16 @@
-"""Tasks that show how runs go and went: `watch`, `report`."""
+"""Tasks that show how runs go and went: `watch`, `report`, `metrics`."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 from invoke.context import Context
 
@@ -30,6 +32,9 @@ LINES_SECONDS = 10.0
 """Between two looks where lines are printed."""
 FIRST_SECONDS = 20.0
 """The first lines wait so long for hosts that have not answered yet."""
+METRICS_SECONDS = 10.0
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+MOST_PORT = 65535
 EXTRA = "pip install 'roost-fleet[watch]'"
 
 
@@ -38,6 +43,8 @@ EXTRA = "pip install 'roost-fleet[watch]'"
     {"json": "print one JSON document a line, again and again"},
     run="name of the run (default: every run at work, or else each host's newest)",
     lines="print lines instead of drawing a screen, as it is done when piped",
+    web="a live page on 127.0.0.1 instead of the screen; its address, with a token, is printed",
+    port="of the page; 0 takes a free one",
     example="inv watch --hosts all",
 )
 def watch(
@@ -46,12 +53,17 @@ def watch(
     hosts: str | None = None,
     run: str = "",
     lines: bool = False,
+    web: bool = False,
+    port: int = 0,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
     """Watch the fleet live, full-screen; piped, as lines until no run is at work. Leaving it changes nothing."""
     with session(host, hosts, inventory, json) as (fleet, output):
         fleet.watcher = None
+        if web:
+            _serve_page(fleet, output, run, port)
+            return
         drawn = output.out.is_terminal and not json and not lines and os.environ.get("TERM") != "dumb"
         if drawn:
             _draw(fleet, run)
@@ -104,6 +116,62 @@ def report(
                 output.note(f"{record.host}: {record.problem}")
         amiss = totals(records).quarantined or any(record.account is None for record in records)
         finish(EXIT_FAILED if amiss else 0)
+
+
+@roost_task(
+    TARGET,
+    listen="ADDRESS:PORT to serve /metrics on",
+    example="inv metrics --hosts all --listen 127.0.0.1:9109",
+)
+def metrics(
+    context: Context,
+    host: str | None = None,
+    hosts: str | None = None,
+    listen: str = "127.0.0.1:9109",
+    inventory: str | None = None,
+) -> None:
+    """Serve the fleet's numbers for Prometheus until Ctrl-C; a Grafana dashboard for them is docs/grafana.json."""
+    with session(host, hosts, inventory, json=False) as (fleet, output):
+        fleet.watcher = None
+        address, port = _address(listen)
+        app, serving = _web()
+        with (
+            serving.listen(address, port, "--listen") as sock,
+            FleetSeries(fleet, every_seconds=METRICS_SECONDS) as series,
+        ):
+            output.line(f"http://{listen} serves /metrics; Ctrl-C ends it.")
+            if address not in LOOPBACK:
+                output.note(f"Whoever reaches {address} can read the hosts' names and their progress.")
+            output.flush()
+            serving.serve(app.metrics_app, series.view, sock)
+
+
+def _address(text: str) -> tuple[str, int]:
+    address, colon, port = text.rpartition(":")
+    if not colon or not address or not port.isdigit() or int(port) > MOST_PORT:
+        raise UsageError(f"--listen {text!r} is not ADDRESS:PORT.", remedy="As in 127.0.0.1:9109 or [::1]:9109.")
+    return address.strip("[]"), int(port)
+
+
+def _serve_page(fleet: Fleet, output: Output, run: str, port: int) -> None:
+    app, serving = _web()
+    actions, token = HostActions(fleet), secrets.token_urlsafe(16)
+    with serving.listen("127.0.0.1", port, "--port") as sock, FleetSeries(fleet, run) as series:
+        output.line(f"http://127.0.0.1:{sock.getsockname()[1]}/{token}/")
+        output.note("Whoever has this address can read the page; nothing can be changed there. Ctrl-C ends it.")
+        output.flush()
+        serving.serve(lambda view: app.page_app(view, actions.tail, token), series.view, sock)
+
+
+def _web() -> tuple[ModuleType, ModuleType]:
+    try:
+        from hosts.web import app, serve
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"The web page and the metrics need the extra [watch], and {error.name} is not installed.",
+            remedy=f"{EXTRA} installs it.",
+        ) from error
+    return app, serve
 
 
 def _page() -> Callable[..., str]:

@@ -1,0 +1,55 @@
+"""What the page shows of the fleet at one moment, as one JSON document. Laptop's side, pure.
+
+Every value is text or a number of Roost's own; the page puts it in as text, so nothing from a host is ever markup.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hosts.console.fleet import disk_left, event_line, fleet_line, gpu_use, heard
+from hosts.console.text import printable
+from hosts.series.view import FleetView, HostView
+from hosts.units import duration
+
+MOST_EVENTS = 12
+TREND_POINTS = 48
+"""Points of a host's trend: a fleet of 200 is told in about 80 KB."""
+
+
+def state(view: FleetView) -> dict[str, Any]:
+    """Return the fleet's line, a row for each host, and the newest events."""
+    return {
+        "line": fleet_line(view),
+        "lost": view.lost,
+        "over": view.is_over,
+        "hosts": [_row(host, view.at) for host in view.hosts],
+        "events": [event_line(name, event) for name, event in view.events(MOST_EVENTS)],
+    }
+
+
+def _row(host: HostView, now: float) -> dict[str, Any]:
+    return {
+        "name": printable(host.name),
+        "state": printable(host.word),
+        "lost": host.is_lost,
+        "records": f"{host.done:,} / {host.assigned:,}" if host.assigned else "",
+        "share": host.done / host.assigned if host.assigned else None,
+        "rate": f"{host.rate:,.0f}" if host.rate else "",
+        "trend": trend([rate for _, rate in host.rates]),
+        "gpu": gpu_use(host),
+        "disk": disk_left(host),
+        "left": duration(host.left_seconds) if host.left_seconds else "",
+        "dollars": "" if host.bill.spent is None else f"${host.bill.spent:,.2f}",
+        "heard": heard(host, now),
+        "trouble": printable(host.trouble),
+    }
+
+
+def trend(rates: list[float]) -> list[int]:
+    """Return at most `TREND_POINTS` means of the rates, each 0 to 100 of the highest."""
+    parts = min(TREND_POINTS, len(rates))
+    spans = [rates[len(rates) * at // parts : len(rates) * (at + 1) // parts] for at in range(parts)]
+    means = [sum(span) / len(span) for span in spans]
+    top = max(means, default=0.0)
+    return [round(100 * mean / top) if top > 0 else 0 for mean in means]
