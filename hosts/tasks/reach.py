@@ -40,7 +40,7 @@ class Deployed(BaseModel):
 
 @roost_task(
     out="file to write; one that exists is never overwritten",
-    example="inv init",
+    example="inv init --out inventory.yaml",
 )
 def init(context: Context, out: str = DEFAULT_NAME) -> None:
     """Write an example inventory that explains every key; put your own boxes in, then `inv trust --hosts all`."""
