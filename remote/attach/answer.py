@@ -1,7 +1,7 @@
-"""`python -m remote.attach.answer MODULE:FUNCTION`: the other process of `interpreter.Interpreter.ask`.
+"""The program that `interpreter.Interpreter.ask` starts: `python -m remote.attach.answer MODULE:FUNCTION`.
 
-Runs under the host's Python in a server's environment. Reads a JSON object, calls the function with it, and prints
-one marked JSON line, which is found among any output of imported modules.
+Runs under the host's Python in a server's environment. Reads a JSON object, calls the function with it, and prints the
+result as one JSON line with a mark, so that it is found among the output of imported modules.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Answers of the host's SGLang that need not be asked again, as long as nothing that they depend on has changed.
+"""Keeps answers of the host's SGLang until something that they depend on changes.
 
-Host side, used by `interpreter`. An import of SGLang takes 10 s and more; whether capture is in it, and which flags its
-parser takes, are the same until a file of it, a package beside it, the environment, the payload or the boot changes.
-All of that is in the name of the file that keeps an answer, `<workdir>/answers/<digest>.json`.
+Host side, used by `interpreter`. Importing SGLang takes 10 s and more. Whether capture is in it, and which flags its
+parser accepts, stays the same until one of SGLang's files, a package beside it, the environment, the payload or the
+boot changes. The name of an answer's file, `<workdir>/answers/<digest>.json`, is a digest of all of these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OF_THE_SHELL = {"_", "SHLVL", "PWD", "OLDPWD", "LANG", "MAIL", "COLUMNS", "LINE
 
 
 def fingerprint(package: Path, path: list[str]) -> str:
-    """What an import of the `sglang` in `package` depends on, as a digest: its files, and the packages on `path`."""
+    """Return a digest of what an import of `package` depends on: its files, and the packages on `path`."""
     digest = blake2b(digest_size=16)
     for folder, _, names in sorted(os.walk(package)):
         for name in sorted(names):
@@ -45,7 +45,7 @@ def _add(digest: Any, file: str) -> None:
 
 
 def name(environment: Mapping[str, str], *parts: object) -> str:
-    """The digest of a question and of everything that its answer depends on."""
+    """Return the digest of a question and of everything that its answer depends on."""
     kept = {key: value for key, value in environment.items() if _matters(key)}
     boot = _BOOT.read_text() if _BOOT.exists() else ""
     text = json.dumps([boot, kept, *parts], sort_keys=True, default=str)
@@ -57,7 +57,7 @@ def _matters(variable: str) -> bool:
 
 
 def recall(folder: Path, digest: str) -> dict[str, Any] | None:
-    """The answer that was kept, or None."""
+    """Return the kept answer, or None."""
     try:
         found: dict[str, Any] = json.loads((folder / f"{digest}.json").read_bytes())
     except (OSError, ValueError):
@@ -66,7 +66,7 @@ def recall(folder: Path, digest: str) -> dict[str, Any] | None:
 
 
 def keep(folder: Path, digest: str, answer: Mapping[str, object]) -> None:
-    """Keep an answer, and the newest `MOST_KEPT` of all; a disk that takes none is no reason to fail."""
+    """Keep an answer, and only the newest `MOST_KEPT` of all answers; errors of the disk are ignored."""
     try:
         make_directory(folder)
         write_whole(folder / f"{digest}.json", json.dumps(answer).encode())

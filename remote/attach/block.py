@@ -1,8 +1,8 @@
-"""The lines that the patch appends to a model file, and how the file is separated from them again. Host side.
+"""The lines that the patch appends to a model file, and their separation from the file. Host side.
 
-Pure: bytes in, bytes out. The block knows nothing of hidden states: it hands its module to `remote.capture.hook`, found
-on the PYTHONPATH of a server that Roost started, and does nothing in any other. Appending leaves every line of the
-original where it was, so tracebacks and other people's line numbers stay true.
+Pure: bytes in, bytes out. The block knows nothing of hidden states. It hands its module to `remote.capture.hook`, which
+is on the PYTHONPATH of a server that Roost started; in any other process it does nothing. Appending keeps the line
+numbers of the original, so that tracebacks stay right.
 """
 
 from __future__ import annotations

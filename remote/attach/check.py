@@ -1,4 +1,4 @@
-"""Import a model module as a server would, and say which file it came from and whether capture is in it. Host side.
+"""Imports a model module as a server would, to learn which file it comes from and whether capture is in it. Host side.
 
 `check_import` starts a process, in which `look` answers. Capture stays dormant: no dump directory is set.
 """
@@ -55,14 +55,14 @@ def _hook_problem() -> str:
 
 
 def _patch_problem(module: ModuleType) -> str:
-    return "" if hasattr(module, "_roost_block") else "the module that was imported is not the file that was patched"
+    return "" if hasattr(module, "_roost_block") else "the imported module is not the patched file"
 
 
 def _plugin_problem() -> str:
     """Return why SGLang's plugin loader would not load Roost's entry point in this environment; empty if it would."""
     allowed = os.environ.get("SGLANG_PLUGINS", "")
     if allowed and PLUGIN_NAME not in (name.strip() for name in allowed.split(",")):
-        return f"SGLANG_PLUGINS={allowed} leaves the plugin {PLUGIN_NAME} out"
+        return f"SGLANG_PLUGINS={allowed} does not include the plugin {PLUGIN_NAME}"
     entries = [entry for entry in importlib.metadata.entry_points(group=_GROUP) if entry.name == PLUGIN_NAME]
     if len(entries) != 1:
         return f"{len(entries)} plugins named {PLUGIN_NAME} are on the path instead of one"

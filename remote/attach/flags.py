@@ -24,15 +24,15 @@ _FUSION = "--enforce-disable-flashinfer-allreduce-fusion"
 def capture_flags(options: Collection[str]) -> list[str]:
     """Return the flags that capture needs, under the names of a parser with these `options` (`--tp-size`, …).
 
-    No prompt's rows may come from a cache; no layer may run inside a graph (Python hooks do not run on replay, and in
-    extract mode nothing is decoded, so that decode graphs only cost their start); no layer may leave its
-    all-reduce to the next one.
+    No row may come from a cache. No layer may run inside a graph: Python hooks do not run on replay, and decode graphs
+    would only cost time, because nothing is decoded in extract mode. No layer may leave its all-reduce to the next
+    layer.
     """
     return [flag for flag in (_RADIX, *_graph_flags(options), _FUSION) if flag.partition("=")[0] in options]
 
 
 def _graph_flags(options: Collection[str]) -> tuple[str, ...]:
-    """`--disable-cuda-graph` covers prefill from 0.5.14 on, and is deprecated since; before, piecewise graphs stay."""
+    """Return the flags that disable graphs; `--disable-cuda-graph` alone leaves piecewise graphs on before 0.5.14."""
     if "--cuda-graph-backend-prefill" in options:
         return ("--cuda-graph-backend-decode=disabled", "--cuda-graph-backend-prefill=disabled")
     return ("--disable-cuda-graph", "--disable-piecewise-cuda-graph")
@@ -50,11 +50,11 @@ def check_flags(
     answers: Path | None = None,
     fingerprint: str = "",
 ) -> CheckedFlags:
-    """Have the installed SGLang parse `flags`; with `capture`, add the flags that capture needs and that are not set.
+    """Have the installed SGLang parse `flags`; with `capture`, add the missing flags that capture needs.
 
-    A flag that the operator set to something else stays: `refusals` names it. Raises UsageError for a
-    flag that this SGLang does not have (with the nearest one it has) or a value that it does not take. `answers` keeps
-    what was said of an SGLang with this `fingerprint`.
+    A flag that the operator set to another value stays, and `refusals` names it. Raises UsageError for a flag that this
+    SGLang does not have (naming the nearest flag) or a value that it does not accept. Answers of an SGLang with this
+    `fingerprint` are kept in the folder `answers`.
     """
     kept = None if "--config" in flags else answers  # the file may change
     interpreter = Interpreter(payload, env or {}, python, cwd, kept, fingerprint)
@@ -108,7 +108,7 @@ def _server_parser() -> _Parser:
 def _merged(parser: argparse.ArgumentParser, flags: list[str]) -> list[str]:
     """Return the flags after those of a `--config` file, as SGLang's launcher merges them."""
     if any(flag.startswith("--config=") for flag in flags):
-        raise _Wrong("a file in --config=FILE is not read, write --config and FILE as two")
+        raise _Wrong("a file in --config=FILE is not read; write --config and FILE as two entries")
     if "--config" not in flags:
         return flags
     from sglang.srt.utils.server_args_config_parser import ConfigArgumentMerger
@@ -119,7 +119,7 @@ def _merged(parser: argparse.ArgumentParser, flags: list[str]) -> list[str]:
 def _unknown(flag: str, parser: argparse.ArgumentParser) -> dict[str, object]:
     known = [option for action in parser._actions for option in action.option_strings]
     nearest = difflib.get_close_matches(flag.partition("=")[0], known, n=1, cutoff=0.5)
-    remedy = f"The nearest that it has is {nearest[0]}." if nearest else "Remove it from `flags`."
+    remedy = f"The nearest flag that it has is {nearest[0]}." if nearest else "Remove it from `flags`."
     return {"wrong": f"has no flag {flag}.", "remedy": remedy}
 
 

@@ -1,7 +1,7 @@
 """Calls a function in another process of the host's Python: JSON in on stdin, one JSON line out.
 
-Host side, used by the attach room alone: the function may import SGLang (seconds, hundreds of megabytes, its own
-logging), and must see the environment and working folder of a server start.
+Host side, used only by the attach room. The function may import SGLang, which takes seconds and hundreds of megabytes,
+and it must see the environment and working folder of a server start.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from remote.attach import answers
 from remote.shared.errors import HostError
 
 MARK = "ROOST-ANSWER "
-"""Begins the one line of stdout that is the answer."""
+"""Marks the line of stdout that holds the answer."""
 DEADLINE_SECONDS = 300.0
-"""An import of SGLang from a cold network file system takes minutes."""
+"""Importing SGLang from a cold network file system takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Interpreter:
     python: str = sys.executable
     cwd: Path = Path("/")
     answers: Path | None = None
-    """Folder of answers that are kept; None keeps none."""
+    """The folder of kept answers; None keeps no answers."""
     fingerprint: str = ""
-    """Of the SGLang that is asked, for answers that are kept."""
+    """The fingerprint of the SGLang that is asked, for kept answers."""
 
     def ask_once(
         self, function: str, question: Mapping[str, object], is_good: Callable[[dict[str, Any]], bool]
     ) -> dict[str, Any]:
-        """As `ask`, and a good answer is kept until something that it depends on changes."""
+        """Ask like `ask`, but keep a good answer until something that it depends on changes."""
         if self.answers is None or not self.fingerprint:
             return self.ask(function, question)
         about = (function, question, self.python, str(self.cwd), self.payload.name, self.fingerprint)
@@ -57,7 +57,7 @@ class Interpreter:
     def ask(
         self, function: str, question: Mapping[str, object], *, deadline: float = DEADLINE_SECONDS
     ) -> dict[str, Any]:
-        """Call `package.module:function` with `question` in that process and return its result.
+        """Call `package.module:function` with `question` in another process and return its result.
 
         Raises HostError, with the last line of stderr, if there is no answer.
         """

@@ -1,7 +1,7 @@
 """Finds out whether a model file is the one that SGLang was installed with. Host side, read-only.
 
-A wheel's RECORD states every file's digest; a git checkout's HEAD holds every file. If neither has the file, the
-original is unknown, and the patch does not touch the file.
+A wheel's RECORD has every file's digest; a git checkout's HEAD has every file. If neither has the file, the original is
+unknown, and the patch does not change the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from remote.shared.messages.attach import Installation
 
 GIT_SECONDS = 30.0
 DIFF_LINES = 60
-"""Most lines of a diff in a message."""
+"""The most lines of a diff in a message."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Origin:
 
 
 def origin(file: Path, installation: Installation) -> Origin:
-    """Find the original of `file`; an empty Origin if it is unknown."""
+    """Return the original of `file`; an empty Origin if it is unknown."""
     stated = _recorded(file, installation)
     if stated:
         return Origin(digest=stated, source="the wheel's RECORD")

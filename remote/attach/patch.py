@@ -1,7 +1,7 @@
-"""The patch: appends a block to the model file of each family, and restores the file. Host side.
+"""The patch: appends a block to the model file of each family, and restores the files. Host side.
 
-Called by the verbs. Writes inside the host's SGLang, and there only the families' model files, each with a copy of its
-original beside it (`deepseek_v2.py.roost-original`). A file in a state that is not known is never written.
+Called by the verbs. Writes only the families' model files in the host's SGLang, each with a copy of its original beside
+it (`deepseek_v2.py.roost-original`). A file in an unknown state is never written.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Target:
 
 
 def targets(installation: Installation, names: list[str] | None = None) -> list[Target]:
-    """Look at the families' files of this SGLang: those named, or all that it has.
+    """Return the state of the families' files in this SGLang: of the named families, or of all that it has.
 
     Raises UsageError for a family that Roost does not know.
     """
@@ -88,7 +88,7 @@ def inspect(family: Family, installation: Installation) -> Target:
 def _without_block(family: Family, path: Path, content: bytes, installation: Installation) -> Target:
     expected = origin(path, installation)
     if not expected.digest:
-        problem = "is named by no wheel's RECORD and tracked by no git checkout, so its original is not known"
+        problem = "is in no wheel's RECORD and in no git checkout, so its original is unknown"
         return _unknown(family, path, content, problem, None)
     if block.sha256(content) == expected.digest:
         return Target(family, path, content, "original", content)
@@ -109,10 +109,10 @@ def _unknown(family: Family, path: Path, content: bytes, problem: str, original:
 
 
 def attach(installation: Installation, found: list[Target], *, dry_run: bool) -> list[str]:
-    """Put this payload's block into every file that lacks it; return the files changed (or, dry, to be changed).
+    """Append this payload's block to every file that lacks it; returns the files changed (with `dry_run`: to change).
 
-    Nothing is written unless all files can be. Raises HostError for an unsupported version, an unknown state or a
-    folder that cannot be written.
+    Nothing is written unless all files can be written. Raises HostError for an unsupported version, an unknown state or
+    a read-only folder.
     """
     _refuse_version(installation)
     _refuse_unknown(found, "patched")
@@ -128,9 +128,9 @@ def attach(installation: Installation, found: list[Target], *, dry_run: bool) ->
 
 
 def detach(found: list[Target], *, dry_run: bool) -> list[str]:
-    """Remove the block from every file that has one; the files are the originals again, byte for byte.
+    """Remove the block from every file that has one, which restores the originals byte for byte.
 
-    Raises HostError for an unknown state or a folder that cannot be written; then nothing was changed.
+    Raises HostError for an unknown state or a read-only folder, before anything is changed.
     """
     _refuse_unknown(found, "restored")
     holding = [target for target in found if target.state in ("attached", "outdated")]
@@ -147,9 +147,9 @@ def detach(found: list[Target], *, dry_run: bool) -> list[str]:
 def _refuse_version(installation: Installation) -> None:
     if not supported(installation.version):
         raise HostError(
-            f"SGLang {installation.version} at {installation.package} is not one that the patch was tried on"
-            f" ({SUPPORTED_TEXT}).",
-            remedy="Use `attach: plugin` if this SGLang loads plugins, or install one of these.",
+            f"The patch was never tried on SGLang {installation.version} at {installation.package}"
+            f" (only on {SUPPORTED_TEXT}).",
+            remedy="Use `attach: plugin` if this SGLang loads plugins, or install one of these versions.",
         )
 
 
@@ -158,7 +158,7 @@ def _refuse_unknown(found: list[Target], participle: str) -> None:
         if target.state == "unknown":
             raise HostError(
                 f"{target.problem}, and was not {participle}.",
-                remedy="Reinstall SGLang, or undo the edit; or use `attach: plugin` where SGLang loads plugins.",
+                remedy="Reinstall SGLang, or undo the edit; or use `attach: plugin` if SGLang loads plugins.",
                 details={"file": str(target.path), "lines": target.diff.splitlines()},
             )
         if target.state == "missing":
@@ -169,15 +169,15 @@ def _refuse_read_only(found: list[Target]) -> None:
     for folder in {target.path.parent for target in found}:
         if not os.access(folder, os.W_OK):
             raise HostError(
-                f"{folder} cannot be written by this user, so SGLang was not patched.",
-                remedy="Use `attach: plugin` where SGLang loads plugins, or the user who installed it.",
+                f"This user cannot write to {folder}, so SGLang was not patched.",
+                remedy="Use `attach: plugin` if SGLang loads plugins, or log in as the user who installed SGLang.",
             )
 
 
 def _replace(path: Path, content: bytes, *, like: Path) -> None:
     """Write `path` atomically with the mode and owner of `like`, and remove its bytecode.
 
-    Python compares bytecode by size and whole seconds, so it could miss a second change within one second.
+    Python compares bytecode with its source by size and whole seconds, so it could miss two changes within a second.
     """
     try:
         seen = like.stat()
@@ -187,6 +187,6 @@ def _replace(path: Path, content: bytes, *, like: Path) -> None:
             if (seen.st_uid, seen.st_gid) != (os.geteuid(), os.getegid()):
                 shutil.chown(aside, seen.st_uid, seen.st_gid)
     except OSError as error:
-        raise HostError(f"{path} could not be written: {error.strerror}; it is as it was.") from error
+        raise HostError(f"{path} could not be written: {error.strerror}; it is unchanged.") from error
     for cached in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         cached.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Finds the SGLang that a Python imports, without importing it. Host side; changes nothing.
 
-`find_installation` asks in a process with a server's environment and folder: a checkout on PYTHONPATH and a wheel
-in site-packages can coexist, and only the import order says which is used. Called by the verbs and by every start.
+`find_installation` asks a process with a server's environment and folder, because a checkout on PYTHONPATH and a wheel
+in site-packages can coexist, and only the import order decides. Called by the verbs and by every start.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def find_installation(
 
 
 def describe(_question: dict[str, Any]) -> dict[str, object]:
-    """Return what this interpreter would import as `sglang`; empty if nothing."""
+    """Return the package that this interpreter would import as `sglang`; empty if there is none."""
     spec = importlib.util.find_spec("sglang")
     folders = [Path(folder).resolve() for folder in (spec.submodule_search_locations or [])] if spec else []
     package = next((folder for folder in folders if (folder / "srt").is_dir()), None)
@@ -105,7 +105,7 @@ def _version(package: Path, metadata: Path | None) -> str:
 
 
 def _has_plugins(package: Path) -> bool:
-    """Whether SGLang has plugins, and loads them in the processes that run the model."""
+    """Return whether SGLang has plugins and loads them in the processes that run the model."""
     scheduler = package / "srt" / "managers" / "scheduler.py"
     framework = package / "srt" / "plugins" / "__init__.py"
     return framework.is_file() and scheduler.is_file() and "load_plugins()" in scheduler.read_text()

@@ -1,8 +1,8 @@
-"""Settings under which capture would be wrong, refused before a server starts, each with the remedy. Host side.
+"""The settings under which capture would be wrong: refused before a server starts, each with a remedy. Host side.
 
-Called by every server start with the arguments as the installed SGLang parsed them. The table is
-data: a new finding is a new row, and `docs/attach.md` is printed from it. Its rows are faults that nothing reports at
-run time; capture and the collector detect the others (a missing prefix, a non-finite value).
+Called by every server start with the arguments as the installed SGLang parsed them. The rules are a table: a new
+finding is a new row, and `docs/attach.md` is printed from it. Its rows are faults that nothing reports at run time;
+capture and the collector detect the others (a missing prefix, a value that is not finite).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from remote.shared.messages.attach import CheckedFlags, Refusal
 
 @dataclass(frozen=True)
 class Rule:
-    """One configuration in which rows would be missing, partial or another record's."""
+    """One configuration in which rows would be missing, partial, or those of another record."""
 
     name: str
     applies: Callable[[Situation], bool]
     sentence: str
     cures: tuple[tuple[str, str], ...]
-    """What to do instead, newest names first, each with the setting that an SGLang must have for it (`""`: any)."""
+    """What to do instead, newest names first, each with the setting that SGLang must have for it ("" means any)."""
     examples: tuple[tuple[str, ...], ...] = ()
-    """Flags that provoke it, newest names first: the table shows the first, the tests the first that a parser knows."""
+    """Flags that provoke the fault, newest names first; the tests use the first that a parser knows."""
 
 
 def _any(cure: str) -> tuple[tuple[str, str], ...]:
@@ -183,8 +183,8 @@ def refusals(
 ) -> list[Refusal]:
     """Return every reason why capture would be wrong; empty if there is none.
 
-    `checked` is what `check_flags` returned, `model_config` the model's `config.json`, `env` the variables that the
-    server is started with.
+    `checked` is the result of `check_flags`, `model_config` the model's `config.json`, and `env` the variables of the
+    server's start.
     """
     situation = Situation(checked, model_config, env or {})
     return [_refusal(rule, situation) for rule in RULES if rule.applies(situation)]

@@ -1,6 +1,6 @@
-"""A planned server start, for the refusals: parsed flags, model config, environment, and their consequences.
+"""A planned server start for the refusals: parsed flags, model config and environment, and what follows from them.
 
-Host side. Knows under which names SGLang 0.5.9 to 0.5.23 keep the same setting; changes nothing.
+Host side; changes nothing. Knows the names of each setting in SGLang 0.5.9 to 0.5.23.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Situation:
     env: Mapping[str, str]
 
     def has(self, name: str) -> bool:
-        """Whether this SGLang has the setting at all."""
+        """Return whether this SGLang has the setting at all."""
         return name in self.checked.values
 
     def value(self, name: str) -> object:
@@ -38,11 +38,11 @@ class Situation:
         return self.checked.values.get(name)
 
     def on(self, name: str) -> bool:
-        """Whether a switch is set."""
+        """Return whether a switch is set."""
         return bool(self.value(name))
 
     def any_on(self, *names: str) -> bool:
-        """Whether one of several switches is set."""
+        """Return whether one of several switches is set."""
         return any(self.on(name) for name in names)
 
     def number(self, name: str) -> int:
@@ -68,7 +68,7 @@ class Situation:
 
     @property
     def prefill_graphs(self) -> bool:
-        """Whether prefill may run as CUDA graphs: true unless disabled explicitly, because defaults vary by GPU."""
+        """Whether prefill may run as CUDA graphs: True unless disabled explicitly, because defaults vary by GPU."""
         if not self.has("cuda_graph_backend_prefill"):
             if self.has("disable_piecewise_cuda_graph"):
                 return not self.on("disable_piecewise_cuda_graph") or self.on("enforce_piecewise_cuda_graph")
@@ -79,14 +79,14 @@ class Situation:
         return not self.any_on("disable_cuda_graph", "disable_prefill_cuda_graph")
 
     def _graph_config(self) -> object:
-        """The prefill backend of `--cuda-graph-config`, which wins over every other flag."""
+        """Return the prefill backend in `--cuda-graph-config`, which overrides every other flag."""
         config = self.value("cuda_graph_config")
         prefill = config.get("prefill") if isinstance(config, dict) else None
         return prefill.get("backend") if isinstance(prefill, dict) else None
 
     @property
     def allreduce_fusion(self) -> bool:
-        """Whether a layer's all-reduce may be left to the next layer's norm, by a flag or by SGLang itself.
+        """Whether a layer may leave its all-reduce to the next layer's norm, by a flag or by SGLang's own choice.
 
         SGLang turns it on for MoE models on Hopper and Blackwell with TP above 1, no DP attention, no all-to-all.
         """

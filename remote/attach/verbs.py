@@ -1,4 +1,4 @@
-"""The verbs `attach`, `attached` and `detach`. Run on the host, called by `inv deploy|attach|attached|detach`.
+"""The verbs `attach`, `attached` and `detach`. They run on the host, called by `inv deploy|attach|attached|detach`.
 
 `attach` and `detach` write only where the patch does, under the host's lock; `attached` is read-only.
 """
@@ -31,10 +31,10 @@ from remote.shared.messages.attach import (
 
 
 def attach(request: AttachRequest, context: Context) -> AttachReport:
-    """Attach capture to the host's SGLang; changes nothing if it is attached. With `dry_run`, say what would change.
+    """Attach capture to the host's SGLang unless it is attached already; with `dry_run`, only say what would change.
 
     Raises HostError for a way that this SGLang does not have, a file in an unknown state, a read-only install, or if
-    Python imports another module than the one that was patched.
+    Python imports another module than the patched one.
     """
     if request.dry_run:
         return _attach(request, context)
@@ -49,7 +49,7 @@ def _attach(request: AttachRequest, context: Context) -> AttachReport:
     if choice.way == "patch":
         found = patch.targets(installation, request.families)
         changed = patch.attach(installation, found, dry_run=request.dry_run)
-        if changed and not request.dry_run:  # its fingerprint is another one now
+        if changed and not request.dry_run:  # its fingerprint has changed
             installation = find_installation(payload=context.payload, env=request.env)
     checks = []
     if request.check_import and not request.dry_run:
@@ -59,7 +59,7 @@ def _attach(request: AttachRequest, context: Context) -> AttachReport:
 
 
 def attached(request: AttachedRequest, context: Context) -> AttachReport:
-    """Report capture in the files, in an import, and in the running servers."""
+    """Report the state of capture in the files, in an import, and in the running servers."""
     installation = find_installation(payload=context.payload, env=request.env)
     choice = standing(installation)
     checks = _checks(installation, choice, request.env, context) if request.check_import else []
@@ -92,7 +92,7 @@ def standing(installation: Installation) -> Choice:
 
 def _checks(installation: Installation, choice: Choice, env: Mapping[str, str], context: Context) -> list[ModuleCheck]:
     """Import the first family's module that this SGLang has, in a server's environment."""
-    context.report.progress(f"looking into SGLang {installation.version} with {installation.python}")
+    context.report.progress(f"checking SGLang {installation.version} with {installation.python}")
     added = environment(choice.way, context.payload, {**os.environ, **env})
     interpreter = Interpreter(
         context.payload,
@@ -111,8 +111,8 @@ def _refuse_absent(checks: list[ModuleCheck], installation: Installation) -> Non
         if not check.attached:
             others = ", ".join(installation.others) or "none"
             raise HostError(
-                f"Capture is not in {check.module} as it is imported from {check.file}: {check.problem}.",
-                remedy=f"See `python` and `env` in the inventory; other copies of SGLang here: {others}.",
+                f"{check.module} is imported from {check.file} without capture: {check.problem}.",
+                remedy=f"Check `python` and `env` in the inventory; other copies of SGLang here: {others}.",
             )
 
 
@@ -130,7 +130,7 @@ def _report(
 
 
 def _servers(context: Context) -> list[ServerCapture]:
-    """Say of every running server whether it captures, and from which payload."""
+    """Return for every running server whether it captures, and from which payload."""
     found = []
     for name in records.names(context.workdir):
         state = records.load(context.workdir.server(name))

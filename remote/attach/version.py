@@ -7,7 +7,7 @@ import re
 _NUMBERS = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:\.post(\d+))?")
 
 SUPPORTED = ((0, 5, 9, 0), (0, 5, 23, 99))
-"""First and last SGLang with which the patch was tried, inclusive."""
+"""The first and the last SGLang version on which the patch was tried, inclusive."""
 SUPPORTED_TEXT = "0.5.9 to 0.5.23"
 
 
@@ -21,6 +21,6 @@ def release(version: str) -> tuple[int, int, int, int]:
 
 
 def supported(version: str) -> bool:
-    """Whether a version lies within the range that was tried."""
+    """Return whether a version lies within that range."""
     first, last = SUPPORTED
     return first <= release(version) <= last

@@ -1,6 +1,6 @@
 """Chooses how capture is attached to a server, and sets the start's environment for it. Host side.
 
-Called by the `attach` verbs and by every server start. Touches nothing.
+Called by the `attach` verbs and by every server start. Changes nothing.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def choose(attach: Attach, installation: Installation) -> Choice:
 def environment(way: Way, payload: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables that a server start needs to find capture's code, to be added to `base`.
 
-    `payload` is the folder that holds `remote/`; `base` the environment that the server would start with
-    (default: this process's). If SGLang's allow list of plugins is set, capture is added to it.
+    `payload` is the folder that holds `remote/`; `base` is the environment that the server would start with (default:
+    this process's). If SGLang's allow list of plugins is set, capture is added to it.
     """
     base = os.environ if base is None else base
     path = prepend(str(payload), base.get("PYTHONPATH", ""))
@@ -55,5 +55,5 @@ def environment(way: Way, payload: Path, base: Mapping[str, str] | None = None) 
 
 
 def plugin_folder(payload: Path) -> Path:
-    """The folder whose `*.dist-info` makes capture one of SGLang's plugins."""
+    """Return the folder whose `*.dist-info` makes capture one of SGLang's plugins."""
     return payload / "remote" / "attach" / PLUGIN_FOLDER.name

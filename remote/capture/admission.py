@@ -1,8 +1,8 @@
-"""After a forward pass: which records its rows are, is there room for them, and off they go. Inside SGLang.
+"""Takes the rows of each forward pass: assigns them to records, waits for room, and sends them. Inside SGLang.
 
-Runs on a thread of its own, so that files, locks and a full dump directory cost the forward thread nothing. What it
-has not got to yet lies on the device; the queue is short, and where it is full the forward pass waits: that is
-the back-pressure, and it is counted. It has an end: SGLang's watchdog takes a forward pass that stands still for
+Runs on a thread of its own, so that files, locks and a full dump directory cost the forward thread nothing. Waiting
+forward passes lie on the device in a short queue. If the queue is full, the forward pass waits: that is the
+back-pressure, and it is counted. The wait has a limit, because SGLang's watchdog takes a forward pass that waits for
 `--watchdog-timeout` (300 s) for a hang, and ends the server.
 """
 
@@ -39,16 +39,16 @@ from remote.shared.supervised.threads import Thread, log_end
 logger = logging.getLogger(__name__)
 
 STALE_SECONDS = 60.0
-"""A record whose next rows have not come for so long is given up: its request was aborted, or its id says too many."""
+"""A record without new rows for this long is given up: its request was aborted, or its id announces too many rows."""
 _PASSES = 2
-"""Gathered forward passes that may wait on the device."""
+"""The number of gathered forward passes that may wait on the device."""
 _REMEMBERED = 65_536
 _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
 @dataclass
 class Totals:
-    """What has become of the records so far."""
+    """How many records were written and how many failed."""
 
     records: int = 0
     failed: int = 0
@@ -58,12 +58,12 @@ class Totals:
 
 
 class Admission:
-    """Takes closed gathers in order. `put` is the forward thread's, everything else its own thread's."""
+    """Takes closed gathers in order. The forward thread calls `put`; everything else runs on this class's thread."""
 
     def __init__(self, settings: Settings, place: Place, *, sglang: str, pinned: bool) -> None:
         self.totals = Totals()
         self.waits = Waits()
-        """Of the forward thread, for a place in the queue."""
+        """The forward thread's waits for a place in the queue."""
         self.ring = Ring(settings.pinned_bytes, pinned)
         self.space = Space(settings.dump_dir, settings.high_water_bytes, place.writers)
         self.writers = Writers(self.ring, settings.writers)
@@ -76,7 +76,7 @@ class Admission:
         self._busy = False
         self._stalled = False
         self._idle_since = time.monotonic()
-        """Rows held back by a full directory are no reason to give a record up: the clock starts after that."""
+        """When the thread last became idle: waits for a full directory do not count towards `STALE_SECONDS`."""
         self._queue: queue.Queue[Gather] = queue.Queue(_PASSES)
         self._about = {
             "boundaries": json.dumps(list(place.local)),
@@ -92,7 +92,7 @@ class Admission:
         return len(self._records)
 
     def put(self, gather: Gather) -> None:
-        """Hand a closed gather over; waits while the queue is full, and fails its records where that takes too long."""
+        """Queue a closed gather, after waiting for a place; fails its records if the wait takes too long."""
         if not self._queue.full():
             self._queue.put(gather)
             return
@@ -106,12 +106,12 @@ class Admission:
 
     def _why_full(self) -> str:
         return (
-            f"Rows did not move for {PATIENCE_SECONDS:.0f} s: nobody took dumps away from {self._directory}, which is"
+            f"Rows did not move for {PATIENCE_SECONDS:.0f} s: no dump was taken from {self._directory}, which is"
             " at its high-water mark, or it cannot be written."
         )
 
     def expire(self) -> None:
-        """Give up records whose rows stopped coming; any thread may call it, now and then."""
+        """Give up records whose rows stopped coming; any thread may call this."""
         if self._busy:
             return
         now = time.monotonic()
@@ -146,9 +146,9 @@ class Admission:
                 self._sender.send(states, record, segment)
 
     def _admit(self, segment: Segment, states: torch.Tensor) -> Record | None:
-        """The segment's record, with room for it in the dump directory.
+        """Return the segment's record, with room reserved for it in the dump directory.
 
-        None if the record is over already or refused, or if nobody registered its session: a made-up id.
+        Returns None if the record has ended or is refused, or if its session is not registered (a made-up id).
         """
         rid = str(segment.request)
         if rid in self._over or segment.request.nonce not in self._sessions:
@@ -170,7 +170,7 @@ class Admission:
     def _begin(self, request: RequestId, states: torch.Tensor) -> Record:
         dtype = _DTYPES.get(states.dtype)
         if dtype is None:
-            raise RecordError(f"States of dtype {states.dtype} have no place in a shard.")
+            raise RecordError(f"A shard cannot hold states of dtype {states.dtype}.")
         layout = Layout(request.rows, states.shape[1], states.shape[2], dtype)
         if layout.row_bytes > self.ring.slab_bytes:
             raise RecordError(f"A row takes {layout.row_bytes} bytes, and pinned memory holds {self.ring.slab_bytes}.")
@@ -211,7 +211,7 @@ class Admission:
                 self.totals.rows += record.request.rows
 
     def _remember(self, rid: str) -> None:
-        """A finished request may come again (SGLang recomputes one that it had to retract): its dump stays as it is."""
+        """Remember a finished request: SGLang may recompute a retracted request, and the dump must stay as it is."""
         self._over[rid] = None
         while len(self._over) > _REMEMBERED:
             self._over.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Puts capture's hooks on a model that was just built. Inside SGLang; called by `hook`."""
+"""Sets capture's hooks on a newly built model. Inside SGLang; called by `hook`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def attach_to_model(model: torch.nn.Module) -> Capture | None:
-    """Capture this model from now on, as this process's environment says; None where capture is dormant.
+    """Capture this model from now on, as this process's environment says; returns None if capture is dormant.
 
     Raises UsageError for settings that this model cannot fulfil.
     """
@@ -82,7 +82,7 @@ def _hook_embedding(block: torch.nn.Module, blocks: Blocks, capture: Capture) ->
 
 
 def _hook_canary(model: torch.nn.Module, blocks: Blocks, ranks: Ranks, wanted: Settings) -> None:
-    """Every boundary that this stage's norms read, whether capture wants it or not."""
+    """Set the canary's hook on every boundary that this stage's norms read, even if capture does not need it."""
     depth = blocks.depth(model)
     norms = {index: blocks.input_norm(model, index) for index in blocks.local(model)}
     if ranks.pp_rank == ranks.pp_size - 1:
@@ -107,7 +107,7 @@ def _forward_batch(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
 
 
 def _claim(wanted: Settings) -> None:
-    """Mark a dump directory that nobody marked and that holds nothing, so that it may be emptied later."""
+    """Mark an empty, unmarked dump directory, so that it may be emptied later."""
     directory = make_directory(wanted.dump_dir)
     if not any(directory.iterdir()):
         write_whole(directory / DUMP_MARKER, b"")

@@ -1,4 +1,4 @@
-"""Which rows of a forward batch belong to which record. Inside SGLang; reads host memory only, never the device."""
+"""Finds the rows of each record in a forward batch. Inside SGLang; reads only host memory, never the device."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Segment:
 
 
 def is_prefill(forward_batch: Any) -> bool:
-    """A plain prefill. `is_extend()` would also be true for verify batches and for decodes that ride along."""
+    """Return whether this is a plain prefill; `is_extend()` is also True for verify batches and mixed decodes."""
     return str(forward_batch.forward_mode.name) == "EXTEND"
 
 
 def segments(forward_batch: Any) -> list[Segment]:
-    """The batch's captured rows, in its own order; empty where nothing is Roost's or nothing is prefilled."""
+    """Return the batch's captured rows in its own order; none if no request is Roost's or nothing is prefilled."""
     if not is_prefill(forward_batch) or not forward_batch.rids:
         return []
     found, offset = [], 0
@@ -40,7 +40,7 @@ def segments(forward_batch: Any) -> list[Segment]:
 
 
 def supply_request_ids() -> None:
-    """Give forward batches their `rids` where SGLang (0.5.9) does not; nothing happens elsewhere."""
+    """Add `rids` to forward batches if SGLang does not (0.5.9)."""
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
     if "rids" in ForwardBatch.__dataclass_fields__ or hasattr(ForwardBatch, "rids"):

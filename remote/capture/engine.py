@@ -1,8 +1,8 @@
-"""Capture on SGLang's forward thread: what happens before, during and after each forward pass. Inside SGLang.
+"""Capture on SGLang's forward thread: its steps before, during and after each forward pass. Inside SGLang.
 
-The model's hooks call it; nothing that goes wrong here reaches SGLang, it fails the records concerned. Reading a
-state can be a collective: whether it is read follows from the batch alone, which all ranks of a group share, and
-never from what this rank's disk or memory is like.
+The model's hooks call it. No error here reaches SGLang; it only fails the records concerned. Reading a state can be a
+collective. Whether a state is read therefore depends only on the batch, which all ranks of a group share, and never on
+this rank's disk or memory.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ logger = logging.getLogger(__name__)
 
 
 class Capture:
-    """One per model; one thread uses it."""
+    """The capture of one model; used by a single thread."""
 
     def __init__(
         self, place: Place, final: FinalNorm, admission: Admission | None, *, every_rank_reads: bool = False
     ) -> None:
         """`admission` is None on a rank that does not write.
 
-        `every_rank_reads`: ranks hold different batches, and reading a state is a collective among them.
+        `every_rank_reads` is True if ranks hold different batches and reading a state is a collective among them.
         """
         self.place = place
         self.admission = admission
         self.seconds = 0.0
-        """Of the forward thread, waits included."""
+        """The forward thread's time in capture, including waits."""
         self._final = final
         self._every_rank_reads = every_rank_reads
         self._batch: Any = None
@@ -45,7 +45,7 @@ class Capture:
         self._reads = False
 
     def before(self, forward_batch: Any) -> None:
-        """Settle what this forward pass holds for us; costs next to nothing where that is nothing."""
+        """Find the captured rows of this forward pass; costs almost nothing if there are none."""
         self._batch, self._gather, self._reads = forward_batch, None, False
         try:
             found = segments(forward_batch)
@@ -58,7 +58,7 @@ class Capture:
         self._reads = self._gather is not None or collective
 
     def at_block(self, boundary: int, output: Any) -> None:
-        """A block has returned `output`; the state behind it is boundary `boundary`."""
+        """Read the state after a block that returned `output`, which is boundary `boundary`."""
         if not self._reads:
             return
         since = time.perf_counter()
@@ -71,7 +71,7 @@ class Capture:
         self.seconds += time.perf_counter() - since
 
     def at_embedding(self, hidden: torch.Tensor) -> None:
-        """The first block is about to run on `hidden` [rows, hidden]: boundary 0."""
+        """Read boundary 0, the `hidden` [rows, hidden] that the first block gets."""
         if self._gather is None:
             return
         try:
@@ -80,7 +80,7 @@ class Capture:
             self._fail_pass(0, error)
 
     def after(self, output: Any) -> None:
-        """The model has returned: send the rows on their way."""
+        """Send the rows, after the model has returned."""
         gather, batch = self._gather, self._batch
         self._batch, self._gather, self._reads = None, None, False
         if gather is None or self.admission is None:
@@ -97,7 +97,7 @@ class Capture:
         self.seconds += time.perf_counter() - since
 
     def _is_normed(self, boundary: int) -> bool:
-        """The last slot where the state after the last norm is wanted: the model itself returns that."""
+        """Return whether this slot is the state after the last norm, which the model itself returns."""
         return self._final == "post" and boundary == self.place.depth
 
     def _fail_pass(self, boundary: int, error: Exception) -> None:

@@ -1,6 +1,6 @@
-"""Capture's settings as environment variables: the supervisor sets them, capture reads them inside SGLang.
+"""Capture's settings as environment variables, which the supervisor sets and capture reads inside SGLang.
 
-No torch here. `SGLANG_HS_DUMP_DIR` unset means that capture is dormant, whatever else is set.
+Needs no torch. If `SGLANG_HS_DUMP_DIR` is unset, capture is dormant, whatever else is set.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ PINNED = "SGLANG_HS_PINNED"
 WRITERS = "SGLANG_HS_WRITERS"
 
 VARIABLES = (DUMP_DIR, LAYERS, FINAL, HIGH_WATER, PINNED, WRITERS)
-"""All of them: whoever starts a server without capture takes these out of its environment."""
+"""All of capture's variables; a server without capture is started without them."""
 
 PATIENCE_SECONDS = 100.0
-"""How long the forward pass waits for the collector; after that, passes fail until rows move again."""
+"""How long a forward pass waits for the collector; after that, passes fail until rows move again."""
 
 DEFAULT_WRITERS = 4
 _DEFAULTS = CaptureSpec(layers=[])
@@ -34,18 +34,18 @@ _DEFAULTS = CaptureSpec(layers=[])
 
 @dataclass(frozen=True)
 class Settings:
-    """What one SGLang process captures, and within which bounds."""
+    """What one SGLang process captures, and its limits."""
 
     dump_dir: Path
     layers: tuple[int, ...]
-    """Auxiliary boundaries in slot order; boundary n is added last where the model's depth is known."""
+    """The auxiliary boundaries in slot order; boundary n is added once the model's depth is known."""
     final: Literal["pre", "post"]
     high_water_bytes: int
-    """The dump directory never holds more; the forward pass waits at the mark."""
+    """The largest size of the dump directory; at this mark, the forward pass waits."""
     pinned_bytes: int
-    """Upper bound of this process's staging memory (pinned where there is a GPU)."""
+    """The largest size of this process's staging memory, which is pinned if there is a GPU."""
     writers: int
-    """Threads that write dumps."""
+    """The number of threads that write dumps."""
 
 
 def environment(spec: CaptureSpec) -> dict[str, str]:
@@ -60,7 +60,7 @@ def environment(spec: CaptureSpec) -> dict[str, str]:
 
 
 def settings(variables: Mapping[str, str] | None = None) -> Settings | None:
-    """Read this process's settings; None where capture is dormant. Raises UsageError naming a wrong variable."""
+    """Return this process's settings; None if capture is dormant. Raises UsageError naming a wrong variable."""
     variables = os.environ if variables is None else variables
     directory = variables.get(DUMP_DIR, "")
     if not directory:

@@ -1,10 +1,10 @@
-"""Model families: where a model's blocks are, and how the residual stream is read behind one. Inside SGLang.
+"""Model families: where a model's blocks are, and how the residual stream after a block is read. Inside SGLang.
 
-Boundary k is always read as what block k-1 leaves, so a pipeline stage captures what its own blocks produce.
-SGLang carries the residual stream in three ways. A block returns `(contribution, residual, …)`, and the stream is their
-sum: all families but one up to 0.5.20, and some of 0.5.23. A block returns the whole stream: Gemma-3 up to 0.5.14. From
-0.5.21 on most keep the residual in `forward_batch.residual_stream`; what a block returns may still owe a reduction over
-ranks, so completing it is a collective that every rank of the group takes part in.
+Boundary k is always read from the output of block k-1, so a pipeline stage captures what its own blocks produce. SGLang
+carries the residual stream in three ways. A block returns `(contribution, residual, …)`, and the stream is their sum:
+all families but one up to 0.5.20, and some in 0.5.23. A block returns the whole stream: Gemma-3 up to 0.5.14. Most
+families keep the residual in `forward_batch.residual_stream` from 0.5.21 on; a block's output may then lack a reduction
+over ranks, and completing it is a collective of all ranks in the group.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class State:
         return int(self.value.shape[0])
 
     def write_to(self, out: torch.Tensor) -> None:
-        """Write the first `out.shape[0]` rows into `out` [n, hidden], of the state's dtype; no extra buffer."""
+        """Write the first `out.shape[0]` rows into `out` [n, hidden], of the state's dtype, without another buffer."""
         value = self.value[: out.shape[0]]
         if self.addend is None:
             out.copy_(value)
@@ -40,14 +40,14 @@ class State:
 
 
 class Blocks:
-    """Where a model's blocks and norms are: the usual places. A family with others overrides what differs."""
+    """The usual places of a model's blocks and norms; a family with other places overrides these methods."""
 
     def depth(self, model: Any) -> int:
-        """Number of blocks of the whole model; boundary n. A pipeline stage holds stand-ins for the others' blocks."""
+        """Return the number n of blocks in the whole model; a pipeline stage has placeholders for other blocks."""
         return len(model.layers)
 
     def local(self, model: Any) -> range:
-        """Indices of the blocks that this process runs."""
+        """Return the indices of the blocks that this process runs."""
         return range(int(getattr(model, "start_layer", 0)), int(getattr(model, "end_layer", len(model.layers))))
 
     def block(self, model: Any, index: int) -> torch.nn.Module:
@@ -55,7 +55,7 @@ class Blocks:
         return block
 
     def input_norm(self, model: Any, index: int) -> torch.nn.Module:
-        """The norm that reads the residual stream at boundary `index`; the canary's hook listens there."""
+        """Return the norm that reads the residual stream at boundary `index`, where the canary's hook is set."""
         norm: torch.nn.Module = self.block(model, index).input_layernorm
         return norm
 
@@ -64,33 +64,33 @@ class Blocks:
         return norm
 
     def embedding(self, arguments: Sequence[Any], keywords: dict[str, Any]) -> torch.Tensor:
-        """Boundary 0: what the first block is given as `hidden_states`, its second parameter."""
+        """Return boundary 0: the first block's argument `hidden_states`, its second parameter."""
         hidden: torch.Tensor = keywords["hidden_states"] if "hidden_states" in keywords else arguments[1]
         return hidden
 
 
 USUAL = Blocks()
 OTHERS: dict[str, Blocks] = {}
-"""By a model class's name: the families whose blocks are elsewhere."""
+"""The families with blocks in other places, by the name of the model class."""
 
 
 def blocks_of(model: object) -> Blocks | None:
-    """How to read a built model, by the names of its classes; None if capture does not serve it."""
+    """Return how to read a built model, by the names of its classes; None if capture does not support the model."""
     names = {cls.__name__ for cls in type(model).__mro__}
     served = names.intersection(MODEL_CLASSES.values())
     return next((OTHERS.get(name, USUAL) for name in sorted(served)), None)
 
 
 def carries_stream(forward_batch: Any) -> bool:
-    """Whether this SGLang can keep the residual in the forward batch (0.5.21 and newer)."""
+    """Return whether this SGLang can keep the residual in the forward batch (0.5.21 and newer)."""
     return hasattr(forward_batch, "residual_stream")
 
 
 def state_after(output: Any, forward_batch: Any) -> State:
-    """Read the residual stream behind a block from what it returned.
+    """Return the residual stream after a block that returned `output`.
 
-    Not every family keeps the residual in the batch where SGLang can, so whether this one does is looked at.
-    Raises RecordError if only a partial sum is to be had.
+    Even with a newer SGLang, not every family keeps the residual in the batch, so each pass is checked. Raises
+    RecordError if only a partial sum is available.
     """
     hidden = output[0] if isinstance(output, tuple) else output
     if getattr(forward_batch, "residual_stream", None) is not None:
@@ -99,7 +99,7 @@ def state_after(output: Any, forward_batch: Any) -> State:
         return State(residual_batch.snapshot(hidden, forward_batch))
     if getattr(hidden, "_sglang_needs_allreduce_fusion", False):
         raise RecordError(
-            "A block left its all-reduce to the next block's norm, so the state behind it is a partial sum."
+            "A block left its all-reduce to the next block's norm, so the state after it is a partial sum."
         )
     residual = output[1] if isinstance(output, tuple) and len(output) > 1 else None
     return State(hidden, residual)

@@ -1,7 +1,7 @@
-"""One forward pass's rows on the device: every slot of every row, gathered in the shard's order. Inside SGLang.
+"""Gathers one forward pass's rows on the device: every slot of every row, in the shard's order. Inside SGLang.
 
-The blocks' outputs are overwritten in place by the blocks that follow, so each state is copied the moment it
-exists; once, in the final layout [rows, slots, hidden], by a kernel that also does the residual's addition.
+Later blocks overwrite a block's output in place, so each state is copied as soon as it exists: once, into the final
+layout [rows, slots, hidden], by the kernel that also adds the residual.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from remote.shared.errors import RecordError
 
 
 class Gather:
-    """The states of one forward pass's rows [0, rows), slot by slot as the blocks are passed."""
+    """The states of one forward pass's rows [0, rows), filled slot by slot as the blocks run."""
 
     def __init__(self, segments: Sequence[Segment], slots: Sequence[int]) -> None:
-        """`slots` are the boundaries wanted of this process."""
+        """`slots` are the boundaries that this process captures."""
         self.segments = segments
         self.rows = max(segment.offset + segment.rows for segment in segments)
         self.states: torch.Tensor | None = None
-        """[rows, slots, hidden] in the states' own dtype, from the first state on."""
+        """[rows, slots, hidden] in the states' own dtype; None before the first state."""
         self.tokens: torch.Tensor | None = None
-        """int64 [rows], from `close` on."""
+        """int64 [rows]; None before `close`."""
         self.ready: torch.cuda.Event | None = None
-        """Comes when the device has done all of it; None on a CPU, where nothing is outstanding."""
+        """The event after all copies on the device; None on a CPU, where copies are done at once."""
         self.cause = ""
-        """Why this forward pass's records cannot be right; the first reason."""
+        """The first reason why this forward pass's records cannot be right; "" if there is none."""
         self._slots = list(slots)
         self._missing = set(range(len(slots)))
 
     def put(self, boundary: int, state: State) -> None:
-        """Keep the state at a wanted boundary; raises RecordError where it lacks rows."""
+        """Copy the state at a captured boundary; raises RecordError if it lacks rows."""
         slot = self._slots.index(boundary)
         if state.rows < self.rows:
             raise RecordError(
@@ -48,17 +48,17 @@ class Gather:
         self._missing.discard(slot)
 
     def fail(self, cause: str) -> None:
-        """Note why none of this pass's rows can be trusted."""
+        """Note why no row of this forward pass can be trusted."""
         self.cause = self.cause or cause
 
     def close(self, token_ids: torch.Tensor) -> None:
-        """The forward pass is over: copy its token ids (int [>= rows]) and mark the place in the device's work.
+        """Finish after the forward pass: copy its token ids (int [>= rows]) and record the event.
 
-        Notes a boundary that the pass went around (graphs and two-batch overlap do that).
+        Fails the gather if the pass skipped a boundary, as CUDA graphs and two-batch overlap do.
         """
         if self._missing:
             passed = ", ".join(str(self._slots[slot]) for slot in sorted(self._missing))
-            self.fail(f"The forward pass went around the blocks at boundary {passed}.")
+            self.fail(f"The forward pass skipped the block at boundary {passed}.")
         self.tokens = token_ids[: self.rows].to(torch.int64, copy=True)
         if self.tokens.is_cuda:
             self.ready = torch.cuda.Event()

@@ -1,8 +1,8 @@
-"""How capture gets into SGLang's model. `install` is the plugin's entry point, `install_in` what a patched file calls.
+"""Attaches capture to SGLang's models. `install` is the plugin's entry point; a patched file calls `install_in`.
 
-Both run in every SGLang process and must cost nothing there: nothing is imported beyond the standard library until
-a model is built, and nothing at all is done while `SGLANG_HS_DUMP_DIR` is unset. A model that is built gets forward
-hooks; of SGLang's own code only the constructors of the model classes are wrapped.
+Both run in every SGLang process and must cost nothing there. Only the standard library is imported before a model is
+built, and nothing is done while `SGLANG_HS_DUMP_DIR` is unset. A built model gets forward hooks. In SGLang's own code,
+only the constructors of the model classes are wrapped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def install() -> None:
-    """Have every model that this process builds captured. Called by SGLang's plugin loader, in each process."""
+    """Capture every model that this process builds. Called by SGLang's plugin loader in each process."""
     if not os.environ.get(DUMP_DIR):
         return
     for name in MODEL_CLASSES:
@@ -35,13 +35,13 @@ def install() -> None:
 
 
 def install_in(module_name: str) -> None:
-    """Have models of one imported model module captured. Called at the end of a patched file."""
+    """Capture the models of one imported model module. Called at the end of a patched file."""
     if os.environ.get(DUMP_DIR):
         _watch(sys.modules[module_name], MODEL_CLASSES[module_name])
 
 
 def _watch(module: ModuleType, class_name: str) -> None:
-    """Have whatever is built of the class, or of a class derived from it, captured once it is built whole."""
+    """Capture every instance of the class and its subclasses once it is completely built."""
     cls: Any = getattr(module, class_name, None)
     if cls is None or "_roost_capture" in vars(cls):
         return
@@ -56,7 +56,7 @@ def _watch(module: ModuleType, class_name: str) -> None:
 
 
 def _wrap_constructor(built: Any) -> None:
-    """Attach capture when the outermost constructor is over: a derived class may replace its base's blocks."""
+    """Attach capture after the outermost constructor, because a subclass may replace its base's blocks."""
     if "_roost_attaches" in vars(built):
         return
     built._roost_attaches = True
@@ -77,12 +77,12 @@ def _attach(model: Any) -> None:
 
         attach_to_model(model)
     except Exception:
-        # The server goes on; its start-up check misses the canary's dump and names this log.
+        # The server continues; its start-up check misses the canary's dump and names this log.
         logger.exception("Roost's capture is not active in this process")
 
 
 class _AfterImport(MetaPathFinder):
-    """Wraps a model module's loader, so that its class is wrapped as soon as it exists."""
+    """Wraps a model module's loader, so that the model class is wrapped as soon as it exists."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -99,7 +99,7 @@ class _AfterImport(MetaPathFinder):
 
 
 class _Wrapped(Loader):
-    """Another loader, and then ours; anything else asked of it is the other loader's."""
+    """A loader that wraps the model class after the original loader ran; other attributes are the original's."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader

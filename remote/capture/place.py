@@ -1,7 +1,7 @@
-"""Where this process stands among the server's ranks, and which slots are its to write. Inside SGLang.
+"""Finds this process's place among the server's ranks, and the slots that it writes. Inside SGLang.
 
-Of the ranks that compute the same rows (attention TP) the first writes; with DP attention each group has rows of its
-own; a pipeline stage writes the boundaries behind its own blocks.
+Among ranks that compute the same rows (attention TP), the first one writes. With DP attention, each group has its own
+rows. A pipeline stage writes the boundaries after its own blocks.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ from remote.shared.shard.names import stage_suffix
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among the others of its server."""
+    """The position of this process among its server's ranks."""
 
     attention_tp_rank: int
     attention_dp_size: int
     replicas: int
-    """Groups of ranks that hold different requests: DP attention's groups, or whole copies of the model."""
+    """The number of rank groups with different requests: DP attention's groups, or whole copies of the model."""
     pp_rank: int
     pp_size: int
 
 
 @dataclass(frozen=True)
 class Place:
-    """What this process captures."""
+    """The slots and files that this process writes."""
 
     boundaries: tuple[int, ...]
-    """Of the whole record, in slot order."""
+    """The boundaries of the whole record, in slot order."""
     local: tuple[int, ...]
-    """Of these, the ones behind this stage's blocks; they are the slots of this process's files."""
+    """The boundaries after this stage's blocks, which are the slots of this process's files."""
     depth: int
     part: int
     parts: int
-    """Files that make a record: one for every pipeline stage that has slots."""
+    """The number of files of a record: one for every pipeline stage that has slots."""
     writes: bool
     writers: int
-    """Processes that write into the dump directory."""
+    """The number of processes that write into the dump directory."""
 
     @property
     def suffix(self) -> str:
-        """Between a dump's request id and its extension."""
+        """The text between a dump's request id and its extension."""
         return stage_suffix(self.part, self.parts)
 
 
 def find_ranks(model: Any) -> Ranks:
-    """Ask SGLang, in whichever way this version answers."""
-    group = getattr(model, "pp_group", None)  # families that know no pipeline have none
+    """Return this process's position, as this version of SGLang tells it."""
+    group = getattr(model, "pp_group", None)  # families without pipeline support have no such attribute
     stage, stages = (int(group.rank_in_group), int(group.world_size)) if group is not None else (0, 1)
     tp_rank, dp_size = _attention_ranks()
     return Ranks(tp_rank, dp_size, _replicas(dp_size), stage, stages)
 
 
 def find_place(layers: Sequence[int], model: Any, blocks: Blocks, ranks: Ranks) -> Place:
-    """Share the slots among the pipeline's stages. Raises UsageError for a boundary that the model does not have."""
+    """Divide the slots among the pipeline's stages. Raises UsageError for a boundary that the model does not have."""
     depth = blocks.depth(model)
     boundaries = tuple(boundaries_of(layers, depth))
     stages = [_boundaries_of(stage, boundaries) for stage in _stages(depth, ranks.pp_size)]
@@ -88,7 +88,7 @@ def _stages(depth: int, size: int) -> list[range]:
 
 
 def _attention_ranks() -> tuple[int, int]:
-    """This process's rank in its attention-TP group, and the number of attention-DP groups."""
+    """Return this process's rank in its attention-TP group, and the number of attention-DP groups."""
     try:
         from sglang.srt.runtime_context import get_parallel
 
@@ -101,7 +101,7 @@ def _attention_ranks() -> tuple[int, int]:
 
 
 def _replicas(attention_dp_size: int) -> int:
-    """Groups of ranks with requests of their own; SGLang from 0.5.23 on counts them itself."""
+    """Return the number of rank groups with their own requests; SGLang counts them itself from 0.5.23 on."""
     try:
         from sglang.srt.runtime_context import get_parallel
 

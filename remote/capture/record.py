@@ -1,8 +1,8 @@
-"""One record on its way from the forward pass to its file: which rows came, which are written, what went wrong.
+"""One record on its way from the forward pass to its file: seen rows, written rows, and the first error.
 
-Inside SGLang. The forward thread admits rows, writer threads put them into the file; the last of them ends the
-record, as a whole dump or as an `.error.json`. A record's file is preallocated, so a full RAM disk is noticed at
-its first row and not by a signal at its last.
+Inside SGLang. The admission thread admits rows and writer threads put them into the file; the last writer ends the
+record, with a dump or with an `.error.json`. The file is preallocated, so that a full RAM disk is noticed at the first
+row, not by a signal at the last row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Record:
-    """Rows of one request. Thread-safe; every method may be called from any thread."""
+    """The rows of one request. Every method may be called from any thread."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class Record:
         about: dict[str, str],
         on_end: Callable[[Record], None],
     ) -> None:
-        """`path` is the dump's final name, `boundaries` are its slots, `about` the metadata that all records share.
+        """`path` is the dump's final name, `boundaries` are its slots, and `about` is the metadata of all records.
 
-        `on_end` is called once, by whichever thread ends the record.
+        `on_end` is called once, on the thread that ends the record.
         """
         self.request = request
         self.path = path
@@ -55,7 +55,7 @@ class Record:
         self.cause = ""
         self.ended = False
         self.admitted = 0
-        """Rows [0, admitted) were seen in the forward pass."""
+        """The rows [0, admitted) were seen in forward passes."""
         self._boundaries = boundaries
         self._about = about
         self._on_end = on_end
@@ -69,7 +69,7 @@ class Record:
         self._sums: NDArray[np.uint64] = np.zeros((request.rows, layout.slots), dtype=np.uint64)
 
     def admit(self, first: int, rows: int) -> None:
-        """Take note of rows [first, first + rows); raises RecordError where they do not follow those seen."""
+        """Note the rows [first, first + rows); raises RecordError if they do not follow the rows seen before."""
         self.touched_at = time.monotonic()
         if first > self.admitted:
             missing = f"Rows {self.admitted} to {first - 1} never came"
@@ -77,16 +77,16 @@ class Record:
         if first < self.admitted:
             raise RecordError(f"Rows from {first} on came twice: the request was prefilled again.")
         if first + rows > self.request.rows:
-            raise RecordError(f"{first + rows} rows came, and the request's id says {self.request.rows}.")
+            raise RecordError(f"{first + rows} rows came, but the request's id says {self.request.rows}.")
         self.admitted = first + rows
 
     @property
     def complete(self) -> bool:
-        """All rows were seen in the forward pass; they may not be written yet."""
+        """Whether all rows were seen in forward passes; some may not be written yet."""
         return self.admitted == self.request.rows
 
     def expect(self, pieces: int) -> None:
-        """So many calls of `put` or `lose` will follow."""
+        """Announce `pieces` further calls of `put` or `lose`."""
         with self._lock:
             self._outstanding += pieces
 
@@ -98,7 +98,7 @@ class Record:
         norms: NDArray[np.float32],
         sums: NDArray[np.uint64],
     ) -> int:
-        """Write rows from `first` on: raw bytes of `states`, ids [n], norms and salted row sums [n, slots].
+        """Write the rows from `first` on: raw bytes of `states`, ids [n], norms and salted row sums [n, slots].
 
         Returns the bytes written.
         """
@@ -118,17 +118,17 @@ class Record:
             self._settle(len(tokens))
 
     def lose(self, pieces: int) -> None:
-        """Take back expected calls of `put` that will not follow."""
+        """Cancel expected calls of `put`."""
         for _ in range(pieces):
             self._settle(0)
 
     def fail(self, cause: str) -> None:
-        """Give the record up with `cause` (the first one stays)."""
+        """Give the record up with `cause`; the first cause stays."""
         with self._lock:
             self.cause = self.cause or cause
 
     def end_if_failed(self) -> None:
-        """End a failed record at once where no writer is busy with it."""
+        """End a failed record at once if no writer is busy with it."""
         with self._lock:
             if not self.cause or self._outstanding or self.ended:
                 return
@@ -187,7 +187,7 @@ class Record:
         }
 
     def _refuse(self) -> None:
-        """Leave the cause instead of a dump; a directory that is gone takes its records with it."""
+        """Write the cause instead of a dump, if the directory still exists."""
         self._close()
         with contextlib.suppress(OSError):
             self._aside.unlink(missing_ok=True)
@@ -201,7 +201,7 @@ class Record:
 
 
 def write_cause(directory: Path, request: RequestId, cause: str) -> None:
-    """Leave `<rid>.error.json` instead of a dump. A directory that is gone is not made again; the log has the cause."""
+    """Write `<rid>.error.json` instead of a dump, and log the cause; a missing directory is not created again."""
     logger.warning("Roost's capture gives up %s: %s", request, cause)
     try:
         if directory.is_dir():
@@ -226,5 +226,5 @@ def _sentence(error: OSError, directory: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"The file system of {directory} is full."
     if error.errno == errno.ENOENT:
-        return f"The dump directory {directory} is gone."
+        return f"The dump directory {directory} has vanished."
     return f"The dump could not be written to {directory}: {error.strerror}."

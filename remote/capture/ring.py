@@ -1,8 +1,8 @@
 """A bounded ring of staging memory between the device and the writers. Inside SGLang.
 
-Pinned where there is a GPU: a copy to pageable memory would block the forward thread at 1.4 GB/s, to pinned memory
-it runs beside the forward pass at over 50. Pinning costs about half a second a GiB, so it is done in the background
-while the model loads.
+The memory is pinned if there is a GPU: a copy to pageable memory would block the forward thread at 1.4 GB/s, but a copy
+to pinned memory runs beside the forward pass at over 50 GB/s. Pinning takes about half a second for each GiB, so it is
+done in the background while the model loads.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from remote.shared.supervised.threads import Thread
 logger = logging.getLogger(__name__)
 
 SLAB_BYTES = 16 << 20
-"""A power of two: the pinned allocator rounds up to one."""
+"""A power of two, because the pinned allocator rounds up to one."""
 
 
 @dataclass
 class Waits:
-    """How often, and for how long in all, a thread waited for something."""
+    """The number and the total time of a thread's waits."""
 
     times: int = 0
     seconds: float = 0.0
@@ -36,7 +36,7 @@ class Waits:
 
 @dataclass
 class Ring:
-    """Slabs of raw bytes; `take` waits for one, `give` returns it. Never more than `limit_bytes` in all."""
+    """Slabs of raw bytes, at most `limit_bytes` in all; `take` waits for a slab, `give` returns it."""
 
     limit_bytes: int
     pinned: bool
@@ -51,9 +51,9 @@ class Ring:
         Thread(self._fill, "roost-capture-pin", self._stay_small)
 
     def take(self) -> torch.Tensor:
-        """A free slab, uint8 [slab_bytes], once there is one; a wait is counted.
+        """Return a free slab, uint8 [slab_bytes], after waiting for one; waits are counted.
 
-        Raises MemoryError where no slab could be made.
+        Raises MemoryError if no slab could be allocated.
         """
         with self._change:
             if not self._free:
@@ -81,7 +81,7 @@ class Ring:
             self.give(slab)
 
     def _stay_small(self, cause: BaseException) -> None:
-        """The host admits no more pinned memory (a memlock limit, most often): the ring stays as small as it is."""
+        """Keep the ring's present size: the host allows no more pinned memory, most often by a memlock limit."""
         logger.info("Roost's capture stages in %d slabs: %s", self._made, cause)
         with self._change:
             self._limit = self._made

@@ -1,6 +1,6 @@
-"""Row sums on the device, as `remote/shared/shard/rowsums.py` defines them. Inside SGLang; torch has no uint64.
+"""Computes row sums on the device, as `remote/shared/shard/rowsums.py` defines them. Inside SGLang.
 
-Signed 64-bit arithmetic wraps around on CPUs and GPUs alike, so the bits are the same as numpy's.
+torch has no uint64, but signed 64-bit arithmetic wraps around on CPUs and GPUs, so the bits are the same as numpy's.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from remote.shared.shard.rowsums import (
 )
 
 PRODUCTS_BYTES = 16 << 20
-"""Products that lie on the device at a time: a GPU keeps so many in its second-level cache until they are added."""
+"""Bytes of products on the device at a time; a GPU keeps this many in its L2 cache until they are added."""
 
 
 class DeviceSums:
-    """Salted row sums of gathered passes. One thread uses it, on one stream."""
+    """Computes salted row sums of gathered passes. Used by one thread, on one stream."""
 
     def __init__(self, boundaries: Sequence[int]) -> None:
         """`boundaries` are the slots of the gathered states."""
@@ -37,7 +37,7 @@ class DeviceSums:
         self._products = torch.empty(0, dtype=torch.int64)
 
     def of(self, states: torch.Tensor, salts: torch.Tensor) -> torch.Tensor:
-        """Sums int64 [rows, slots] of `states` [rows, slots, hidden]; `salts` int64 [rows] are on the same device."""
+        """Return int64 [rows, slots] of `states` [rows, slots, hidden]; `salts` int64 [rows] are on the same device."""
         words = _words(states)
         self._prepare(words)
         sums = torch.empty(words.shape[:2], dtype=torch.int64, device=words.device)
@@ -49,7 +49,7 @@ class DeviceSums:
         return _mixed(sums.bitwise_xor_(self._slots).add_(salts[:, None]))
 
     def _prepare(self, words: torch.Tensor) -> None:
-        """Multipliers and room for products, on the words' device."""
+        """Create the multipliers and room for products on the device of `words`."""
         _, slots, width = words.shape
         if self._multipliers.device == words.device and len(self._multipliers) == width:
             return
@@ -60,7 +60,7 @@ class DeviceSums:
 
 
 def salts_of(segments: Sequence[Segment], rows: int) -> torch.Tensor:
-    """What salts the rows of a forward pass: int64 [rows] in host memory; rows of nobody's record have 0."""
+    """Return the salts of a forward pass's rows, int64 [rows] in host memory; rows without a record have 0."""
     salts = np.zeros(rows, np.uint64)
     for segment in segments:
         index = CANARY_INDEX if segment.request.index is None else segment.request.index
@@ -69,9 +69,9 @@ def salts_of(segments: Sequence[Segment], rows: int) -> torch.Tensor:
 
 
 def _words(states: torch.Tensor) -> torch.Tensor:
-    """The rows' bits as int64 [rows, slots, words]; a row that is no whole number of words is padded with zeros."""
+    """Return the rows' bits as int64 [rows, slots, words]; an incomplete last word is padded with zeros."""
     raw = states.view(torch.uint8)
-    if rest := -raw.shape[-1] % WORD_BYTES:  # of small models in tests only
+    if rest := -raw.shape[-1] % WORD_BYTES:  # only for the small models of tests
         raw = torch.nn.functional.pad(raw, (0, rest))
     return raw.view(torch.int64)
 
@@ -83,12 +83,12 @@ def _mixed(values: torch.Tensor) -> torch.Tensor:
 
 
 def _shifted(values: torch.Tensor, shift: int) -> torch.Tensor:
-    """Shift right and fill with zeros; torch fills with the sign."""
+    """Return the values shifted right and filled with zeros; torch itself fills with the sign."""
     return (values >> shift).bitwise_and_((1 << (64 - shift)) - 1)
 
 
 def _wrapped(number: int) -> int:
-    """The signed number with these 64 bits."""
+    """Return the signed number with these 64 bits."""
     return number - (1 << 64) if number >> 63 else number
 
 

@@ -1,8 +1,8 @@
-"""From the gathered rows on the device to the writers' queue, without making the forward pass wait. Inside SGLang.
+"""Copies gathered rows from the device to the writers' queue without delaying the forward pass. Inside SGLang.
 
-Runs on a thread and a stream of its own; an event a slab tells the writers that its bytes are there. The gathered
-buffer is the allocator's again only after that stream is through with it (`record_stream`). On a CPU the same steps
-are plain copies.
+Runs on a thread and a stream of its own; an event for each slab tells the writers that its bytes have arrived. The
+allocator gets the gathered buffer back only after that stream has finished with it (`record_stream`). On a CPU, the
+same steps are plain copies.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from remote.capture.rowsums import DeviceSums, salts_of
 from remote.capture.writers import Piece, Writers
 
 AHEAD_BYTES = 32 << 20
-"""What the device may have in its queue to copy. SGLang fetches its sampled tokens through the same copy engine: behind
-all rows of a forward pass, an answer would wait until they are over (10 ms for 8,192 rows of 57 KB)."""
+"""The most bytes in the device's copy queue. SGLang fetches its sampled tokens through the same copy engine, and an
+answer behind all rows of a forward pass would wait for them (10 ms for 8,192 rows of 57 KB)."""
 
 
 class Sender:
-    """Copies rows into the ring and hands them to the writers. One thread uses it."""
+    """Copies rows into the ring and hands them to the writers. Used by one thread."""
 
     def __init__(self, ring: Ring, writers: Writers, boundaries: Sequence[int]) -> None:
         """`boundaries` are the slots of the gathered states."""
@@ -35,16 +35,16 @@ class Sender:
         self._writers = writers
         self._stream: torch.cuda.Stream | None = None
         self._ahead: deque[tuple[torch.cuda.Event, int]] = deque()
-        """Copies that the device may not have done yet: the event behind each, and its bytes."""
+        """Copies that the device may not have finished: the event after each copy, and its bytes."""
         self._tokens = torch.empty(0)
         self._norms = torch.empty(0)
         self._sums = torch.empty(0)
         self._device_sums = DeviceSums(boundaries)
 
     def begin(self, gather: Gather) -> torch.Tensor:
-        """Start with a closed pass: compute every row's norm and salted sum, and bring them and the token ids over.
+        """Compute every row's norm and salted sum for a closed pass, and copy them and the token ids to the host.
 
-        A norm is float32, and not finite if a value of its row is not. Returns the states [rows, slots, hidden].
+        Returns the states [rows, slots, hidden]. A norm is float32, and not finite if a value of its row is not.
         """
         states, tokens = gather.states, gather.tokens
         assert states is not None
@@ -63,7 +63,7 @@ class Sender:
         return states
 
     def send(self, states: torch.Tensor, record: Record, segment: Segment) -> None:
-        """Copy one segment's rows of `states` [rows, slots, hidden]; waits only where the whole ring is in use."""
+        """Copy one segment's rows of `states` [rows, slots, hidden]; waits only if the whole ring is in use."""
         most = self._ring.slab_bytes // record.layout.row_bytes
         starts = range(0, segment.rows, most)
         record.expect(len(starts))
@@ -92,13 +92,13 @@ class Sender:
         self._writers.put(piece)
 
     def _pace(self, size: int) -> None:
-        """Wait until `size` bytes more are not too many."""
+        """Wait until the copy queue has room for `size` bytes more."""
         while self._ahead and sum(copied for _, copied in self._ahead) + size > AHEAD_BYTES:
             event, _ = self._ahead.popleft()
             event.synchronize()
 
     def _mark(self, size: int) -> torch.cuda.Event | None:
-        """An event behind a copy of `size` bytes; None on a CPU, where nothing is outstanding."""
+        """Return an event after a copy of `size` bytes; None on a CPU, where copies are done at once."""
         if self._stream is None:
             return None
         event = torch.cuda.Event(blocking=True)
@@ -111,7 +111,7 @@ class Sender:
 
 
 def _to_device(tensor: torch.Tensor, beside: torch.Tensor) -> torch.Tensor:
-    """A host's tensor on the device of another, copied in the order of the current stream."""
+    """Return a host tensor copied to the device of `beside`, in the order of the current stream."""
     return tensor.pin_memory().to(beside.device, non_blocking=True) if beside.is_cuda else tensor
 
 

@@ -1,7 +1,7 @@
-"""The dump directory's high-water mark: who may put how much into it, and when one has to wait. Inside SGLang.
+"""Enforces the dump directory's high-water mark: each rank waits while its share is full. Inside SGLang.
 
-Several ranks write into one directory. Each has an equal share of the mark and counts its own files alone, so that
-together they never pass it and need not talk to each other. The collector makes room by deleting dumps.
+Several ranks write into one directory. Each rank has an equal share of the mark and counts only its own files, so that
+together they never exceed the mark and need not communicate. The collector makes room by deleting dumps.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _POLL_SECONDS = 0.005
 
 @dataclass(frozen=True)
 class Unfinished:
-    """Names of dumps that are not whole yet."""
+    """The names of unfinished dumps."""
 
     written: set[str]
-    """Begun, and not ended: their files are still aside."""
+    """Dumps that have begun and not ended; their files still have temporary names."""
     incomplete: set[str]
-    """Of these, the ones that wait for a later forward pass's rows."""
+    """Those among them that wait for rows of a later forward pass."""
 
 
 class Space:
-    """Bytes of this process's dumps, from their first row until the collector took them. One thread uses it."""
+    """Counts this process's dumps, from their first row until the collector takes them. Used by one thread."""
 
     def __init__(self, directory: Path, high_water_bytes: int, writers: int) -> None:
         self.share = high_water_bytes // writers
@@ -40,14 +40,14 @@ class Space:
         self._bytes = 0
 
     def reserve(self, name: str, size: int, unfinished: Callable[[], Unfinished]) -> None:
-        """Make room for a dump `name` of `size` bytes, waiting for the collector where there is none.
+        """Reserve room for a dump `name` of `size` bytes, after waiting for the collector if there is none.
 
-        Raises RecordError where no wait could help: the dump is larger than the share, or only dumps are in the way
-        that cannot become whole before the forward pass goes on.
+        Raises RecordError if waiting cannot help: the dump is larger than the share, or the share is full of dumps that
+        cannot be finished before the forward pass continues.
         """
         if size > self.share:
             raise RecordError(
-                f"The record's dump takes {size} bytes, and this rank's share of the dump directory's high-water mark"
+                f"The record's dump takes {size} bytes, but this rank's share of the dump directory's high-water mark"
                 f" ({self.mark} bytes) is {self.share}."
             )
         if self._bytes + size > self.share:
@@ -64,7 +64,7 @@ class Space:
                 if not self._held.keys() - unfinished().incomplete:
                     raise RecordError(
                         f"The dump directory's high-water mark ({self.mark} bytes) is reached by records whose last"
-                        " rows cannot come before this one is through."
+                        " rows can only come after this record's."
                     )
                 time.sleep(_POLL_SECONDS)
                 self._recount(unfinished().written)
@@ -72,7 +72,7 @@ class Space:
             self.waits.add(since)
 
     def _recount(self, written: set[str]) -> None:
-        """Forget dumps that are no longer there and are not still being written."""
+        """Forget dumps that have gone and are not being written."""
         try:
             present = {entry.name for entry in os.scandir(self._directory)}
         except OSError:

@@ -1,4 +1,4 @@
-"""`.capture-<pid>.json` in the dump directory: this process's capture for `status`, once a second. Inside SGLang."""
+"""Writes `.capture-<pid>.json` into the dump directory once a second: this process's capture status. Inside SGLang."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BEAT_SECONDS = 1.0
 
 
 def keep_status(capture: Capture, admission: Admission, settings: Settings, *, sglang: str) -> None:
-    """Start the thread that writes the status where it changed, and gives up records that stopped coming."""
+    """Start the thread that writes the status if it changed, and gives up records without new rows."""
 
     def run() -> None:
         never, last = threading.Event(), None

@@ -1,6 +1,6 @@
-"""Writer threads: from staging memory into the records' files, off the forward thread. Inside SGLang.
+"""Writer threads: write staging memory into the records' files, away from the forward thread. Inside SGLang.
 
-Waiting for the device and writing both release the interpreter's lock, so the forward thread runs on meanwhile.
+Waiting for the device and writing both release the GIL, so the forward thread keeps running.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive rows of one record in one slab, readable once `ready` has come."""
+    """Consecutive rows of one record in one slab, readable after the event `ready`."""
 
     record: Record
     first: int
     slab: torch.Tensor
     size: int
-    """Bytes of the slab that are used."""
+    """The number of used bytes in the slab."""
     tokens: torch.Tensor
     """int64 [rows], host memory."""
     norms: torch.Tensor
@@ -36,11 +36,11 @@ class Piece:
     sums: torch.Tensor
     """Salted row sums, int64 [rows, slots], host memory."""
     ready: torch.cuda.Event | None
-    """None where the copy was done at once (CPU)."""
+    """None if the copy was done at once (on a CPU)."""
 
 
 class Writers:
-    """A few threads that write pieces and give their slabs back. A piece's failure is its record's alone."""
+    """A few threads that write pieces and return their slabs. A piece's failure fails only its record."""
 
     def __init__(self, ring: Ring, threads: int) -> None:
         self.bytes_written = 0
@@ -51,7 +51,7 @@ class Writers:
             Thread(self._run, f"roost-capture-{number}", log_end)
 
     def put(self, piece: Piece) -> None:
-        """Have a piece written as soon as its bytes are there."""
+        """Queue a piece, which is written once its bytes have arrived."""
         self._queue.put(piece)
 
     def _run(self) -> None:

@@ -104,7 +104,7 @@ def test_the_installed_parser_names_the_nearest_flag_and_a_wrong_value() -> None
     with pytest.raises(UsageError) as unknown:
         check("--disable-radix-cash")
     assert str(unknown.value) == (
-        "SGLang 0.5.23 has no flag --disable-radix-cash. The nearest that it has is --disable-radix-cache."
+        "SGLang 0.5.23 has no flag --disable-radix-cash. The nearest flag that it has is --disable-radix-cache."
     )
     with pytest.raises(UsageError, match=r"argument --tp-size.*: invalid int value: 'eight'"):
         check("--tp-size=eight")

@@ -149,7 +149,7 @@ def test_a_read_only_install_is_one_sentence(host: Install, monkeypatch: pytest.
         return False if mode == os.W_OK and Path(path) == host.model().parent else real(path, mode)
 
     monkeypatch.setattr(os, "access", read_only)
-    assert "cannot be written by this user" in refused(host).message
+    assert "This user cannot write to" in refused(host).message
 
 
 def test_a_write_that_fails_is_one_sentence_and_leaves_the_file(host: Install, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_a_git_checkout_is_patched_over_its_head_and_refused_when_dirty(host: In
 def test_a_file_that_nothing_vouches_for_is_refused(host: Install) -> None:
     for path in host.site.glob("*.dist-info/RECORD"):
         path.unlink()
-    assert "its original is not known" in refused(host).message
+    assert "its original is unknown" in refused(host).message
 
 
 def test_stale_bytecode_never_runs(host: Install) -> None:

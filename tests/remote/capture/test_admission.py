@@ -115,7 +115,7 @@ def test_a_pass_larger_than_the_ring_goes_through_it(tmp_path: Path) -> None:
         ([(3, 2)], "Rows 0 to 2 never came: they were served from a prefix cache, or a chunk was lost."),
         ([(0, 2), (3, 2)], "Rows 2 to 2 never came: they were served from a prefix cache, or a chunk was lost."),
         ([(0, 4), (2, 2)], "Rows from 2 on came twice: the request was prefilled again."),
-        ([(0, 6)], "6 rows came, and the request's id says 5."),
+        ([(0, 6)], "6 rows came, but the request's id says 5."),
     ],
 )
 def test_rows_that_do_not_make_the_record_fail_it(harness: Harness, passes: list[tuple[int, int]], cause: str) -> None:
@@ -239,7 +239,7 @@ def test_unfinished_records_at_the_mark_do_not_wait_for_each_other(tmp_path: Pat
     one, two = record(1, 5), record(2, 5)
     harness.send([(one, 0, 3)])
     harness.send([(two, 0, 3)])
-    assert "whose last rows cannot come before" in harness.cause(two)
+    assert "whose last rows can only come after" in harness.cause(two)
     harness.send([(one, 3, 2)])
     harness.assert_whole(one)
 
@@ -253,7 +253,7 @@ def test_a_vanished_directory_fails_the_records_and_is_not_made_again(tmp_path: 
     shutil.rmtree(directory)
     harness.send([(record(1, 5), 3, 2), (record(2, 2), 0, 2)])
     await_true(lambda: harness.admission.totals.failed == 2)
-    assert harness.admission.totals.last_cause == f"The dump directory {directory} is gone."
+    assert harness.admission.totals.last_cause == f"The dump directory {directory} has vanished."
     assert not directory.exists()
     directory.mkdir()
     harness.send([(record(3, 2), 0, 2)])

@@ -117,7 +117,7 @@ def test_a_partial_sum_fails_the_pass(taken: Taken) -> None:
 
 def test_a_block_that_was_gone_around_fails_the_pass(taken: Taken) -> None:
     forward(capture_into(taken), batch_of("EXTEND", [rid(1, 5)], [0], [5]), skip=2)
-    assert taken.gathers[0].cause == "The forward pass went around the blocks at boundary 3."
+    assert taken.gathers[0].cause == "The forward pass skipped the block at boundary 3."
 
 
 def test_rows_spread_over_ranks_fail_the_pass(taken: Taken) -> None:

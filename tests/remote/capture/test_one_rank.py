@@ -117,7 +117,7 @@ def test_an_id_with_too_few_rows_is_refused_with_the_cause(server: Any, prompts_
     assert outcome.suffix == ".json"
     assert json.loads(outcome.read_text()) == {
         "rid": str(rid),
-        "cause": "101 rows came, and the request's id says 100.",
+        "cause": "101 rows came, but the request's id says 100.",
     }
 
 
