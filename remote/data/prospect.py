@@ -14,8 +14,8 @@ import psutil
 from pydantic import ValidationError
 
 from remote.context import Context
-from remote.data.model_digest import model_digest
 from remote.model_config import language_model
+from remote.model_digest import model_digest
 from remote.shared.errors import HostError
 from remote.shared.messages.plan import Generation, ModelShape, Prospect, ProspectRequest
 from remote.shared.paths import Workdir

@@ -48,6 +48,10 @@ _RESTART = (
     "where those are not the run's, set them back first."
 )
 
+_OTHER_MODEL = (
+    "Put the planned files back and type `inv restart --mode {mode}`, or plan the run anew for these: inv plan --anew."
+)
+
 
 class Extractor(Dispatcher):
     """One session of extraction."""
@@ -228,6 +232,11 @@ def check_server(ledger: Ledger, identity: RunIdentity, state: ServerState) -> N
     run, captures, anew = identity.name, f"the server {state.name!r} captures", _RESTART.format(mode=state.mode)
     _same(run, "boundaries", list(identity.boundaries), state.capture.boundaries, captures, anew)
     _same(run, "final", identity.final, state.capture.final, captures, anew)
+    if state.weights:
+        who = f"the server {state.name!r} loaded"
+        _same(
+            run, "model files of the digest", identity.model, state.weights, who, _OTHER_MODEL.format(mode=state.mode)
+        )
     for name, value in (("SGLang", state.sglang), ("capture", state.capture.version)):
         before = ledger.fact(name)
         if before is None:

@@ -142,6 +142,11 @@ class ServerPaths:
         return self.root / "authorization"
 
     @property
+    def rendezvous(self) -> Path:
+        """Where the ranks of a server on one host meet during the running start, instead of at a port."""
+        return self.root / "rendezvous"
+
+    @property
     def grace(self) -> Path:
         """Seconds that `stop` gives the server to end; its supervisor reads them."""
         return self.root / "grace"

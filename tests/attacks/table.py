@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SERVERS, SHARED, EXTRACT = "tests/remote/servers", "tests/remote/shared", "tests/remote/extract"
+TRANSFER = "tests/remote/transfer"
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ ATTACKS = (
             f"{SERVERS}/test_serve.py::test_nothing_but_health_answers_whoever_has_no_key",
             f"{SERVERS}/test_serve.py::test_the_key_s_file_opens_generation_to_curl_and_the_weights_to_nobody",
             f"{SERVERS}/test_serve.py::test_the_key_is_in_no_process_list_environment_log_or_record",
+            f"{SERVERS}/test_serve.py::test_another_user_s_weights_do_not_come_into_a_running_server",
             f"{SERVERS}/test_key.py::test_the_key_is_masked_in_the_log_and_gone_with_the_server",
             f"{SERVERS}/test_key.py::test_a_server_that_answers_without_its_key_is_never_ready",
         ),
@@ -29,6 +31,18 @@ ATTACKS = (
     Attack(
         "Another user talks to SGLang's own sockets under DP attention",
         (f"{SERVERS}/test_open_sockets.py::test_dp_attention_is_refused_while_another_user_has_a_process",),
+    ),
+    Attack(
+        "The model's files are replaced on disk between plan and serve, or while they are loaded",
+        (
+            f"{SERVERS}/test_supervisor.py::test_a_ready_server_says_which_weights_it_loaded",
+            f"{SERVERS}/test_supervisor.py::test_weights_that_are_replaced_while_they_are_loaded_end_the_start",
+            f"{EXTRACT}/test_troubles.py::test_a_server_that_loaded_other_weights_than_the_run_was_planned_for_gets_no_record",
+        ),
+    ),
+    Attack(
+        "Somebody on the network reaches torch's rendezvous of a server on one host",
+        (f"{SERVERS}/test_serve.py::test_a_server_on_one_host_listens_on_loopback_alone",),
     ),
     Attack(
         "Forged record ids fill the dump directory",
@@ -72,6 +86,10 @@ ATTACKS = (
             f"{SHARED}/test_files.py::test_devices_and_files_of_another_user_are_refused",
             f"{SERVERS}/test_other_users.py::test_a_fifo_behind_a_mark_or_as_a_marker_holds_nobody",
             f"{SERVERS}/test_other_users.py::test_a_marker_that_another_user_wrote_or_linked_frees_nothing",
+            f"{TRANSFER}/test_engine.py::test_a_part_that_is_no_regular_file_is_removed_and_nothing_is_written_through_it",
+            f"{TRANSFER}/test_engine.py::test_a_shard_on_its_host_that_is_a_link_is_not_sent",
+            "tests/hosts/pull/test_push.py::test_a_folder_that_another_push_s_name_leads_away_from_is_refused",
+            "tests/hosts/pull/test_push.py::test_a_file_that_is_no_regular_one_is_neither_followed_nor_waited_for",
         ),
     ),
     Attack(
@@ -88,6 +106,17 @@ ATTACKS = (
             "tests/remote/transfer/test_foreign_ledger.py::test_an_endless_view_is_no_table",
             "tests/remote/transfer/test_foreign_ledger.py::test_reading_ends_at_its_deadline",
             "tests/remote/transfer/test_foreign_ledger.py::test_rows_of_any_kind_are_read_or_refused",
+            f"{TRANSFER}/test_hostile_manifest.py::test_a_destination_s_manifest_of_any_content_is_its_own_or_one_sentence",
+            f"{TRANSFER}/test_hostile_manifest.py::test_no_change_to_an_identity_goes_unnoticed",
+        ),
+    ),
+    Attack(
+        "Replies of any kind on a server's port, and names of any kind in its dump directory",
+        (
+            f"{SERVERS}/test_hostile_reply.py::test_an_answer_of_any_content_is_a_generation_or_a_phrase",
+            f"{SERVERS}/test_hostile_reply.py::test_an_endless_answer_is_cut_off",
+            f"{EXTRACT}/test_hostile_server.py::test_an_answer_of_any_content_is_taken_or_that_try_s_error",
+            "tests/remote/shard/test_names.py::test_a_name_of_any_kind_is_a_request_s_or_nobody_s",
         ),
     ),
     Attack(

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlparse
 
 from remote.attach import check_flags, choose, find_installation, refusals
 from remote.attach import environment as attach_environment
@@ -28,6 +29,7 @@ from remote.shared.shard.boundaries import boundaries_of
 LAUNCH_MODULE = "sglang.launch_server"
 TRUSTED = "ROOST_TRUST_LOCAL_USERS"
 """Set to 1 in a mode's `env`, it says that the operator trusts everybody who can log in on the host."""
+RENDEZVOUS = "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"
 LISTEN = "127.0.0.1"
 """Servers are for this host's own extractor; people reach a server over SSH port forwarding."""
 _OWNED = {
@@ -92,8 +94,10 @@ def plan_launch(spec: ServerSpec, context: Context, cwd: Path) -> Launch:
     )
     _refuse_keyless(checked)
     _refuse_open_sockets(checked, env)
+    paths = context.workdir.server(spec.name)
+    env = _meeting(spec, checked, paths.rendezvous) | env
     given, flags = _split_config(checked.flags)
-    own = context.workdir.server(spec.name).config
+    own = paths.config
     argv = [sys.executable, "-m", LAUNCH_MODULE, "--config", str(own), *flags]
     if spec.capture is None or way is None:
         return Launch(spec, argv, env, list(CAPTURE_VARIABLES), config=given, sglang=installation.version)
@@ -160,6 +164,21 @@ def _refuse_open_sockets(checked: CheckedFlags, env: Mapping[str, str]) -> None:
             remedy=f"Use a host of your own, leave the flag out, or set {TRUSTED}: 1 in the mode's `env`, if you "
             "trust them as yourself.",
         )
+
+
+def _meeting(spec: ServerSpec, checked: CheckedFlags, rendezvous: Path) -> dict[str, str]:
+    """Return the variables that keep the ranks of a server on one host from listening on the network.
+
+    torch's store listens on every interface, whatever address it is given, and asks nobody for a password; a file in
+    the server's own folder takes its place (SGLang 0.5.9 to 0.5.23). Several replicas would meet in one file, so they
+    keep their ports.
+    """
+    if spec.nodes or checked.values.get("dist_init_addr"):
+        return {}
+    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+    url = f"file://{rendezvous}"
+    several = checked.values.get("dp_size", 1) not in (None, 1) and not checked.values.get("enable_dp_attention")
+    return loopback if several or urlparse(url).path != str(rendezvous) else {**loopback, RENDEZVOUS: url}
 
 
 def _split_config(flags: list[str]) -> tuple[dict[str, object], list[str]]:

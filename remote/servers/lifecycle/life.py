@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from remote.model_digest import model_digest
 from remote.servers.housekeeping import dump
 from remote.servers.lifecycle import ending, key, logfile
 from remote.servers.lifecycle.causes import End, explain, oom_kills
@@ -25,6 +26,7 @@ from remote.servers.probing.ranks import RankWatch
 from remote.servers.probing.ready import Readiness
 from remote.shared.errors import HostError, RoostError
 from remote.shared.messages.server import NODES_TOKEN, ProcessRef, SuperviseRequest
+from remote.shared.paths import Workdir
 from remote.shared.processes import members, session_leader
 from remote.shared.supervised.tasks import Tasks, start
 from remote.shared.supervised.threads import in_thread
@@ -61,6 +63,7 @@ class Life:
         self._stop = stop
         self._spec = record.state.spec
         self._link: Link | None = None
+        self._weights = ""
 
     async def run(self) -> None:
         """Start the server and watch it until it ends; the record then says `stopped` or `failed`, with the cause."""
@@ -78,11 +81,13 @@ class Life:
             masking.cancel()
             mask.apply()
             key.withdraw(self._record.paths)
+            self._record.paths.rendezvous.unlink(missing_ok=True)
 
     async def _live(self, mask: key.Mask) -> None:
         killed_before = oom_kills()
         try:
             await self._open_link()
+            self._weights = await self._model_digest()
             process = await self._start()
         except (RoostError, OSError) as error:
             await self._close_link(f"it could not be started: {error}")
@@ -98,8 +103,14 @@ class Life:
         else:
             await self._ended(process, verdict)
 
+    async def _model_digest(self) -> str:
+        """Return the digest of the files that the server loads: a run compares it with what it was planned for."""
+        workdir = Workdir(self._record.paths.root.parent.parent)
+        return await in_thread(model_digest, Path(self._spec.model).expanduser(), workdir)
+
     async def _start(self) -> asyncio.subprocess.Process:
         state = self._record.state
+        self._record.paths.rendezvous.unlink(missing_ok=True)  # of a start that was killed: its ranks are no more
         if state.capture is not None:
             dump.sweep(Path(state.capture.dump_dir))
         log = logfile.create(self._record.paths, Path(state.log))
@@ -140,7 +151,11 @@ class Life:
                 if not done:
                     return Verdict(f"Not ready within {self._spec.ready_timeout_seconds:.0f} s: {readiness.seen}.")
                 if ready in done:
-                    self._record.change(status="ready", ready_at=time.time(), canary=ready.result())
+                    if await self._model_digest() != self._weights:
+                        return Verdict(f"The model's files in {self._spec.model} changed while they were loaded.")
+                    self._record.change(
+                        status="ready", ready_at=time.time(), canary=ready.result(), weights=self._weights
+                    )
                     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 return next(end.result() for end in ends if end.done())
         except RoostError as error:

@@ -23,7 +23,7 @@ class ModelShape(Message):
 
     path: str
     digest: str
-    """The digest of the model's files (`remote.data.model_digest`), 32 hex digits."""
+    """The digest of the model's files (`remote.model_digest`), 32 hex digits."""
     hidden_size: int = Field(ge=1)
     blocks: int = Field(ge=1)
     """The number n of decoder blocks; boundary n is the final state."""

@@ -92,7 +92,7 @@ class RunIdentity(Message):
     tokenizer: str
     """The digest of the dataset's tokenizer."""
     model: str
-    """The digest of the model's files (`remote.data.model_digest`), 32 hex digits."""
+    """The digest of the model's files (`remote.model_digest`), 32 hex digits."""
     model_path: str
     """The model's folder on the first planned host, for people to read."""
     boundaries: tuple[int, ...]

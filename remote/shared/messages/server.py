@@ -109,6 +109,8 @@ class ServerState(Message):
     """The file with the HTTP header that every request must carry; only the server's user can read it."""
     capture: CaptureState | None = None
     sglang: str = ""
+    weights: str = ""
+    """The digest of the model's files (`remote.model_digest`) that this start loaded; "" before it is ready."""
     canary: str = ""
     """A sentence on how exactly the canary was captured before the server counted as ready."""
     spec: ServerSpec

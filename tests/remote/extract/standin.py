@@ -56,6 +56,8 @@ class Config:
     capture: str = CAPTURE
     model: str = "standin"
     """A folder with a head: then input logprobs are those that the final slot gives under it."""
+    weights: str = ""
+    """The digest of the model's files that the server says it loaded."""
     high_water: int = 1 << 30
     stages: int = 1
     """2: the first slot comes from one pipeline stage, the others from the next."""
@@ -413,6 +415,7 @@ def save_state(config: Config, status: str = "ready") -> str:
             dump_dir=config.dump_dir,
         ),
         sglang=config.sglang,
+        weights=config.weights,
         spec=ServerSpec(model="standin", capture=spec),
         started_at=time.time(),
     )

@@ -110,6 +110,17 @@ def test_a_server_without_capture_or_with_another_one_is_refused(host: Host) -> 
         host.extract()
 
 
+def test_a_server_that_loaded_other_weights_than_the_run_was_planned_for_gets_no_record(host: Host) -> None:
+    server = host.serve(weights="e" * 32)
+    host.assign([16] * 5)
+    with pytest.raises(UsageError, match=f"model files of the digest '{identity().model}', and .* loaded '{'e' * 32}'"):
+        host.extract()
+    assert host.states() == {}
+    server.config = type(server.config)(**{**vars(server.config), "weights": identity().model})
+    server.restart()
+    assert host.extract().status == "complete"
+
+
 @pytest.mark.parametrize("changed", [{"sglang": "0.0.other"}, {"capture": "2"}])
 def test_a_run_goes_on_with_the_versions_that_it_was_begun_with(host: Host, changed: dict[str, str]) -> None:
     server = host.serve()

@@ -49,7 +49,7 @@ def prepare(context: Context, free_port: int) -> Callable[..., ServerState]:
     def make(*options: str, name: str = "main", **spec: object) -> ServerState:
         paths = context.workdir.server(name)
         order = ServerSpec(
-            name=name, model="/none", port=free_port, **{"ready_timeout_seconds": DEADLINE_SECONDS, **spec}
+            name=name, port=free_port, **{"model": "/none", "ready_timeout_seconds": DEADLINE_SECONDS, **spec}
         )
         start = logfile.next_start(paths, order)
         state = ServerState(

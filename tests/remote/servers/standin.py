@@ -1,7 +1,7 @@
 """A small real process that stands where SGLang would, for the traps of process control: binds, answers, misbehaves.
 
 Run as a program: `python standin.py --config FILE --port P [--hang] [--open] [--die-once FILE] [--deaf]
-[--orphan FILE] [--die CODE] [--rank FILE [--needs-rank]]`.
+[--orphan FILE] [--die CODE] [--rank FILE [--needs-rank]] [--replace FILE]`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def main() -> None:
     parser.add_argument("--orphan", type=Path, help="leave a child in a session of its own; its pid goes here")
     parser.add_argument("--needs-rank", action="store_true", help="a generation hangs while the rank is frozen")
     parser.add_argument("--rank", type=Path, help="have a child whose title is a rank's; its pid goes here")
+    parser.add_argument("--replace", type=Path, help="another user replaces this file while it is loaded")
     options = parser.parse_args()
+    if options.replace:
+        options.replace.write_bytes(b"another's")
     if options.deaf:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if options.orphan:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import io
+import ipaddress
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from hosts.inventory.servers import flag_arguments
 from hosts.practice.ports import free_port
 from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS, MAX_RUNNING_REQUESTS
 from remote.context import Context
+from remote.model_digest import model_digest
 from remote.report import Report
 from remote.servers.lifecycle import ending, records
 from remote.servers.lifecycle.serve import serve
@@ -35,6 +41,9 @@ from remote.shared.messages.server import (
 )
 from remote.shared.paths import Workdir
 from remote.shared.processes import find, members
+from remote.shared.shard.request_id import RequestId
+from remote.shared.shard.sessions import register, withdraw
+from tests.attacks.stranger import needs_root, open_to_all, run_as
 from tests.remote.servers.states import server_of
 
 pytestmark = pytest.mark.engine
@@ -45,6 +54,21 @@ CHANGING = (
     *("/pause_generation", "/continue_generation", "/release_memory_occupation", "/set_internal_state"),
 )
 """What another user of the host could change a running server by."""
+
+
+POISON = """
+import json, urllib.error, urllib.request
+port, model = sys.argv[1:]
+body = json.dumps({"model_path": model, "load_format": "auto"}).encode()
+for path in ("/update_weights_from_disk", "/update_weights_from_distributed", "/flush_cache"):
+    for key in ({}, {"Authorization": "Bearer " + "0" * 64}):
+        headers = {"Content-Type": "application/json", **key}
+        try:
+            urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers), timeout=60)
+            print(200)
+        except urllib.error.HTTPError as error:
+            print(error.code)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +99,30 @@ def spec(tiny_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Ser
 @pytest.fixture(scope="module")
 def running(here: Context, spec: ServerSpec) -> ServerState:
     return serve(ServeRequest(servers=[spec]), here).servers[0]
+
+
+def _states(running: ServerState, attempt: int) -> torch.Tensor:
+    """What the server captures of one short prompt, asked with its key."""
+    assert running.capture is not None
+    dumps, rid = Path(running.capture.dump_dir), RequestId(f"probe{attempt}", 0, attempt, 8)
+    register(dumps, rid.nonce)
+    body = {"rid": str(rid), "input_ids": list(range(10, 18)), "sampling_params": {"max_new_tokens": 1}}
+    _post(running, body)
+    dump = dumps / f"{rid}.safetensors"
+    try:
+        assert ending.wait_until(dump.exists, DEAD_SECONDS)
+        return load_file(dump)["hidden_states"]
+    finally:
+        dump.unlink(missing_ok=True)
+        withdraw(dumps, rid.nonce)
+
+
+def _post(running: ServerState, body: Mapping[str, object]) -> None:
+    """Have the server generate, with its key."""
+    name, _, value = Path(running.authorization).read_text().strip().partition(": ")
+    url, headers = f"http://127.0.0.1:{running.port}/generate", {"Content-Type": "application/json", name: value}
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=60) as answer:
+        assert answer.status == 200
 
 
 def said(context: Context) -> str:
@@ -138,6 +186,36 @@ def test_the_key_s_file_opens_generation_to_curl_and_the_weights_to_nobody(runni
     assert _ask(running.port, "/v1/models", "-G", *key) == 200
     assert _ask(running.port, "/update_weights_from_disk", *key) == 401
     assert Path(running.authorization).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_server_on_one_host_listens_on_loopback_alone(running: ServerState, here: Context) -> None:
+    """torch's rendezvous would listen on every interface; a file takes its place."""
+    listening = [
+        connection.laddr
+        for process in members(server_of(running), running.mark)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert running.port in [port for _, port in listening]
+    assert {ipaddress.ip_address(ip).is_loopback for ip, _ in listening} == {True}
+    assert here.workdir.server("main").rendezvous.stat().st_size > 0
+
+
+@needs_root
+def test_another_user_s_weights_do_not_come_into_a_running_server(running: ServerState, tmp_path: Path) -> None:
+    """What a local user once did: a copy of the model with one layer scaled, and one call to the server's port."""
+    mine = Path(shutil.copytree(running.model, open_to_all(tmp_path / "mallory") / "model"))
+    for file in mine.glob("*.safetensors"):
+        scaled = {name: value * 3 if ".layers.2." in name else value for name, value in load_file(file).items()}
+        save_file(scaled, file, metadata={"format": "pt"})
+    before = _states(running, 1)
+    said = run_as(POISON, str(running.port), str(mine))
+    assert said.split() == ["401"] * 6
+    after = _states(running, 2)
+    assert torch.equal(before, after)
+    assert (
+        model_digest(mine, Workdir(tmp_path)) != running.weights == model_digest(Path(running.model), Workdir(tmp_path))
+    )
 
 
 def test_the_key_is_in_no_process_list_environment_log_or_record(running: ServerState, here: Context) -> None:
@@ -211,6 +289,24 @@ def test_a_frozen_scheduler_is_named_by_serve_and_status_and_a_restart_starts_an
     (fresh,) = serve(ServeRequest(servers=[spec], restart=True), here).servers
     assert fresh.server != running.server
     assert find(running.server) is None
+
+
+def test_a_frozen_detokenizer_is_named_and_a_restart_starts_anew(
+    here: Context, spec: ServerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("SERVE_SECONDS", 4.0), ("LOOK_SECONDS", 2.0), ("MOVED_SECONDS", 0.0)):
+        monkeypatch.setattr(pulse, name, seconds)
+    running = records.load(here.workdir.server("main"))
+    assert running is not None
+    (frozen,) = [p for p in members(server_of(running), running.mark) if p.name().startswith("sglang::detok")]
+    frozen.suspend()
+    wedged = rf"Server 'main' is wedged: .* no generation came back.*sglang::detok.*\(pid {frozen.pid}\) is frozen"
+    with pytest.raises(HostError, match=wedged):
+        serve(ServeRequest(servers=[spec]), here)
+    (report,) = records.servers(ServersRequest(ask=True), here).servers
+    assert re.search(wedged, report.problem)
+    (fresh,) = serve(ServeRequest(servers=[spec], restart=True), here).servers
+    assert fresh.server != running.server
 
 
 def test_a_killed_rank_ends_the_server_and_the_cause_says_so(here: Context) -> None:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from remote.context import Context
+from remote.model_digest import model_digest
 from remote.servers.lifecycle import ending, records, supervisor
 from remote.servers.lifecycle.awaiting import await_ready
 from remote.shared.errors import HostError
@@ -29,6 +30,31 @@ def test_a_server_that_generates_becomes_ready(start: Start, until: Start) -> No
     assert find(state.server) is not None
     server, watcher = server_of(state), supervisor_of(state)
     assert os.getsid(server.pid) == server.pid != os.getsid(watcher.pid) == watcher.pid
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "a model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(bytes(range(256)))
+    return folder
+
+
+def test_a_ready_server_says_which_weights_it_loaded(start: Start, until: Start, context: Context, model: Path) -> None:
+    start(model=str(model))
+    state = until("ready", "failed")
+    assert state.weights == model_digest(model, context.workdir)
+    (model / "model.safetensors").write_bytes(b"fine-tuned later")
+    assert state.weights != model_digest(model, context.workdir)
+
+
+def test_weights_that_are_replaced_while_they_are_loaded_end_the_start(start: Start, until: Start, model: Path) -> None:
+    start("--replace", str(model / "model.safetensors"), model=str(model))
+    state = until("ready", "failed")
+    assert (state.status, state.weights) == ("failed", "")
+    assert state.cause == f"The model's files in {model} changed while they were loaded."
+    assert find(state.server) is None
 
 
 def test_a_server_that_answers_health_but_no_generation_is_not_ready(start: Start, until: Start) -> None:

@@ -1,8 +1,9 @@
 """What a model is, as one digest over its files: 600 GB in seconds, because weights are sampled and not read.
 
-Runs on a host, for a plan. Counts: the configuration, the tokenizer's files, the chat template, and of every weight
-file its name, its size, its safetensors header and blocks spread over it. What is really served is proven by the
-canary. A file's part is cached in the workdir by path, size and modification time.
+Runs on a host, for a plan and at every start of a server: a run takes no records from a server that loaded other files
+than it was planned for. Counts: the configuration, the tokenizer's files, the chat template, and of every weight file
+its name, its size, its safetensors header and blocks spread over it. A file's part is cached in the workdir by path,
+size, and the times of the last change to its bytes and to the file; nobody but root can set back the latter.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class _Cache:
     def part(self, path: Path) -> str:
         """One file's part of the digest: `NAME SIZE XXH3`."""
         status = path.stat()
-        key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
+        key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
         part = self._known.get(key) or f"{path.name} {status.st_size} {_content(path, status.st_size)}"
         self._used[key] = part
         return part

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from remote.data import model_digest as digests
-from remote.data.model_digest import BLOCK_BYTES, BLOCKS, model_digest
+from remote import model_digest as digests
+from remote.model_digest import BLOCK_BYTES, BLOCKS, model_digest
 from remote.shared.paths import Workdir
 
 ROWS = 2 * BLOCKS * BLOCK_BYTES // 4
