@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from hosts.fleet import Fleet, Outcome
 from hosts.transport.backend import Backend
-from remote.shared.messages.extract import Standing, StandingRequest
+from remote.shared.messages.extract import RunStatus, Standing, StandingRequest
 from remote.shared.messages.server import ServersRequest, ServersResult
 
 DEADLINE_SECONDS = 60.0
@@ -21,6 +21,10 @@ class HostStatus(BaseModel):
     """Dollars, by the inventory."""
 
 
+LOOK_SECONDS = 15.0
+"""For a look beside something else, which must not wait for it."""
+
+
 def status(fleet: Fleet, run: str = "") -> list[Outcome[HostStatus]]:
     """Ask every host at once; without a name, each answers for its runs at work, or else for its newest run."""
 
@@ -32,3 +36,13 @@ def status(fleet: Fleet, run: str = "") -> list[Outcome[HostStatus]]:
         )
 
     return fleet.each(one)
+
+
+def at_work(fleet: Fleet) -> dict[str, list[RunStatus]]:
+    """The runs at work on each host, by host; a host that does not tell in time has none."""
+    told = fleet.call("standing", StandingRequest(), Standing, deadline=LOOK_SECONDS)
+    return {
+        outcome.host.name: [run for run in outcome.value.runs if run.alive]
+        for outcome in told
+        if outcome.value is not None
+    }

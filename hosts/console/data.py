@@ -13,6 +13,7 @@ from hosts.money import said
 from hosts.plan.capacity import Forecast
 from hosts.units import duration, size
 from remote.shared.messages.dataset import InspectedRecord, Manifest, PrepareResult
+from remote.shared.words import counted
 
 _BAR = 40
 _MOST_NAMES = 8
@@ -25,7 +26,7 @@ def show_prepared(output: Output, result: PrepareResult) -> None:
     """Print the manifest in a few lines, the dropped records and the length distribution."""
     manifest = result.manifest
     verb = "found again" if result.reused else f"made in {duration(result.wall_seconds)}"
-    output.line(f"{result.out}: {manifest.records:,} records, {manifest.tokens:,} tokens, {verb}")
+    output.line(f"{result.out}: {counted(manifest.records, 'record')}, {manifest.tokens:,} tokens, {verb}")
     output.line(_loss_line(manifest))
     show_drops(output, manifest)
     show_unread(output, manifest)
@@ -36,7 +37,7 @@ def _loss_line(manifest: Manifest) -> str:
     share = manifest.loss_tokens / manifest.tokens
     methods = {"generation": "the template's generation blocks", "marker": "markers", "given": "given masks"}
     by = ", ".join(f"{count:,} by {methods[method]}" for method, count in manifest.mask.items())
-    cut = f"; {manifest.truncated:,} records cut to {manifest.max_len:,} tokens" if manifest.truncated else ""
+    cut = f"; {counted(manifest.truncated, 'record')} cut to {manifest.max_len:,} tokens" if manifest.truncated else ""
     return f"loss on {share:.0%} of the tokens ({by}); digest {manifest.digest}{cut}"
 
 

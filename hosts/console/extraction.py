@@ -17,6 +17,7 @@ from hosts.units import duration, size
 from remote.shared.messages.envelope import Progress
 from remote.shared.messages.extract import Counts, ExtractorState, ReopenResult, RunStatus
 from remote.shared.messages.server import ServersResult
+from remote.shared.words import counted
 
 COLUMNS = (
     "host", "server", "state", "records", "tokens/s", "left", "failed", "last word", "GPU memory", "tokens", "on disk",
@@ -33,7 +34,7 @@ def show_start(output: Output, started: Started) -> None:
     for host in started.idle:
         output.note(f"{host} has no share in the plan of {started.plan.run}: nothing is done there.")
     for host, records in started.given_away.items():
-        output.note(f"{host} is left out: the undelivered of its {records:,} records go to the others.")
+        output.note(f"{host} is left out: the undelivered of its {counted(records, 'record')} go to the others.")
     for host, reason in started.unfenced.items():
         output.note(f"{host} could not be fenced ({reason}); it may still extract records that other hosts have now.")
     for host, reopened in started.reopened.items():
@@ -43,7 +44,8 @@ def show_start(output: Output, started: Started) -> None:
 def show_preview(output: Output, preview: Preview, wish: str) -> int:
     """Print what `--dry-run` found that a start, or `wish`, would do on each host; return the exit code."""
     for host, records in preview.given_away.items():
-        output.note(f"{host} would be left out: the undelivered of its {records:,} records would go to the others.")
+        share = counted(records, "record")
+        output.note(f"{host} would be left out: the undelivered of its {share} would go to the others.")
     places = {id(outcome.value): outcome.host.name for outcome in preview.outcomes}
     for host, reopened in preview.reopened.items():
         output.note(f"{host}: quarantined, and would be open again: {_reopened(reopened)}.")
@@ -60,7 +62,8 @@ def _preview_line(plan: Plan, host: str, status: RunStatus, wish: str) -> str:
         return "has no share in the plan: nothing would start"
     verb = "goes on with" if status.alive else "would start on"
     done = _finished(status.state.counts)
-    return f"{verb} epoch {plan.epoch}: {share.records:,} records, {share.tokens:,} tokens; {done:,} done there so far"
+    records = counted(share.records, "record")
+    return f"{verb} epoch {plan.epoch}: {records}, {share.tokens:,} tokens; {done:,} done there so far"
 
 
 def start_line(state: ExtractorState) -> str:
@@ -88,6 +91,8 @@ def end_line(status: RunStatus) -> str:
     state, counts = status.state, status.state.counts
     done = f"{_finished(counts):,} of {counts.assigned:,} records, {counts.tokens_done:,} tokens"
     said = f"{status.word or state.status}: {done}, {size(counts.bytes_done)}"
+    if status.overruled:
+        said = f"{said}; {status.overruled}"
     if state.cause:
         said = f"{said}; {state.cause}"
     if status.task == "extract":
@@ -112,7 +117,7 @@ def failure(status: RunStatus) -> str:
     if status.state.status == "failed":
         return f"failed: {status.state.cause}"
     quarantined = status.state.counts.quarantined
-    return f"{quarantined:,} records quarantined" if quarantined else ""
+    return f"{counted(quarantined, 'record')} quarantined" if quarantined else ""
 
 
 def left_seconds(status: RunStatus) -> float | None:
@@ -195,9 +200,11 @@ def _note_run(output: Output, host: str, run: RunStatus) -> None:
     if beyond := run.state.counts.beyond:
         output.note(f"{host}: {run.run}: {beyond:,} more records are from an earlier epoch; a pull brings them.")
     if run.records_flagged and run.task == "answer":
-        output.note(f"{host}: {run.run}: {run.records_flagged} answers are marked (cut, empty, repeating or refused).")
+        flagged = counted(run.records_flagged, "answer is", "answers are")
+        output.note(f"{host}: {run.run}: {flagged} marked (cut, empty, repeating or refused).")
     elif run.records_flagged:
-        output.note(f"{host}: {run.run}: {run.records_flagged} records have norms outside the run's band (kept).")
+        flagged = counted(run.records_flagged, "record has", "records have")
+        output.note(f"{host}: {run.run}: {flagged} norms outside the run's band (kept).")
 
 
 def _row(host: str, value: HostStatus, run: RunStatus) -> tuple[object, ...]:
@@ -262,3 +269,16 @@ def _troubles(state: ExtractorState) -> list[str]:
     if state.backpressure_seconds >= 1:
         said.append(f"{duration(state.backpressure_seconds)} waited for the disk")
     return said
+
+
+def show_left_behind(output: Output, working: dict[str, list[RunStatus]], *, dry_run: bool) -> None:
+    """Name the runs whose servers were stopped (`dry_run`: would be) with records still to be done, and the way on."""
+    waits = "would then wait" if dry_run else "waits"
+    for host, runs in working.items():
+        for run in runs:
+            counts = run.state.counts
+            left = counted(counts.assigned - _finished(counts) - counts.quarantined, "record")
+            output.note(
+                f"{host}: the run {run.run!r} is at work there with {left} left and {waits} for a server: it goes on "
+                f"after inv serve; inv extract --run {run.run} --stop ends it."
+            )

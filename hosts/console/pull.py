@@ -24,6 +24,7 @@ from hosts.units import size
 from remote.shared.messages.transfer import HostTally
 from remote.shared.supervised.threads import Thread
 from remote.shared.transfer.engine import Tallies
+from remote.shared.words import counted
 
 REDRAW_SECONDS = 0.5
 _SHOWN_FAILURES = 5
@@ -136,8 +137,10 @@ def _host_line(tally: HostTally) -> str:
         return "no share in this run"
     if tally.looked_only:
         missing = tally.offered - tally.present
-        return f"{tally.offered:,} records ready, {missing:,} of them ({size(tally.wanted_bytes)}) not pulled yet"
-    parts = [f"{tally.delivered:,} records pulled ({size(tally.delivered_bytes)}"]
+        return (
+            f"{counted(tally.offered, 'record')} ready, {missing:,} of them ({size(tally.wanted_bytes)}) not pulled yet"
+        )
+    parts = [f"{counted(tally.delivered, 'record')} pulled ({size(tally.delivered_bytes)}"]
     rate = f", {tally.wire_bytes / tally.seconds / 1e6:,.0f} MB/s" if tally.seconds else ""
     parts[0] += f"{rate}, {tally.streams} streams)" if tally.streams > 1 else f"{rate})"
     if tally.present:
@@ -155,7 +158,8 @@ def _host_line(tally: HostTally) -> str:
 
 def _last_line(pulled: Pulled) -> str:
     if pulled.manifest is None:
-        return f"{pulled.missing_records:,} records of the dataset are not in {pulled.destination} yet."
+        missing = counted(pulled.missing_records, "record of the dataset is", "records of the dataset are")
+        return f"{missing} not in {pulled.destination} yet."
     manifest = pulled.manifest
     here = f"{manifest.delivered:,} of {manifest.records:,} records ({size(manifest.delivered_bytes)}, verified)"
     if not pulled.missing:

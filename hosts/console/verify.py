@@ -8,6 +8,7 @@ from hosts.units import duration, size
 from remote.shared import ranges as sets
 from remote.shared.messages.export import ExportResult
 from remote.shared.messages.verify import Fault, VerifyResult
+from remote.shared.words import counted
 
 SHOWN_FAULTS = 50
 """The most rows of the table; further faults are counted, and `--json` has all of them."""
@@ -50,7 +51,7 @@ def show_queued(output: Output, queued: list[Queued], *, dry_run: bool) -> None:
     """Print one line for each host: how many records it extracts again, and which."""
     for one in queued:
         first = ", ".join(str(start) if stop == start + 1 else f"{start}-{stop - 1}" for start, stop in one.records[:5])
-        which = f"{sets.count(one.records):,} records ({first}{', …' if len(one.records) > 5 else ''})"
+        which = f"{counted(sets.count(one.records), 'record')} ({first}{', …' if len(one.records) > 5 else ''})"
         if one.error is not None:
             output.error(one.error, one.host)
         else:
@@ -62,7 +63,9 @@ def show_queued(output: Output, queued: list[Queued], *, dry_run: bool) -> None:
 def show_exported(output: Output, result: ExportResult) -> None:
     """Print where the export is, its format, and how much was written."""
     card = result.card
-    output.line(f"{result.out}: {card.records:,} records for {card.format}, final state {card.final_state}-norm")
+    output.line(
+        f"{result.out}: {counted(card.records, 'record')} for {card.format}, final state {card.final_state}-norm"
+    )
     if card.errors:
         most = max(card.errors, key=lambda slot: slot.mean)
         output.line(

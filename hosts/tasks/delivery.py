@@ -27,6 +27,7 @@ from hosts.tasks.results import export_dtype
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, chosen_run, finish, roost_task, session
 from remote.shared.messages.export import ExportDtype, ExportRequest, ExportResult
 from remote.shared.messages.transfer import Compress, HostTally, Limits, Store, Wish
+from remote.shared.words import counted
 
 
 @roost_task(
@@ -98,7 +99,7 @@ def pull(
 
 
 def _host_said(tally: HostTally) -> str:
-    return f"{tally.delivered:,} records delivered, {len(tally.failed):,} failed"
+    return f"{counted(tally.delivered, 'record')} delivered, {len(tally.failed):,} failed"
 
 
 def _host_failed(tally: HostTally) -> bool:
@@ -131,7 +132,7 @@ def _export(fleet: Fleet, output: Output, pulled: Pulled, to: str, out: str, dty
     Only SpecForge's layout needs the model, for its last norm; it is the inventory's `model` of that host.
     """
     if pulled.missing:
-        output.note(f"Not exported yet: {pulled.missing_records:,} records are missing.")
+        output.note(f"Not exported yet: {counted(pulled.missing_records, 'record is', 'records are')} missing.")
         return
     place = _destination(fleet, to)
     host = place.host

@@ -165,6 +165,7 @@ def _watch(fleet: Fleet, output: Output, run: str) -> NoReturn:
     """Draw the status in place every `WATCH_SECONDS` until Ctrl-C, and move work between the hosts meanwhile."""
     if not output.out.is_terminal:
         raise UsageError("--watch needs a terminal.", remedy="Leave it out, or use `watch inv status …`.")
+    _refuse_unheard(run, standing.status(fleet, run))
     movers = Movers(fleet, output)
     with Live(console=output.out, auto_refresh=False, screen=True) as live:
         while True:

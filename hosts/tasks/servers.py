@@ -7,6 +7,8 @@ from functools import partial
 from invoke.context import Context
 
 from hosts.commands import serve as serving
+from hosts.commands import status as standing
+from hosts.console.extraction import show_left_behind
 from hosts.console.live import live_lines
 from hosts.console.output import Output
 from hosts.console.servers import (
@@ -141,6 +143,7 @@ def _stop(
         )
 
     with live_lines(output, fleet) as lines:
+        working = standing.at_work(fleet)
         deadline = grace + STOP_OVERHEAD_SECONDS
         outcomes = fleet.call("stop", request, StopResult, deadline=deadline, on_progress=lines)
     code = output.outcomes(
@@ -150,6 +153,8 @@ def _stop(
         amiss=IN_THE_WAY,
         details=partial(show_processes, output, outcomes, own=dry_run),
     )
+    stopped = {outcome.host.name for outcome in outcomes if outcome.value is not None and outcome.value.stopped}
+    show_left_behind(output, {host: runs for host, runs in working.items() if host in stopped}, dry_run=dry_run)
     finish(code)
 
 

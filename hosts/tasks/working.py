@@ -18,6 +18,7 @@ from hosts.tasks.moving import moving
 from hosts.tasks.notifying import Teller, keep_watch
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import RunStatus
+from remote.shared.words import counted
 
 WORK_OPTIONS = {
     "detach": "return once every host has started",
@@ -106,7 +107,7 @@ def _agree_to_give_away(fleet: Fleet, output: Output, run: str, *, yes: bool) ->
     losing = extraction.counted_on(fleet, run)
     if yes or not losing:
         return
-    listed = ", ".join(f"{host} ({records:,} records)" for host, records in losing.items())
+    listed = ", ".join(f"{host} ({counted(records, 'record')})" for host, records in losing.items())
     if output.as_json or not sys.stdin.isatty():
         raise UsageError(
             f"The run {run!r} has {listed}, not chosen here; their undelivered records would go to the others.",

@@ -15,6 +15,7 @@ from remote.lock import host_lock
 from remote.shared.errors import UsageError
 from remote.shared.files import ASIDE
 from remote.shared.messages.clean import CleanRequest, CleanResult, Stored
+from remote.shared.words import counted
 from remote.storage.disk import Found, find_stored
 
 
@@ -55,7 +56,7 @@ def _kept(request: CleanRequest, item: Found) -> str:
         return item.reason
     named_and_forced = item.name in request.names and request.force
     if item.unpulled and not named_and_forced:
-        return f"{item.unpulled} records that no pull has freed: name the run and add --force"
+        return f"{counted(item.unpulled, 'record')} that no pull has freed: name the run and add --force"
     return ""
 
 

@@ -40,12 +40,18 @@ def read_state(paths: RunPaths) -> ExtractorState | None:
         return None
 
 
-def wish(paths: RunPaths) -> Literal["pause", "resume", "stop"]:
+def asked(paths: RunPaths) -> Control | None:
     """The newest wish that a person left for the extractor; a file that cannot be read is none."""
     try:
-        return Control.model_validate_json(read_own(paths.control)).action
+        return Control.model_validate_json(read_own(paths.control))
     except (OSError, ValidationError):
-        return "resume"
+        return None
+
+
+def wish(paths: RunPaths) -> Literal["pause", "resume", "stop"]:
+    """What the extractor is to do: the newest wish, or else to work."""
+    left = asked(paths)
+    return "resume" if left is None else left.action
 
 
 def settled(state: ExtractorState, alive: bool) -> ExtractorState:

@@ -44,7 +44,7 @@ from remote.work.known import known, named, names, refuse_older_plan
 from remote.work.ledger import Ledger
 from remote.work.lock import is_locked
 from remote.work.lots import effective
-from remote.work.progress import read_state, settled, wish, word
+from remote.work.progress import asked, read_state, settled, wish, word
 from remote.work.session import assigned
 from remote.work.spare import spare
 
@@ -168,8 +168,13 @@ def control(request: ControlRequest, context: Context) -> RunStatus:
         raise UsageError(
             f"No extractor of the run {request.run!r} is at work here.", remedy="`inv extract` starts or resumes it."
         )
-    write_whole(paths.control, Control(action=request.action, at=time.time()).model_dump_json().encode())
-    return status(RunRequest(run=request.run), context)
+    before = asked(paths)
+    wish = Control(action=request.action, at=time.time(), by=context.operator)
+    write_whole(paths.control, wish.model_dump_json().encode())
+    told = status(RunRequest(run=request.run), context)
+    if before is not None and before.by != wish.by and before.action != wish.action:
+        told.overruled = f"{before.by or 'somebody'} had asked to {before.action} it {wish.at - before.at:.0f} s before"
+    return told
 
 
 def newest_run(context: Context) -> str | None:

@@ -14,6 +14,7 @@ import numpy as np
 from remote.data.dataset import DatasetFolder
 from remote.shared.files import write_whole
 from remote.shared.messages.export import ExportCard, Format
+from remote.shared.words import counted
 
 CARD = "roost/export.json"
 
@@ -40,10 +41,14 @@ def _text(load: Path, card: ExportCard, dataset: DatasetFolder) -> str:
     )
     norm = f", made with norm {card.norm}" if card.norm else ""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(card.versions.items()))
-    missing = f"\n**{card.missing:,} records of the dataset are missing here.**\n" if card.missing else ""
+    missing = (
+        f"\n**{counted(card.missing, 'record of the dataset is', 'records of the dataset are')} missing here.**\n"
+        if card.missing
+        else ""
+    )
     return f"""# Hidden states for EAGLE-3 drafters
 
-{card.records:,} records, {card.tokens:,} tokens, in the layout of **{card.format}**.
+{counted(card.records, "record")}, {card.tokens:,} tokens, in the layout of **{card.format}**.
 {missing}
     {(_LOADING[card.format] if card.dtype == "extracted" else _FP8_LOADING).format(load=load)}
 

@@ -216,6 +216,8 @@ class RunStatus(Message):
     state: ExtractorState
     task: Literal["extract", "answer"] = "extract"
     """The task that makes such records."""
+    overruled: str = ""
+    """Another operator's wish that this request took the place of: who asked for what, and when."""
     host: str = ""
     records_flagged: int = 0
     parity_checked: int = 0
@@ -340,6 +342,8 @@ class Control(Message):
 
     action: Literal["pause", "resume", "stop"]
     at: float
+    by: str = ""
+    """The operator, as `user@laptop`."""
 
 
 class IndicesRequest(Message):

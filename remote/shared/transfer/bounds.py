@@ -16,6 +16,7 @@ from remote.shared.errors import HostError
 from remote.shared.messages.extract import ShardRow
 from remote.shared.messages.run import RunIdentity
 from remote.shared.shard.header import LONGEST_OF_A_SHARD, HeaderError, open_regular, read
+from remote.shared.words import counted
 
 MOST_ROWS = 1 << 24
 """Of a record whose length nobody here knows: longer than any server's context."""
@@ -57,9 +58,10 @@ class Bounds:
     def problem(self, row: ShardRow) -> str:
         """Why a host's ledger row can be no record of this run; "" if it can."""
         if not 0 <= row.index < self.records:
-            return f"the dataset has {self.records:,} records"
+            return f"the dataset has {counted(self.records, 'record')}"
         if self.lengths and self.identity.answers is None and row.rows != self.lengths[row.index]:
-            return f"it is said to have {row.rows:,} rows, and the dataset has {self.lengths[row.index]:,} tokens"
+            tokens = counted(self.lengths[row.index], "token")
+            return f"it is said to have {counted(row.rows, 'row')}, and the dataset has {tokens}"
         if not 0 < row.rows <= MOST_ROWS:
             return f"it is said to have {row.rows:,} rows"
         least = self.tensor_bytes(row.rows)

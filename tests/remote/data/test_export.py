@@ -118,7 +118,7 @@ def test_missing_records_are_refused_or_left_out_by_name(place: Destination, tmp
     assert result.card.missing == 1
     assert not (Path(result.load) / "data_1.pt").exists()
     assert (Path(result.load) / "data_2.pt").exists()
-    assert "1 records of the dataset are missing" in (tmp_path / "out" / "README.md").read_text()
+    assert "1 record of the dataset is missing" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_interrupted_export_keeps_what_it_has(place: Destination, tmp_path: Path, context: Context) -> None:

@@ -131,6 +131,29 @@ def test_pause_resume_and_stop_let_what_is_in_flight_finish(host: Host) -> None:
         control(ControlRequest(run=RUN, action="pause"), quiet(host))
 
 
+def test_two_operators_who_pause_and_resume_are_told_of_each_other_and_the_last_word_counts(host: Host) -> None:
+    server = host.serve(delay=0.05)
+    host.assign([16] * 100, in_flight_tokens=64)
+    extract(ExtractRequest(run=RUN), quiet(host))
+
+    def asks(operator: str, action: str) -> RunStatus:
+        request = ControlRequest.model_validate({"run": RUN, "action": action})
+        return control(request, Context(host.workdir, Report(io.StringIO()), operator))
+
+    assert asks("anna@one", "pause").overruled == ""
+    assert asks("anna@one", "pause").overruled == ""
+    assert asks("ben@two", "resume").overruled.startswith("anna@one had asked to pause it ")
+    told = asks("anna@one", "pause")
+    assert told.overruled.startswith("ben@two had asked to resume it ")
+    assert told.word in ("paused", "running") or told.word.startswith("draining")
+    until(lambda: read_state(host.paths).status == "paused", "a pause")  # type: ignore[union-attr]
+    seen = len(server.seen())
+    asks("ben@two", "resume")
+    until(lambda: len(server.seen()) > seen, "further requests")
+    asks("anna@one", "stop")
+    assert ended(host).state.status == "stopped"
+
+
 def test_dumps_whose_rows_are_exchanged_while_it_is_frozen_are_made_again(host: Host) -> None:
     server = host.serve(delay=1.0)
     host.assign([48, 48], in_flight_tokens=96)

@@ -55,7 +55,7 @@ def test_an_old_run_goes_and_one_with_unpulled_records_or_a_fresh_one_stays(runs
     assert left(runs) == {"unpulled", "fresh"}
     assert result.removed_bytes >= 8192
     kept = {item.name: item.kept for item in result.stored}
-    assert "1 records that no pull has freed" in kept["unpulled"]
+    assert "1 record that no pull has freed" in kept["unpulled"]
     assert kept["pulled"] == ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from remote.context import Context
 from remote.model_digest import model_digest
 from remote.servers.lifecycle import ending, records, supervisor
 from remote.servers.lifecycle.awaiting import await_ready
+from remote.servers.lifecycle.stopping import stop_server
 from remote.shared.errors import HostError
 from remote.shared.messages.server import ServerState, SuperviseRequest
 from remote.shared.processes import MARK, find
+from remote.shared.supervised.threads import Pool
 from tests.remote.servers.states import server_of, supervisor_of
 
 Start = Callable[..., ServerState]
@@ -74,6 +77,36 @@ def test_a_server_that_dies_while_starting_is_reported_with_its_log_and_exit_cod
     assert caught.value.details["lines"] == ["loading", "the last word before the end"]
     assert caught.value.details["exit_code"] == 7
     assert "the last word before the end" in caught.value.message
+
+
+def test_a_supervisor_that_is_killed_in_the_middle_of_a_restart_is_named_and_the_next_start_is_whole(
+    start: Start, until: Start, context: Context
+) -> None:
+    start()
+    first = until("ready")
+    stop_server(context.workdir.server("main"), first, grace_seconds=2.0)
+    start("--hang")
+    state = records.load(context.workdir.server("main"))
+    assert state is not None
+    with Pool(1, "restart") as pool:
+        waiting = pool.submit(await_ready, ["main"], context)
+        assert ending.wait_until(lambda: _server_listens(state.port), 30)
+        os.kill(supervisor_of(until("starting")).pid, signal.SIGKILL)
+        with pytest.raises(HostError, match="The supervisor of server 'main' was killed") as caught:
+            waiting.result(30)
+    assert "`inv stop` ends what is left of the server" in caught.value.remedy
+    left = records.load(context.workdir.server("main"))
+    assert left is not None
+    assert records.report(left).problem
+    stop_server(context.workdir.server("main"), left, grace_seconds=2.0)
+    assert find(left.server) is None
+    start()
+    assert until("ready", "failed").status == "ready"
+
+
+def _server_listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_every_start_has_its_own_log_and_current_points_to_the_newest(
