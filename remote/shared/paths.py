@@ -30,6 +30,9 @@ TOKENS_FILE = "tokens.safetensors"
 CONVERSATIONS_FILE = "conversations.jsonl"
 """Beside them for answers: a line a record, empty where the first answer is the only one."""
 
+ROWS_FILE = "rows.json"
+"""In the folder of a published chunk: the ledger's rows of its records."""
+
 PLAN_FILE = "plan.json"
 """The whole plan, kept beside the share, so that a plan survives the loss of the laptop."""
 
@@ -211,6 +214,16 @@ class RunPaths:
     def lots(self, epoch: int) -> Path:
         """What this host was given by others: `<name>/lot.json` and `<name>/tokens.safetensors`."""
         return self.root / "leases" / str(epoch) / "lots"
+
+    @property
+    def replicas(self) -> Path:
+        """What the replicas of a run on a cluster do, as `remote.shared.messages.replica.ReplicaSpec`."""
+        return self.root / "replicas.json"
+
+    @property
+    def queue(self) -> Path:
+        """The queue from which replicas take chunks of the run, on the cluster's shared file system."""
+        return self.root / "queue"
 
     @property
     def ledger(self) -> Path:

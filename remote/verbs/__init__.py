@@ -51,6 +51,7 @@ VERBS: dict[str, str] = {
     "record": "remote.history.start:record",
     "recorder": "remote.history.recorder:recorder",
     "reopen": "remote.work.verbs:reopen",
+    "replica": "remote.replica.verb:replica",
     "requeue": "remote.work.verbs:requeue",
     "runs": "remote.work.held:runs",
     "screen": "remote.tune.screen:screen",

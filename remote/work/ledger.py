@@ -120,6 +120,15 @@ class Ledger:
                 [_values(row, now) for row in rows],
             )
 
+    def rows(self, indices: Iterable[int]) -> list[Row]:
+        """The rows of these records as they were handed in, those that there are."""
+        query = (
+            "SELECT idx, state, rows, epoch, size_bytes, xxh3, stored, mean_norm, max_norm, parity, flag, cause,"
+            " attempts FROM records WHERE idx = ?"
+        )
+        found = (self._db.execute(query, (index,)).fetchone() for index in indices)
+        return [_row(values) for values in found if values is not None]
+
     def states(self) -> dict[int, tuple[State, int, str]]:
         """Every recorded index with its state, size in bytes and how it is stored."""
         rows = self._db.execute("SELECT idx, state, size_bytes, stored FROM records")
@@ -381,6 +390,25 @@ def _is_of_the_disk(error: Exception) -> bool:
 def _is_busy(error: Exception) -> bool:
     """Whether another connection kept the file for longer than `_BUSY_SECONDS` (SQLITE_BUSY, SQLITE_LOCKED)."""
     return isinstance(error, sqlite3.OperationalError) and "is locked" in str(error)
+
+
+def _row(values: tuple[Any, ...]) -> Row:
+    index, state, rows, epoch, size, digest, stored, mean, largest, parity, flag, cause, attempts = values
+    return Row(
+        index=index,
+        state=state,
+        rows=rows,
+        epoch=epoch,
+        size_bytes=size,
+        xxh3=digest,
+        stored=stored,
+        mean_norm=json.loads(mean or "[]"),
+        max_norm=json.loads(largest or "[]"),
+        parity=json.loads(parity or "{}"),
+        flag=flag or "",
+        cause=cause or "",
+        attempts=attempts,
+    )
 
 
 def _values(row: Row, now: float) -> tuple[object, ...]:

@@ -40,6 +40,7 @@ from remote.shared.messages.extract import (
 )
 from remote.shared.paths import COMPRESSED_SUFFIX, RunPaths
 from remote.work import epochs
+from remote.work.gathered import gather, is_shared_out, living, status_by
 from remote.work.known import known, named, names, refuse_older_plan
 from remote.work.ledger import Ledger
 from remote.work.lock import is_locked
@@ -62,10 +63,15 @@ def status(request: RunRequest, context: Context) -> RunStatus:
 
 def status_of(paths: RunPaths, context: Context) -> RunStatus:
     """How one run stands, looked at now."""
+    gather(paths)
     alive = is_locked(paths)
     facts = _facts(paths)
     epoch = facts.given.epoch if facts.given else 0
     state = settled(read_state(paths) or ExtractorState(run=paths.root.name, epoch=epoch, status="stopped"), alive)
+    if is_shared_out(paths):
+        replicas = living(paths)
+        alive = bool(replicas)
+        state = state.model_copy(update={"status": status_by(facts.counts, replicas), "cause": ""})
     directories = dump_dirs(context.workdir)
     said, free = word(state, alive, wish(paths)), _free_bytes(paths)
     return RunStatus(
@@ -107,6 +113,7 @@ def fence(request: FenceRequest, context: Context) -> RunStatus:
 def shards(request: ShardsRequest, context: Context) -> ShardsResult:
     """The verb `shards`: streams finished records as `ShardBatch` items, in order of finishing."""
     paths = known(context.workdir, request.identity)
+    gather(paths)
     cursor, sent = request.after, 0
     for batch in _batches(paths, request):
         context.report.item(batch)

@@ -77,6 +77,13 @@ class Claims:
         """Whether a claim still counts: no claim of its chunk has a higher token."""
         return not self._path(claim.chunk, claim.token + 1).exists()
 
+    def made_at(self, claim: Claim) -> float:
+        """When a claim was made, by the clock of the file system; 0 if it cannot be seen."""
+        try:
+            return self._path(claim.chunk, claim.token).stat().st_mtime
+        except OSError:
+            return 0.0
+
     def tokens(self) -> dict[int, int]:
         """The highest token of every chunk that was ever claimed."""
         return {chunk: token for chunk, token, _ in self._newest()}

@@ -1,0 +1,194 @@
+"""What lies between a run's queue and this node's own run folder: chunks come in as lots, and leave as results.
+
+Runs on the node, on two threads of the replica: one keeps a few chunks ahead, one publishes what is finished. The
+node's ledger has one writer, the session that extracts; this reads it.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from remote.context import Context
+from remote.shared import ranges as sets
+from remote.shared.files import DIRECTORY_MODE, write_whole
+from remote.shared.leases.chunks import Chunks, cut
+from remote.shared.leases.claims import Claim
+from remote.shared.leases.queue import Queue
+from remote.shared.messages.extract import Delivered, FreedRequest
+from remote.shared.messages.lease import Lease, TakeRequest
+from remote.shared.messages.replica import ChunkRows, ReplicaResult, ReplicaSpec
+from remote.shared.paths import ASSIGNMENT_FILE, COMPRESSED_SUFFIX, ROWS_FILE, RunPaths
+from remote.shared.supervised.threads import Thread
+from remote.work.assignment import Work, load, placed, write_records
+from remote.work.epochs import newest
+from remote.work.ledger import Ledger, Row
+from remote.work.moving import take
+from remote.work.verbs import freed
+
+BEAT_SHARE = 6
+"""A holder beats so often within a lease."""
+PUBLISH_SECONDS = 1.0
+
+
+class Desk:
+    """A context manager; leaving it lets go of every chunk that is not published."""
+
+    def __init__(self, shared: RunPaths, spec: ReplicaSpec, name: str, scratch: Context) -> None:
+        self._shared, self._spec, self._scratch = shared, spec, scratch
+        self._own = scratch.workdir.run(shared.root.name)
+        self._share: Work = load(newest(shared))
+        self._chunks: Chunks = cut(self._share.lengths().tolist(), spec.chunk_tokens)
+        self._queue = Queue(shared.queue, len(self._chunks), name, spec.lease_seconds)
+        self._held: dict[int, Claim] = {}
+        self._since: dict[int, float] = {}
+        self._seconds: list[float] = []
+        """That each chunk took here, from its claim to its result."""
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._result = ReplicaResult()
+        self.draining = False
+
+    def __enter__(self) -> Desk:
+        self._adopt()
+        self._threads = [Thread(self._beat, "the beat"), Thread(self._publish, "the publisher")]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        self._queue.leave()
+
+    def drain(self) -> None:
+        """Take nothing more."""
+        self.draining = True
+
+    def has_open(self) -> bool:
+        """Whether chunks lie here that are not finished, after taking as many as there may be ahead."""
+        while not self.draining and len(self._held) < self._spec.ahead and (claim := self._queue.take()) is not None:
+            self._bring(claim)
+        if not self._held and not self.draining and (slow := self._queue.take_slow(self._patience())) is not None:
+            self._bring(slow)
+        for thread in self._threads:
+            if thread.error is not None:
+                raise thread.error
+        return any(not self._finished(chunk) for chunk in list(self._held))
+
+    def _patience(self) -> float:
+        """Seconds after which a chunk counts as held up: twice what one takes here, and a lease at least."""
+        taken = sorted(self._seconds)
+        return max(self._spec.lease_seconds, 2 * taken[len(taken) // 2] if taken else 0.0)
+
+    def is_over(self) -> bool:
+        """Whether the run is: every chunk of it is published, by whomever."""
+        return not self._held and self._queue.is_over()
+
+    def publish_all(self) -> None:
+        """Publish what is whole, now."""
+        for chunk in list(self._held):
+            self._publish_one(chunk)
+
+    def result(self) -> ReplicaResult:
+        """What was done."""
+        return self._result.model_copy(update={"over": self._queue.is_over()})
+
+    def _adopt(self) -> None:
+        """Have a share without records here, to which the chunks come as lots."""
+        whole = self._share.assignment
+        target = self._own.assignment(whole.epoch)
+        if target.exists():
+            return
+        none = {"host": self._queue.holder, "ranges": [], "records": 0, "tokens": 0, "plan": "", "then_stop": False}
+        with placed(target) as aside:
+            aside.mkdir(mode=DIRECTORY_MODE)
+            write_records(aside, np.zeros(0, np.int64), [], np.zeros(0, np.int32))
+            write_whole(aside / ASSIGNMENT_FILE, whole.model_copy(update=none).model_dump_json().encode())
+
+    def _bring(self, claim: Claim) -> None:
+        places = self._chunks.places(claim.chunk)
+        tokens = [self._share.tokens(place) for place in places]
+        lease = Lease(
+            id=f"{claim.chunk:010x}{claim.token:06x}",
+            giver="queue",
+            holder=claim.holder,
+            ranges=sets.from_indices(self._share.index[places.start : places.stop].tolist()),
+            lengths=[len(ids) for ids in tokens],
+            token_ids=base64.b64encode(np.concatenate(tokens).astype("<i4").tobytes()).decode(),
+        )
+        whole = self._share.assignment
+        take(TakeRequest(identity=whole.identity, epoch=whole.epoch, leases=[lease]), self._scratch)
+        with self._lock:
+            self._held[claim.chunk] = claim
+            self._since[claim.chunk] = time.monotonic()
+
+    def _beat(self) -> None:
+        while not self._over.wait(self._spec.lease_seconds / BEAT_SHARE):
+            self._queue.beat()
+
+    def _publish(self) -> None:
+        while not self._over.wait(PUBLISH_SECONDS):
+            for chunk in list(self._held):
+                self._publish_one(chunk)
+
+    def _indices(self, chunk: int) -> list[int]:
+        places = self._chunks.places(chunk)
+        found: list[int] = self._share.index[places.start : places.stop].tolist()
+        return found
+
+    def _rows(self, chunk: int) -> list[Row]:
+        if not self._own.ledger.exists():
+            return []
+        with Ledger(self._own.ledger, to_read=True) as ledger:
+            return ledger.rows(self._indices(chunk))
+
+    def _finished(self, chunk: int) -> bool:
+        return len(self._rows(chunk)) == len(self._chunks.places(chunk))
+
+    def _publish_one(self, chunk: int) -> None:
+        """Publish a chunk if all of its records are finished; its shards here are freed either way."""
+        with self._lock:
+            claim, rows = self._held.get(chunk), self._rows(chunk)
+            if claim is None or len(rows) < len(self._chunks.places(chunk)):
+                return
+            done = [row for row in rows if row.state == "done"]
+            if self._queue.results.has(chunk) or not self._put(claim, rows, done):
+                self._result.refused += 1
+            else:
+                self._result.published += 1
+            identity = self._share.assignment.identity
+            records = [Delivered(index=row.index, xxh3=row.xxh3) for row in done]
+            freed(FreedRequest(identity=identity, records=records), self._scratch)
+            del self._held[chunk]
+            self._seconds.append(time.monotonic() - self._since.pop(chunk))
+
+    def _put(self, claim: Claim, rows: list[Row], done: list[Row]) -> bool:
+        aside = self._queue.results.aside(claim.chunk)
+        for row in done:
+            shard = self._own.shard(row.index)
+            name = shard.name + (COMPRESSED_SUFFIX if row.stored == "compressed" else "")
+            _copy(shard.with_name(name), aside / name)
+        told = ChunkRows(holder=claim.holder, token=claim.token, rows=[asdict(row) for row in rows])
+        write_whole(aside / ROWS_FILE, told.model_dump_json().encode())
+        if self._queue.results.publish(claim.chunk, aside):
+            return True
+        shutil.rmtree(aside, ignore_errors=True)
+        return False
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a shard durably."""
+    shutil.copyfile(source, target)
+    target.chmod(0o600)
+    descriptor = os.open(target, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,115 @@
+"""The verb `replica`: serve, take chunks from the run's queue, extract them, publish them, stop. Runs on a node.
+
+Started by whatever engine gave the node (Slurm, Ray, a person): `python -m remote replica --folder RUN --name R.0
+--scratch DIR --output log`. Knows no engine. SIGUSR1 and SIGTERM drain it: it takes nothing more, finishes what is in
+flight, publishes what is whole and leaves; what it held is anybody's then.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import FrameType
+
+from pydantic import ValidationError
+
+from remote.context import Context
+from remote.replica import guard
+from remote.replica.desk import Desk
+from remote.shared.errors import HostError, UsageError
+from remote.shared.files import read_own, write_whole
+from remote.shared.messages.extract import Control
+from remote.shared.messages.replica import ReplicaRequest, ReplicaResult, ReplicaSpec
+from remote.shared.messages.server import ServeRequest, StopRequest
+from remote.shared.paths import RunPaths, Workdir
+from remote.work.epochs import newest_epoch
+from remote.work.launch import run_here
+
+IDLE_SECONDS = 2.0
+"""Between two looks for work while others hold all of it."""
+STOP_SECONDS = 20.0
+
+
+def replica(request: ReplicaRequest, context: Context) -> ReplicaResult:
+    """Be a replica until the run is over, or until told to drain."""
+    shared = RunPaths(Path(request.folder).expanduser())
+    spec = read_spec(shared)
+    scratch = Context(Workdir(Path(request.scratch).expanduser()), context.report, request.name)
+    _end_earlier(scratch)
+    with Desk(shared, spec, request.name, scratch) as desk, guard.posted(scratch):
+        own = scratch.workdir.run(shared.root.name)
+        try:
+            _serve(spec, scratch)
+            _work(desk, own, scratch)
+        finally:
+            _end_servers(scratch)
+        return desk.result()
+
+
+def read_spec(shared: RunPaths) -> ReplicaSpec:
+    """What the run's replicas do; raises UsageError if this machine does not see the run's folder."""
+    try:
+        spec = ReplicaSpec.model_validate_json(read_own(shared.replicas))
+    except OSError as error:
+        raise UsageError(
+            f"{shared.replicas} cannot be read on this node: {error.strerror}.",
+            remedy="The cluster's `workdir` must lie on a file system that login host and nodes share.",
+        ) from error
+    except ValidationError as error:
+        raise UsageError(f"{shared.replicas} is damaged.", remedy="`inv extract --cluster` writes it anew.") from error
+    if newest_epoch(shared) != spec.epoch:
+        raise UsageError(f"{shared.replicas} is of epoch {spec.epoch}, and the run of {newest_epoch(shared)}.")
+    return spec
+
+
+def _work(desk: Desk, own: RunPaths, scratch: Context) -> None:
+    """Extract what the desk has, again and again, until nothing is left anywhere."""
+    while not desk.draining:
+        _drain_on_signals(desk, own)  # a session's event loop takes SIGTERM to itself
+        if desk.has_open():
+            state = run_here(own, scratch)
+            if state.status == "stopped" and not desk.draining:
+                desk.drain()
+        elif desk.is_over():
+            break
+        else:
+            time.sleep(IDLE_SECONDS)
+    desk.publish_all()
+
+
+def _drain_on_signals(desk: Desk, own: RunPaths) -> None:
+    def drain(_: int, __: FrameType | None) -> None:
+        desk.drain()
+        write_whole(own.control, Control(action="stop", at=time.time()).model_dump_json().encode())
+
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, drain)
+
+
+def _serve(spec: ReplicaSpec, scratch: Context) -> None:
+    if spec.serve_with:
+        command = [*spec.serve_with, str(scratch.workdir.root)]
+        started = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, timeout=600)
+        if started.returncode:
+            raise HostError(f"`{command[0]}`, which starts the servers, ended with {started.returncode}.")
+        return
+    from remote.servers.lifecycle.serve import serve
+
+    serve(ServeRequest(servers=spec.servers, restart=True), scratch)
+
+
+def _end_earlier(scratch: Context) -> None:
+    """Servers that an earlier attempt left on this node hold its GPUs: name them and end them."""
+    if not scratch.workdir.servers.is_dir():
+        return
+    ended = _end_servers(scratch)
+    if ended:
+        scratch.report.progress(f"ended what an earlier attempt had left on this node: {', '.join(ended)}")
+
+
+def _end_servers(scratch: Context) -> list[str]:
+    from remote.servers.lifecycle.stop import stop
+
+    return stop(StopRequest(grace_seconds=STOP_SECONDS, wait_for_lock=True), scratch).stopped

@@ -1,0 +1,56 @@
+"""Results of chunks, published once: whole folders that get their final name by one rename.
+
+Called by whoever finished a chunk of a shared pool, on any machine that sees its folder. A folder that is not empty is
+never replaced by a rename, on local disks and over NFS alike, so the first one to publish a chunk wins, whatever token
+its claim has; everybody else learns that theirs is one too many.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from remote.shared.files import ASIDE, fsync_directory, make_directory
+from remote.shared.leases.claims import FOLDER_CLAIMS
+
+
+class Results:
+    """The published chunks of one pool."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, chunk: int) -> Path:
+        """Where a chunk's result is, or will be."""
+        return self._folder / str(chunk // FOLDER_CLAIMS) / str(chunk)
+
+    def aside(self, chunk: int) -> Path:
+        """A new folder to write a chunk's result to."""
+        name = f"{ASIDE}{chunk}-{os.getpid()}-{secrets.token_hex(8)}"
+        return make_directory(make_directory(self.path(chunk).parent) / name)
+
+    def publish(self, chunk: int, aside: Path) -> bool:
+        """Give a folder that is whole and durable its final name; False if the chunk was published before."""
+        target = self.path(chunk)
+        inode = aside.stat().st_ino
+        fsync_directory(aside)
+        try:
+            aside.rename(target)
+        except OSError:
+            if not target.is_dir():
+                raise
+            if target.stat().st_ino != inode:  # over NFS, the answer to a rename that was made can get lost
+                return False
+        fsync_directory(target.parent)
+        return True
+
+    def has(self, chunk: int) -> bool:
+        """Whether a chunk is published."""
+        return self.path(chunk).is_dir()
+
+    def chunks(self) -> Iterator[int]:
+        """The published chunks."""
+        for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
+            yield from sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal())

@@ -1,0 +1,51 @@
+"""Starts a stand-in as the server `main` of a working directory: what a replica's `serve_with` is in tests.
+
+`python serve_standin.py DELAY HIDDEN WORKDIR`; returns once the stand-in is ready.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from hosts.practice.ports import free_port
+from remote.servers.housekeeping import dump
+from remote.shared.paths import Workdir
+from remote.shared.processes import MARK
+
+STANDIN = Path(__file__).parents[1] / "extract" / "standin.py"
+PATIENCE_SECONDS = 60.0
+
+
+def main(delay: float, hidden: int, workdir: Path) -> None:
+    port, dump_dir = free_port(), Path("/dev/shm") / f"roost-replica-{workdir.name}"
+    mark = f"{Workdir(workdir).server('main').root}#{secrets.token_hex(8)}"
+    workdir.mkdir(parents=True, exist_ok=True)
+    with (workdir / "standin.log").open("ab") as log:
+        argv = [sys.executable, str(STANDIN), str(port)]
+        environ = {**os.environ, MARK: mark}
+        subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    dump.claim(dump_dir, mark)
+    config = {"workdir": str(workdir), "dump_dir": str(dump_dir), "port": port, "delay": delay, "hidden": hidden}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/configure", json.dumps(config).encode())
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            urllib.request.urlopen(request, timeout=10).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,68 @@
+"""Replicas share a run out: every record counts once, whoever comes, goes, dies or is slow."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+import xxhash
+
+from remote.shared.leases.queue import Queue
+from remote.shared.messages.extract import RunRequest, ShardsRequest
+from remote.work.ledger import Ledger
+from remote.work.verbs import shards, status
+from tests.remote.extract.conftest import RUN, identity
+from tests.remote.extract.standin_process import until
+from tests.remote.replica.conftest import LENGTHS, Cluster
+
+pytestmark = pytest.mark.processes
+
+
+def published(cluster: Cluster) -> int:
+    return sum(1 for _ in Queue(cluster.run.queue, 1, "test.0").results.chunks())
+
+
+def counted_once(cluster: Cluster) -> None:
+    """The login host's view: every record is there, whole, with its row; none twice."""
+    told = status(RunRequest(run=RUN), cluster.login)
+    assert (told.word, told.state.counts.done, told.state.counts.tokens_done) == ("complete", 60, sum(LENGTHS))
+    result = shards(ShardsRequest(identity=identity()), cluster.login)
+    assert (result.rows, result.status) == (60, "complete")
+    with Ledger(cluster.run.ledger) as ledger:
+        rows = [row for _, row in ledger.shards()]
+    assert sorted(row.index for row in rows) == list(range(60))
+    for row in rows:
+        content = cluster.run.shard(row.index).read_bytes()
+        assert (len(content), xxhash.xxh3_128_hexdigest(content)) == (row.size_bytes, row.xxh3)
+
+
+def test_one_replica_does_a_run_and_ends_its_server(cluster: Cluster) -> None:
+    cluster.prepare()
+    assert cluster.start("r0.0", "a").wait(120) == 0, cluster.log("r0.0")
+    counted_once(cluster)
+    assert not list(cluster.scratch("a").glob("runs/*/shards/hs_*"))
+
+
+def test_a_killed_replica_s_chunks_are_done_by_the_others(cluster: Cluster) -> None:
+    cluster.prepare(delay=0.05)
+    first, second = cluster.start("r0.0", "a"), cluster.start("r1.0", "b")
+    until(lambda: published(cluster) >= 2, "two chunks")
+    first.kill()
+    assert second.wait(120) == 0, cluster.log("r1.0")
+    counted_once(cluster)
+
+
+def test_a_drained_replica_leaves_and_its_next_attempt_goes_on(cluster: Cluster) -> None:
+    cluster.prepare(delay=0.1)
+    first = cluster.start("r0.0", "a")
+    until(lambda: published(cluster) >= 1, "a chunk")
+    first.send_signal(signal.SIGUSR1)
+    assert first.wait(120) == 0, cluster.log("r0.0")
+    assert published(cluster) < 14
+    assert cluster.start("r0.1", "b").wait(120) == 0, cluster.log("r0.1")
+    counted_once(cluster)
+
+
+def test_a_node_that_does_not_see_the_folder_says_so(cluster: Cluster) -> None:
+    assert cluster.start("r0.0", "a").wait(60) == 2
+    assert "must lie on a file system that login host and nodes share" in cluster.log("r0.0")
