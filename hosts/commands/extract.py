@@ -53,6 +53,7 @@ START_DEADLINE_SECONDS = 300.0
 FENCE_DEADLINE_SECONDS = 15.0
 
 OnProgress = Callable[[Host, Progress], None]
+Launch = Callable[[Backend, Plan], ExtractorState]
 
 
 @dataclass
@@ -137,8 +138,11 @@ def start(
     delivered: Ranges | None = None,
     reopen: Reopening | None = None,
     on_progress: OnProgress | None = None,
+    launch: Launch | None = None,
 ) -> Started:
     """Give every host its share and start its extractor; a running extractor takes up the newest share.
+
+    `launch` starts something else in the extractor's place, once the share is there.
 
     `dataset` is the folder of the run's dataset if the plan names another folder; `delivered` are the records at the
     destination, or None if no destination was named; `reopen` says which quarantined records are tried again.
@@ -165,6 +169,8 @@ def start(
             _send(backend, plan, folder, on_progress)
         if reopen is not None:
             reopened[name] = backend.call("reopen", reopen.request(plan), ReopenResult)
+        if launch is not None:
+            return launch(backend, plan)
         request = ExtractRequest(run=plan.run, identity=plan.identity, epoch=plan.epoch, then_stop=then_stop)
         return backend.call(plan.task, request, ExtractorState, deadline=START_DEADLINE_SECONDS)
 

@@ -101,7 +101,7 @@ def plan(
     path = fleet.inventory.kept.plan(run)
     earlier = earlier_epoch(fleet, run, path, anew=anew, force=force)
     leaders = fleet.narrowed([host for host in fleet.hosts if leads(host)])
-    prospects = prospects_of(leaders)
+    prospects = _of_nodes(fleet, prospects_of(leaders))
     identity = identity_of(run, leaders.hosts, prospects, manifest)
     _refuse_long(lengths, leaders.hosts, prospects)
     speeds = measured_rates(leaders, rate, "extract")
@@ -111,6 +111,15 @@ def plan(
     shares = [share.model_copy(update={"context_length": contexts[share.host]}) for share in made.shares]
     made = made.model_copy(update={"shares": shares}).signed()
     return _judged(made, leaders.hosts, prospects, speeds, path, freeing)
+
+
+def _of_nodes(fleet: Fleet, prospects: dict[str, Prospect]) -> dict[str, Prospect]:
+    """A cluster's login host was looked at, and the RAM disks are its nodes': nothing is known of them here."""
+    unknown = {"ramdisk_total_bytes": 1 << 60, "memory_available_bytes": 1 << 60}
+    return {
+        name: found.model_copy(update=unknown) if name in fleet.inventory.cluster_hosts else found
+        for name, found in prospects.items()
+    }
 
 
 def leads(host: Host) -> bool:

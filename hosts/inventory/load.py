@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from hosts.errors import InventoryError, nearest
 from hosts.inventory import document
 from hosts.inventory.address import CONTRADICTION
+from hosts.inventory.clusters import CONNECTION, Cluster, split
 from hosts.inventory.document import Written, WrittenFloat
 from hosts.inventory.model import SECRET_FLAG, Host, Inventory, Mode, Notify, ServerEntry
 from remote.shared.redact import is_secret, without_credentials
@@ -22,7 +23,7 @@ EXAMPLE = Path(__file__).with_name("example.yaml")
 """The example inventory, which explains every key; in a clone it is the root's `inventory.yaml`."""
 SECRET_SECTIONS = frozenset(("env", "secrets", "notify", "nccl"))
 """Sections of the inventory whose values never appear in an error."""
-TOP_KEYS = ("defaults", "groups", "hosts", "local", "modes", "nccl")
+TOP_KEYS = ("clusters", "defaults", "groups", "hosts", "local", "modes", "nccl")
 
 
 def inventory_path(given: str | None) -> Path:
@@ -72,7 +73,16 @@ class _Loader:
         if not hosts:
             raise self._wrong(("hosts",), "no hosts are listed; give at least one under `hosts:`")
         built = {name: self._host(name, own) for name, own in hosts.items()}
-        return Inventory(path=self._path, hosts=built, groups=self._groups(set(built)), local=self._local())
+        local = self._local()
+        clusters, cluster_hosts = self._clusters({**built, "local": local})
+        return Inventory(
+            path=self._path,
+            hosts=built,
+            groups=self._groups(set(built)),
+            local=local,
+            clusters=clusters,
+            cluster_hosts=cluster_hosts,
+        )
 
     def _host(self, name: str, own: Any) -> Host:
         if not isinstance(name, str):
@@ -97,6 +107,27 @@ class _Loader:
             return Host.model_validate({**_merge(shared, own), "name": name})
         except ValidationError as error:
             raise self._explain(error, where) from error
+
+    def _clusters(self, known: dict[str, Host]) -> tuple[dict[str, Cluster], dict[str, Host]]:
+        clusters: dict[str, Cluster] = {}
+        hosts: dict[str, Host] = {}
+        for name, given in self._mapping("clusters").items():
+            where = ("clusters", str(name))
+            if name in known or name == "all":
+                raise self._wrong(where, f"{name!r} names a cluster and a host")
+            of_cluster, of_host = split(str(name), self._section(given, where))
+            try:
+                cluster = Cluster.model_validate(of_cluster)
+            except ValidationError as error:
+                raise self._explain(error, where) from error
+            if cluster.login not in known:
+                problem = f"login names the unknown host {cluster.login!r}{_nearest(cluster.login, known)}"
+                raise self._wrong((*where, "login"), problem)
+            login = known[cluster.login].model_dump(include=set(CONNECTION), exclude_unset=True)
+            own = {**login, **of_host, "workdir": cluster.workdir, "gpus": cluster.gpus_per_node}
+            hosts[str(name)] = self._build(str(name), own, where)
+            clusters[str(name)] = cluster
+        return clusters, hosts
 
     def _groups(self, known: set[str]) -> dict[str, list[str]]:
         groups: dict[str, list[str]] = {}

@@ -30,11 +30,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 def _text(value: object) -> object:
     """Return environment values as text, so that they reach the server as written: `off`, `010`, `1:30`, `true`."""
     if isinstance(value, dict):
-        return {key: _as_text(item) for key, item in value.items()}
+        return {key: as_text(item) for key, item in value.items()}
     return value
 
 
-def _as_text(value: object) -> object:
+def as_text(value: object) -> object:
+    """A value as it was written, if it is none that is read otherwise."""
     if isinstance(value, Written | WrittenFloat):
         return value.text
     if isinstance(value, bool):
@@ -291,6 +292,10 @@ class Inventory(Section):
     groups: dict[str, list[str]] = Field(default_factory=dict)
     local: Host
     """The laptop itself, for the data verbs."""
+    clusters: dict[str, Any] = Field(default_factory=dict)
+    """`hosts.inventory.clusters.Cluster` by name."""
+    cluster_hosts: dict[str, Host] = Field(default_factory=dict)
+    """Each cluster as the host that its runs are planned for and pulled from: its login host, in its shared folder."""
 
     @property
     def kept(self) -> Kept:

@@ -10,7 +10,7 @@ LOCAL = "local"
 
 
 def select(inventory: Inventory, host: str | None, hosts: str | None) -> list[Host]:
-    """Return the chosen hosts in the inventory's order, each once.
+    """Return the chosen hosts in the inventory's order, each once; a cluster is named like a host, and not in `all`.
 
     Names, groups and `all` may be mixed, separated by commas; `local` is the laptop. Raises UsageError if no host was
     named or a name is unknown.
@@ -21,7 +21,8 @@ def select(inventory: Inventory, host: str | None, hosts: str | None) -> list[Ho
     wanted: set[str] = set()
     for word in words:
         wanted.update(_expand(inventory, word))
-    chosen = [candidate for name, candidate in inventory.hosts.items() if name in wanted]
+    every = {**inventory.hosts, **inventory.cluster_hosts}
+    chosen = [candidate for name, candidate in every.items() if name in wanted]
     return [*chosen, inventory.local] if LOCAL in wanted and LOCAL not in inventory.hosts else chosen
 
 
@@ -30,9 +31,9 @@ def _expand(inventory: Inventory, word: str) -> list[str]:
         return list(inventory.hosts)
     if word in inventory.groups:
         return inventory.groups[word]
-    if word in inventory.hosts or word == LOCAL:
+    if word in inventory.hosts or word in inventory.cluster_hosts or word == LOCAL:
         return [word]
-    near = nearest(word, [*inventory.hosts, *inventory.groups, ALL])
+    near = nearest(word, [*inventory.hosts, *inventory.cluster_hosts, *inventory.groups, ALL])
     hint = near or f"{inventory.path} has {_known(inventory)}."
     raise UsageError(f"There is no host or group {word!r}.", remedy=hint)
 

@@ -21,6 +21,7 @@ from hosts.console.runs import show_runs
 from hosts.console.text import moment
 from hosts.errors import UsageError, nearest
 from hosts.fleet import Fleet, Outcome
+from hosts.tasks.clusters import CLUSTER, cluster_extract, cluster_status
 from hosts.tasks.moving import Movers
 from hosts.tasks.notifying import NOTIFY
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, chosen_run, finish, indices, roost_task, session
@@ -39,6 +40,7 @@ _RUN = {"run": "name of the run (default: the one planned last)"}
     WORK_OPTIONS,
     to="folder that the run is pulled to; records of a lost host that it holds are not extracted again",
     dataset="the dataset's folder, if it is not where the plan says",
+    cluster=CLUSTER,
     example="inv extract --hosts all --run kimi-1",
 )
 def extract(
@@ -57,6 +59,7 @@ def extract(
     then: str = "",
     yes: bool = False,
     notify: bool = False,
+    cluster: str = "",
     dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
@@ -66,6 +69,9 @@ def extract(
     Hosts of the plan that are not chosen count as lost: their share goes to the others, after you agree. Chosen hosts
     without a share get one, so `--hosts all` includes a lost host again.
     """
+    if cluster:
+        cluster_extract(cluster, run, inventory, json, dataset=dataset, dry_run=dry_run, stop=stop)
+        return
     with session(host, hosts, inventory, json) as (fleet, output):
         wish = wish_of(
             pause=pause, resume=resume, stop=stop, then=then, retry_quarantined=retry_quarantined, records=records
@@ -130,6 +136,7 @@ def runs(
     JSON,
     run="name of the run (default: every run at work, or else each host's newest)",
     watch="refresh the table in place until Ctrl-C",
+    cluster=CLUSTER,
     example="inv status --hosts all --run kimi-1",
 )
 def status(
@@ -138,10 +145,14 @@ def status(
     hosts: str | None = None,
     run: str = "",
     watch: bool = False,
+    cluster: str = "",
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
     """Show the state of runs and servers on every host; exit code 1 if a host, a server or a record failed."""
+    if cluster:
+        cluster_status(cluster, run, inventory, json)
+        return
     with session(host, hosts, inventory, json) as (fleet, output):
         if watch:
             _watch(fleet, output, run)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 from remote.context import Context
-from remote.logs.chain import chain, server_sources
+from remote.logs.chain import chain, expanded, server_sources
 from remote.logs.follower import Follower
 from remote.logs.pattern import Pattern
 from remote.shared.errors import HostError
@@ -91,7 +91,8 @@ class _Session:
         return [at for follower in self._followers.values() if (at := follower.position) is not None]
 
     def _sources(self) -> list[LogSource]:
-        return self._request.sources or server_sources(self._workdir)
+        wanted = self._request.sources or server_sources(self._workdir)
+        return [one for source in wanted for one in expanded(self._workdir, source)]
 
     def _add(self, source: LogSource) -> Follower:
         if source not in self._followers:

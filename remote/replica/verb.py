@@ -45,7 +45,10 @@ def replica(request: ReplicaRequest, context: Context) -> ReplicaResult:
             _work(desk, own, scratch)
         finally:
             _end_servers(scratch)
-        return desk.result()
+        result = desk.result()
+        if result.over:
+            (shared.queue / "over").touch()
+        return result
 
 
 def read_spec(shared: RunPaths) -> ReplicaSpec:

@@ -129,6 +129,11 @@ def requeue(request: IndicesRequest, context: Context) -> IndicesResult:
     """
     paths = known(context.workdir, request.identity)
     refuse_older_plan(paths, request.epoch)
+    if is_shared_out(paths):
+        raise UsageError(
+            f"Single records of the run {request.identity.name!r} cannot be made again: a cluster's replicas do it.",
+            remedy="Plan them as a run of their own.",
+        )
     freed = _delete_shards(paths, request.indices)
     with Ledger(paths.ledger) as ledger:
         return IndicesResult(records=ledger.forget(request.indices), freed_bytes=freed)

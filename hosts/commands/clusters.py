@@ -1,0 +1,145 @@
+"""`--cluster`: a run's replicas as jobs of the cluster's scheduler, asked for on its login host. Runs on the laptop.
+
+A cluster is planned for, looked at and pulled from like one host: its login host, in the folder that it shares with the
+nodes. Only who starts the work differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hosts.commands import extract as extraction
+from hosts.commands.runs import plan_for
+from hosts.errors import UsageError, nearest
+from hosts.fleet import Fleet
+from hosts.inventory.clusters import Cluster
+from hosts.inventory.model import Host, Inventory
+from hosts.inventory.servers import server_specs
+from hosts.plan.plan import Plan
+from hosts.transport.backend import Backend
+from remote.shared.messages.extract import ExtractorState, RunRequest, RunStatus
+from remote.shared.messages.replica import ReplicaSpec
+from remote.shared.messages.slurm import (
+    CancelRequest,
+    CancelResult,
+    JobRow,
+    JobsRequest,
+    JobsResult,
+    SlurmArray,
+    SubmitRequest,
+    SubmitResult,
+)
+
+DEADLINE_SECONDS = 180.0
+AHEAD = 2
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """What became of a submission."""
+
+    plan: Plan
+    result: SubmitResult
+
+
+def cluster_host(inventory: Inventory, name: str) -> tuple[Cluster, Host]:
+    """The cluster of that name; raises UsageError if the inventory has none."""
+    if name not in inventory.clusters:
+        known = ", ".join(inventory.clusters) or "none"
+        hint = nearest(name, inventory.clusters) or f"{inventory.path} has the clusters: {known}."
+        raise UsageError(f"There is no cluster {name!r}.", remedy=hint)
+    return inventory.clusters[name], inventory.cluster_hosts[name]
+
+
+def submit(
+    fleet: Fleet,
+    cluster: Cluster,
+    run: str,
+    *,
+    dataset: Path | None = None,
+    on_progress: extraction.OnProgress | None = None,
+) -> Submitted:
+    """Give the cluster the run and submit its replicas; raises UsageError with the reason if Slurm refuses them."""
+    found: list[SubmitResult] = []
+
+    def launch(backend: Backend, plan: Plan) -> ExtractorState:
+        request = SubmitRequest(
+            identity=plan.identity, spec=_spec(cluster, backend.host, plan), array=array_of(cluster, backend.host)
+        )
+        found.append(backend.call("submit", request, SubmitResult, deadline=DEADLINE_SECONDS))
+        return backend.call("status", RunRequest(run=plan.run), RunStatus).state
+
+    started = extraction.start(fleet, run, dataset=dataset, on_progress=on_progress, launch=launch)
+    for outcome in started.outcomes:
+        _ = outcome.result
+    if not found:
+        raise UsageError(
+            f"The plan of {run!r} gives {cluster.name} no records.", remedy=f"Plan it with --host {cluster.name}."
+        )
+    return Submitted(started.plan, found[0])
+
+
+def preview(fleet: Fleet, cluster: Cluster, run: str) -> SubmitResult:
+    """The script that would be submitted; changes nothing."""
+    plan, (host,) = plan_for(fleet, run), fleet.hosts
+    request = SubmitRequest(
+        identity=plan.identity, spec=_spec(cluster, host, plan), array=array_of(cluster, host), dry_run=True
+    )
+    return fleet.backend(host).call("submit", request, SubmitResult, deadline=DEADLINE_SECONDS)
+
+
+def jobs(fleet: Fleet, run: str) -> list[JobRow]:
+    """The run's jobs as the scheduler sees them."""
+    (host,) = fleet.hosts
+    request = JobsRequest(identity=plan_for(fleet, run).identity)
+    return fleet.backend(host).call("jobs", request, JobsResult, deadline=DEADLINE_SECONDS).jobs
+
+
+def cancel(fleet: Fleet, run: str, *, dry_run: bool) -> list[str]:
+    """Cancel the run's own jobs; what they have published stays."""
+    (host,) = fleet.hosts
+    request = CancelRequest(identity=plan_for(fleet, run).identity, dry_run=dry_run)
+    return fleet.backend(host).call("cancel", request, CancelResult, deadline=DEADLINE_SECONDS).jobs
+
+
+def array_of(cluster: Cluster, host: Host) -> SlurmArray:
+    """What the scheduler is asked for."""
+    extra = {} if cluster.scratch is None else {"scratch": cluster.scratch}
+    return SlurmArray(
+        nodes=cluster.nodes,
+        gpus_per_node=cluster.gpus_per_node,
+        options=cluster.options,
+        signal_seconds=int(cluster.drain),
+        prolog=cluster.prolog,
+        wrap=_wrap(cluster),
+        python=host.python,
+        **extra,
+    )
+
+
+def _wrap(cluster: Cluster) -> list[str]:
+    if cluster.container is None:
+        return []
+    image, shared = cluster.container.image, cluster.workdir
+    if cluster.container.kind == "apptainer":
+        return ["apptainer", "exec", "--nv", "--bind", shared, image]
+    return ["srun", "--ntasks=1", f"--container-image={image}", f"--container-mounts={shared}:{shared}"]
+
+
+def _spec(cluster: Cluster, host: Host, plan: Plan) -> ReplicaSpec:
+    if host.secrets:
+        raise UsageError(
+            f"The cluster {cluster.name} has `secrets`, and a job's script cannot carry them.",
+            remedy="Leave them out of its settings; `prolog` can read a file of your own on the nodes.",
+        )
+    if any(entry.nodes for entry in host.servers):
+        raise UsageError(f"The cluster {cluster.name} has servers that span nodes, which replicas cannot start yet.")
+    return ReplicaSpec(
+        epoch=plan.epoch,
+        chunk_tokens=cluster.chunk_tokens,
+        servers=[] if cluster.serve_with else server_specs(host, "extract"),
+        serve_with=cluster.serve_with,
+        lease_seconds=cluster.lease,
+        ahead=AHEAD,
+    )

@@ -1,0 +1,61 @@
+"""What `--cluster` does in the tasks that have it: the same words, asked of a scheduler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hosts.commands import clusters
+from hosts.commands import status as standing
+from hosts.console.clusters import show_jobs, show_script, show_submitted
+from hosts.console.extraction import any_failed, show_status
+from hosts.console.live import DeadHosts, live_lines
+from hosts.fleet import Fleet
+from hosts.tasks.session import chosen_run, finish, printing, the_inventory
+
+CLUSTER = "NAME of a cluster of the inventory: its scheduler runs the replicas"
+
+
+def cluster_extract(
+    name: str, run: str, inventory: str | None, json: bool, *, dataset: str, dry_run: bool, stop: bool
+) -> None:
+    """Submit a run's replicas; with `dry_run` show their script, with `stop` cancel their jobs."""
+    with printing(json) as output:
+        loaded = the_inventory(output, inventory)
+        cluster, host = clusters.cluster_host(loaded, name)
+        fleet = Fleet(loaded, [host])
+        fleet.watcher = DeadHosts(output)
+        try:
+            run = chosen_run(fleet, output, run)
+            if stop:
+                ended = clusters.cancel(fleet, run, dry_run=dry_run)
+                verb = "would be cancelled" if dry_run else "cancelled"
+                output.document({"cluster": name, "run": run, "jobs": ended})
+                output.line(f"{name}: {verb}: {', '.join(ended) or 'nothing; no job of this run is in the queue'}")
+            elif dry_run:
+                show_script(output, clusters.preview(fleet, cluster, run))
+            else:
+                with live_lines(output, fleet) as lines:
+                    source = Path(dataset) if dataset else None
+                    submitted = clusters.submit(fleet, cluster, run, dataset=source, on_progress=lines)
+                show_submitted(output, name, run, submitted.result)
+        finally:
+            fleet.close()
+
+
+def cluster_status(name: str, run: str, inventory: str | None, json: bool) -> None:
+    """Show how a run stands, and below it the scheduler's view of its jobs."""
+    with printing(json) as output:
+        loaded = the_inventory(output, inventory)
+        _, host = clusters.cluster_host(loaded, name)
+        fleet = Fleet(loaded, [host])
+        fleet.watcher = DeadHosts(output)
+        try:
+            run = chosen_run(fleet, output, run)
+            with live_lines(output, fleet):
+                outcomes = standing.status(fleet, run)
+                jobs = clusters.jobs(fleet, run) if all(outcome.ok for outcome in outcomes) else []
+            show_status(output, outcomes)
+            show_jobs(output, name, jobs)
+            finish(output.outcomes(outcomes, failed=any_failed))
+        finally:
+            fleet.close()

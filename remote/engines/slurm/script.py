@@ -1,0 +1,87 @@
+"""The batch script of a run's replicas: one array, one task a node. Pure.
+
+The batch shell gets USR1 before the time limit (`--signal=B:`), hands it to the replica, and requeues its own task if
+the run is not over. A replica that was killed (out of memory, by a person) is requeued too, `FAILURES` times.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from remote.shared.messages.slurm import SlurmArray
+from remote.shared.paths import RunPaths
+
+FAILURES = 3
+
+_BODY = """
+failures={jobs}/"$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID.failures"
+again() {{
+  echo "roost: this task is requeued: $1"
+  scontrol requeue "$SLURM_JOB_ID"
+  sleep 60
+  exit 0
+}}
+drained=
+{wrap}{python} -m remote replica --folder {folder} --workdir {scratch} --scratch {scratch} --output log \\
+  --name "j$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID.${{SLURM_RESTART_COUNT:-0}}" &
+replica=$!
+trap 'drained=1; kill -USR1 $replica' USR1
+trap 'kill -TERM $replica' TERM
+while kill -0 $replica 2>/dev/null; do wait $replica; done
+wait $replica
+code=$?
+if [ "$code" -eq 0 ] && [ -n "$drained" ] && [ ! -e {over} ]; then again "its time was over"; fi
+if [ "$code" -gt 128 ]; then
+  count=$(($(cat "$failures" 2>/dev/null || echo 0) + 1))
+  echo "$count" > "$failures"
+  echo "roost: the replica was killed by signal $((code - 128)) (9: out of memory, or by a person), $count of {most}"
+  if [ "$count" -le {most} ]; then again "it was killed"; fi
+fi
+exit "$code"
+"""
+
+
+def script(array: SlurmArray, paths: RunPaths, payload: Path) -> str:
+    """The whole script; `payload` is the folder on the shared file system that holds `remote/`."""
+    scratch = f'"{array.scratch}/roost-$(id -u)-$SLURMD_NODENAME-"{shlex.quote(paths.root.name)}'
+    body = _BODY.format(
+        jobs=shlex.quote(str(jobs_folder(paths))),
+        wrap="".join(f"{shlex.quote(word)} " for word in array.wrap),
+        python=shlex.quote(array.python),
+        folder=shlex.quote(str(paths.root)),
+        scratch=scratch,
+        over=shlex.quote(str(paths.queue / "over")),
+        most=FAILURES,
+    )
+    head = ["#!/bin/bash", *(f"#SBATCH {line}" for line in directives(array, paths))]
+    return "\n".join([*head, "", *array.prolog, f"cd {shlex.quote(str(payload))} || exit 1"]) + body
+
+
+def directives(array: SlurmArray, paths: RunPaths) -> list[str]:
+    """The options of sbatch; those of the inventory come last, and so win."""
+    options = {
+        "job-name": f"roost-{paths.root.name}",
+        "array": f"0-{array.nodes - 1}",
+        "nodes": "1",
+        "ntasks": "1",
+        "exclusive": "",
+        "requeue": "",
+        "open-mode": "append",
+        "signal": f"B:USR1@{array.signal_seconds}",
+        "output": str(jobs_folder(paths)).replace("%", "%%") + "/%A_%a.log",
+    }
+    if array.gpus_per_node:
+        options["gres"] = f"gpu:{array.gpus_per_node}"
+    options |= array.options
+    return [f"--{name}" + (f"={_quoted(value)}" if value else "") for name, value in options.items()]
+
+
+def jobs_folder(paths: RunPaths) -> Path:
+    """Where the run's script, its array's logs and its job numbers lie."""
+    return paths.root / "slurm"
+
+
+def _quoted(value: str) -> str:
+    """As sbatch reads a directive: words may be quoted as in a shell."""
+    return shlex.quote(value)

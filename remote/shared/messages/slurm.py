@@ -1,0 +1,87 @@
+"""A run's jobs on Slurm: submitted, looked at and cancelled on the cluster's login host."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from remote.shared.messages.envelope import Message
+from remote.shared.messages.replica import ReplicaSpec
+from remote.shared.messages.run import RunIdentity
+
+
+class SlurmArray(Message):
+    """What the array of a run's replicas asks for."""
+
+    nodes: int = Field(ge=1)
+    """Tasks of the array, one node each."""
+    gpus_per_node: int = 0
+    """0 asks for none."""
+    options: dict[str, str] = Field(default_factory=dict)
+    """Further options of sbatch by their long names; "" for one without a value."""
+    signal_seconds: int = Field(default=300, ge=1)
+    """So long before its time limit a replica is told to drain."""
+    prolog: list[str] = Field(default_factory=list)
+    """Lines of shell before the replica."""
+    wrap: list[str] = Field(default_factory=list)
+    """Words before the replica's command: a container's."""
+    python: str = "python3"
+    """On the nodes."""
+    scratch: str = "${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"
+    """A folder on the node's own disk, as the shell writes it."""
+
+
+class SubmitRequest(Message):
+    """Share a run out, whose assignment lies here, and submit its replicas."""
+
+    identity: RunIdentity
+    spec: ReplicaSpec
+    array: SlurmArray
+    dry_run: bool = False
+
+
+class SubmitResult(Message):
+    """The job and its script."""
+
+    script: str
+    job: str = ""
+    """Slurm's number of the array; "" if nothing was submitted."""
+    earlier: list[str] = Field(default_factory=list)
+    """Jobs of this run that are in the queue already: nothing was submitted."""
+
+
+class JobsRequest(Message):
+    """The run's jobs as Slurm sees them now; read-only."""
+
+    identity: RunIdentity
+
+
+class JobRow(Message):
+    """One task of an array, or the tasks that still wait together."""
+
+    job: str
+    state: str
+    node: str = ""
+    reason: str = ""
+    starts_at: str = ""
+    """When Slurm expects it to start, in the login host's time; "" if it does not say."""
+    seconds: str = ""
+    """How long it has run, as Slurm writes it."""
+
+
+class JobsResult(Message):
+    """In Slurm's order; jobs that have ended are left out."""
+
+    jobs: list[JobRow]
+
+
+class CancelRequest(Message):
+    """Cancel this run's own jobs, and no others."""
+
+    identity: RunIdentity
+    dry_run: bool = False
+
+
+class CancelResult(Message):
+    """The jobs that were cancelled, or would be."""
+
+    jobs: list[str]
