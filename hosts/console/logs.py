@@ -59,7 +59,7 @@ class LogPrinter:
         seen = self._sources.setdefault(host.name, set())
         if len(seen) < 2:
             seen.add(source)
-        name = f"{host.name}/{printable(source.name)}" if len(seen) > 1 else host.name
+        name = f"{host.name}/{printable(source.task or source.name)}" if len(seen) > 1 else host.name
         text = f"{name:<{self._width}} | "
         return f"\x1b[{self._colour[host.name]}m{text}\x1b[0m" if self._coloured else text
 

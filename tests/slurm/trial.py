@@ -1,0 +1,162 @@
+"""A run on the lab's Slurm, one fault, and the verdict: every record delivered once, bit for bit what the server made.
+
+Judged without the product's code: the delivered tensors are compared with what the stand-in makes of the tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from hosts.commands import clusters
+from hosts.commands.plan import plan
+from hosts.commands.prepare import prepare
+from hosts.commands.pull import pull
+from hosts.commands.status import status
+from hosts.fleet import Fleet
+from hosts.inventory.load import load_inventory
+from hosts.practice.models import tiny_model
+from hosts.practice.paths import PracticePaths
+from remote.shared.messages.dataset import PrepareRequest
+from remote.shared.messages.transfer import Wish
+from tests.faults.box import CLONE
+from tests.remote.extract.standin import Config, states_of
+from tests.slurm.lab import Lab, until
+
+RECORDS = 90
+LENGTHS = [8 + number * 7 % 50 for number in range(RECORDS)]
+DELAY_SECONDS = 0.3
+CLUSTER, RUN = "lab", "trial"
+SERVE = CLONE / "tests" / "remote" / "replica" / "serve_standin.py"
+PATIENCE_SECONDS = 240.0
+
+
+@dataclass
+class Site:
+    """A laptop that is the login host too, and the cluster."""
+
+    root: Path
+    lab: Lab
+    hidden: int = 0
+    tokens: list[list[int]] = field(default_factory=list)
+    """Of every record, by its index in the dataset."""
+
+    @property
+    def shared(self) -> Path:
+        return self.root / "shared folder"
+
+    @property
+    def run(self) -> Path:
+        return self.shared / "runs" / RUN
+
+    def fleet(self) -> Fleet:
+        inventory = load_inventory(self.root / "inventory.yaml")
+        return Fleet(inventory, [inventory.cluster_hosts[CLUSTER]])
+
+    def inv(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Type `inv …`."""
+        argv = [sys.executable, "-m", "invoke", *words, "--inventory", str(self.root / "inventory.yaml")]
+        return subprocess.run(argv, cwd=CLONE, capture_output=True, text=True, check=False, timeout=120)
+
+    def published(self) -> int:
+        return len(list((self.run / "queue" / "published").glob("*/[0-9]*")))
+
+    def build(self, **settings: object) -> None:
+        """An inventory, a dataset and a plan."""
+        model = tiny_model(CLONE, "deepseek_v3", layers=6, dtype="float32")
+        self.hidden = json.loads((model / "config.json").read_text())["hidden_size"]
+        python = str(PracticePaths(CLONE).engine_python)
+        host = {
+            "python": python, "model": str(model), "layers": [1, 3], "gpus": 0, "tp": 1, "context_length": 4096,
+            "min_free": "1MiB", "parity_rate": 0,
+        }  # fmt: skip
+        cluster = {
+            "engine": "slurm", "login": "local", "nodes": self.lab.nodes, "gpus_per_node": 0,
+            "workdir": str(self.shared), "scratch": str(self.root / "scratch"), "chunk_tokens": 150, "lease": 10, "drain": 30,
+            "serve_with": [python, str(SERVE), str(DELAY_SECONDS), str(self.hidden)],
+            "in_flight_tokens": 150, **settings,
+        }  # fmt: skip
+        content = {
+            "local": {"python": python, "workdir": str(self.root / "local")},
+            "modes": {"extract": {"capture": True, "flags": {"dtype": "float32"}}},
+            "defaults": host,
+            "hosts": {"box": {"connection": "local", "workdir": str(self.root / "box")}},
+            "clusters": {CLUSTER: cluster},
+        }
+        (self.root / "inventory.yaml").write_text(json.dumps(content))
+        draw = random.Random(0)
+        source = self.root / "records.jsonl"
+        with source.open("w") as out:
+            for length in LENGTHS:
+                tokens = [draw.randrange(250) for _ in range(length)]
+                self.tokens.append(tokens)
+                out.write(json.dumps({"input_ids": tokens, "loss_mask": [0, *[1] * (length - 1)]}) + "\n")
+        dataset = self.root / "dataset"
+        fleet = self.fleet()
+        request = PrepareRequest(inputs=[str(source)], out=str(dataset), tokenizer=str(model), processes=1, seed=None)
+        prepare(fleet.local, request)
+        assert plan(fleet, dataset, RUN).fits
+
+    def submit(self) -> str:
+        fleet = self.fleet()
+        inventory = fleet.inventory
+        return clusters.submit(fleet, inventory.clusters[CLUSTER], RUN).result.job
+
+    def done(self) -> int:
+        (outcome,) = status(self.fleet(), RUN)
+        return outcome.result.standing.runs[0].state.counts.done
+
+    def judge(self) -> None:
+        """Pull, and compare every record with what the stand-in makes of its tokens."""
+        destination = self.root / "delivered"
+        pulled = pull(self.fleet(), Wish(run=RUN), str(destination), lambda tallies: lambda: None)
+        assert not pulled.missing, pulled.missing
+        config = Config("", "", 0, hidden=self.hidden)
+        for index in range(RECORDS):
+            tokens, states = _tensors(destination / "hidden_states" / f"hs_{index}.safetensors")
+            assert tokens == self.tokens[index], f"record {index} is another one"
+            assert np.array_equal(states, states_of(tokens, config)), f"record {index} is corrupt"
+        rows = [row for path in (self.run / "queue" / "published").glob("*/*/rows.json") for row in _rows(path)]
+        assert sorted(row["index"] for row in rows) == list(range(RECORDS)), "a record was published twice, or not"
+
+
+def _tensors(path: Path) -> tuple[list[int], np.ndarray]:
+    """Token ids and states of a shard, read by the format's own description."""
+    content = path.read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:begin])
+
+    def tensor(name: str, dtype: str) -> np.ndarray:
+        start, stop = header[name]["data_offsets"]
+        return np.frombuffer(content[begin + start : begin + stop], dtype).reshape(header[name]["shape"])
+
+    return tensor("token_ids", "<i8").tolist(), tensor("hidden_states", "<f4")
+
+
+def _rows(path: Path) -> list[dict[str, int]]:
+    found: list[dict[str, int]] = json.loads(path.read_text())["rows"]
+    return found
+
+
+Strike = Callable[[Site, random.Random], None]
+
+
+def trial(site: Site, strike: Strike, fraction: float, draw: random.Random) -> float:
+    """Submit, strike once so much of the run is published, await the end, judge; returns the seconds it took."""
+    began = time.monotonic()
+    site.submit()
+    chunks = len(LENGTHS) * sum(LENGTHS) / len(LENGTHS) / 150
+    until(lambda: site.published() >= fraction * chunks, PATIENCE_SECONDS)
+    strike(site, draw)
+    until(lambda: site.done() == RECORDS, PATIENCE_SECONDS)
+    until(lambda: not site.lab.said("squeue", "-h").strip(), PATIENCE_SECONDS)
+    site.judge()
+    return time.monotonic() - began
