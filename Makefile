@@ -60,6 +60,9 @@ test: lint readers ## lint, types and every test, with real sshd, rsync and SGLa
 faults: venv engine ## break a fleet in every way (root on Linux for all of it): FAULTS='--seed 7 --only reboot --minutes 30'
 	$(BIN)/python -m tests.faults $(FAULTS)
 
+faults-slurm: venv engine ## break a run on a real Slurm in namespaces (root on Linux; apt-get install slurm-wlm munge): SLURM='--only preempted'
+	$(BIN)/python -m tests.slurm $(SLURM)
+
 attacks: venv engine ## what other users of a host and hostile hosts may try (root for all of it); prints the table
 	@$(BIN)/python -m tests.attacks
 

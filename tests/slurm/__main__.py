@@ -15,12 +15,14 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from tests.faults import namespaces
 from tests.slurm import lab
-from tests.slurm.lab import Lab
+from tests.slurm.lab import Lab, is_of
 from tests.slurm.trial import Site, Strike, trial
 
-SPOT = {"partition": "spot"}
+SPOT: dict[str, object] = {"partition": "spot"}
 
 
 def nothing(_: Site, __: random.Random) -> None:
@@ -34,9 +36,9 @@ def kill_replica(site: Site, draw: random.Random) -> None:
 def kill_server(site: Site, draw: random.Random) -> None:
     """Its replica waits for a server, or ends with that cause; the others do the rest."""
     node = draw.choice(list(site.lab.replicas()))
-    for process in lab.psutil.process_iter():
-        with suppress(lab.psutil.Error):
-            if process.cmdline()[1:2] and process.cmdline()[1].endswith("standin.py") and lab._of_node(process, node):
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.cmdline()[1:2] and process.cmdline()[1].endswith("standin.py") and is_of(process, node):
                 process.kill()
 
 

@@ -123,7 +123,7 @@ class Lab:
 
     def lose_node(self, name: str, *, daemons_alone: bool = False) -> None:
         """Lose a node; with `daemons_alone` its job lives on, and Slurm takes it for dead."""
-        own = [process for process in psutil.process_iter() if _of_node(process, name)]
+        own = [process for process in psutil.process_iter() if is_of(process, name)]
         steps = [parent for process in own for parent in process.parents() if parent.name() == "slurmstepd"]
         os.kill(int((self.root / f"slurmd.{name}.pid").read_text()), signal.SIGKILL)
         for process in [*steps, *([] if daemons_alone else own)]:
@@ -150,7 +150,8 @@ class Lab:
     def running(self) -> dict[str, str]:
         """Jobs that run, with their nodes."""
         lines = self.said("squeue", "-h", "-t", "R", "-o", "%i %N").splitlines()
-        return {job: node for job, node in (line.split() for line in lines if re.fullmatch(r"\S+ \S+", line.strip()))}
+        pairs = (line.partition(" ") for line in lines if re.fullmatch(r"\S+ \S+", line.strip()))
+        return {job: node.strip() for job, _, node in pairs}
 
 
 def until(condition: object, seconds: float = START_SECONDS) -> None:
@@ -162,7 +163,8 @@ def until(condition: object, seconds: float = START_SECONDS) -> None:
         time.sleep(0.05)
 
 
-def _of_node(process: psutil.Process, name: str) -> bool:
+def is_of(process: psutil.Process, name: str) -> bool:
+    """Whether a process belongs to a node's job."""
     try:
         return process.environ().get("SLURMD_NODENAME") == name
     except psutil.Error:

@@ -80,7 +80,8 @@ class Site:
         }  # fmt: skip
         cluster = {
             "engine": "slurm", "login": "local", "nodes": self.lab.nodes, "gpus_per_node": 0,
-            "workdir": str(self.shared), "scratch": str(self.root / "scratch"), "chunk_tokens": 150, "lease": 10, "drain": 30,
+            "workdir": str(self.shared), "scratch": str(self.root / "scratch"), "chunk_tokens": 150, "lease": 10,
+            "drain": 30,
             "serve_with": [python, str(SERVE), str(DELAY_SECONDS), str(self.hidden)],
             "in_flight_tokens": 150, **settings,
         }  # fmt: skip

@@ -1,0 +1,88 @@
+"""`clusters:` in the inventory: a cluster is named like a host, and a mistake is named with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hosts.commands.clusters import array_of, cluster_host
+from hosts.errors import InventoryError, UsageError
+from hosts.inventory.load import load_inventory
+from hosts.inventory.model import Inventory
+from hosts.inventory.select import select
+
+SHARED = "/shared/roost"
+TEXT = """
+defaults: {{python: /opt/sglang/bin/python, model: /models/kimi, layers: [3, 31]}}
+hosts:
+  login1: {{address: login.example, user: me, ssh_port: 2222, workdir: /home/me/roost}}
+clusters:
+  h100:
+    engine: slurm
+    login: login1
+    nodes: 8
+    workdir: /shared/roost
+    partition: gpu
+    time: 12:00:00
+    exclude: n3
+    hold: true
+    {more}
+"""
+
+
+def load(folder: Path, more: str = "drain: 10min") -> Inventory:
+    path = folder / "inventory.yaml"
+    path.write_text(TEXT.format(more=more))
+    return load_inventory(path)
+
+
+def test_a_cluster_is_its_login_host_in_the_shared_folder(tmp_path: Path) -> None:
+    inventory = load(tmp_path)
+    cluster, host = cluster_host(inventory, "h100")
+    assert (host.name, host.address, host.user, host.ssh_port) == ("h100", "login.example", "me", 2222)
+    assert (host.workdir, host.model, host.gpus, host.layers) == ("/shared/roost", "/models/kimi", 8, [3, 31])
+    assert (cluster.nodes, cluster.drain) == (8, 600.0)
+    assert [one.name for one in select(inventory, "h100", None)] == ["h100"]
+    assert [one.name for one in select(inventory, None, "all")] == ["login1"]
+
+
+def test_other_keys_are_sbatch_s_as_they_were_written(tmp_path: Path) -> None:
+    cluster, host = cluster_host(load(tmp_path), "h100")
+    options = {"partition": "gpu", "time": "12:00:00", "exclude": "n3", "hold": ""}
+    assert array_of(cluster, host).options == options
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("pyxis", ["srun", "--ntasks=1", "--container-image=sglang.sqsh", f"--container-mounts={SHARED}:{SHARED}"]),
+        ("apptainer", ["apptainer", "exec", "--nv", "--bind", "/shared/roost", "sglang.sqsh"]),
+    ],
+)  # fmt: skip
+def test_a_container_goes_before_the_replica(tmp_path: Path, kind: str, words: list[str]) -> None:
+    cluster, host = cluster_host(load(tmp_path, f"container: {{image: sglang.sqsh, kind: {kind}}}"), "h100")
+    assert array_of(cluster, host).wrap == words
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ("login: login2", "login names the unknown host 'login2'"),
+        ("nodes: 0", "nodes is 0"),
+        ("engine: ray", "engine is 'ray'"),
+        ("container: {kind: docker, image: x}", "container.kind is 'docker'"),
+    ],
+)
+def test_a_mistake_is_a_sentence(tmp_path: Path, more: str, sentence: str) -> None:
+    path = tmp_path / "inventory.yaml"
+    key = more.partition(":")[0]
+    lines = [line for line in TEXT.format(more="").splitlines() if not line.strip().startswith(f"{key}:")]
+    path.write_text("\n".join([*lines, f"    {more}"]) + "\n")
+    with pytest.raises(InventoryError, match=sentence):
+        load_inventory(path)
+
+
+def test_an_unknown_cluster_is_named_with_those_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no cluster 'a100'"):
+        cluster_host(load(tmp_path), "a100")
