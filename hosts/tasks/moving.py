@@ -19,8 +19,11 @@ from remote.shared.messages.run import RunIdentity
 
 @contextmanager
 def moving(fleet: Fleet, output: Output, identity: RunIdentity) -> Iterator[Attendant | None]:
-    """Move the run's open records to hosts that are done while the block lasts; None if there is one host alone."""
-    if len(fleet.hosts) < 2:
+    """Move the run's open records to hosts that are done while the block lasts; None if they stay where they are.
+
+    They stay if there is one host alone, and in a run of answers, whose conversations lie beside each host's own share.
+    """
+    if len(fleet.hosts) < 2 or identity.answers is not None:
         yield None
         return
     with attended(mover(fleet, output, identity)) as attendant:
@@ -49,9 +52,11 @@ class Movers:
                 found.step(hosts)
 
     def _mover(self, run: str) -> Mover | None:
-        """None if the hosts hold different runs of this name."""
+        """None if the hosts hold different runs of this name, or answers."""
         identities = {one.assignment.identity for one in holders(held(self._fleet.unwatched(), run), run)}
-        return mover(self._fleet, self._output, identities.pop()) if len(identities) == 1 else None
+        if len(identities) != 1 or (identity := identities.pop()).answers is not None:
+            return None
+        return mover(self._fleet, self._output, identity)
 
 
 def mover(fleet: Fleet, output: Output, identity: RunIdentity) -> Mover:

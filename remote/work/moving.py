@@ -42,6 +42,8 @@ from remote.work.lots import LOT_FILE, Lot, given, taken
 
 def lease(request: LeaseRequest, context: Context) -> LeaseResult:
     """The verb `lease`: streams the leases by which open records go to another host."""
+    if request.identity.answers is not None:
+        raise UsageError("Prompts do not move between hosts: how their conversations go on lies beside each share.")
     paths = _at_epoch(context, request.identity, request.epoch)
     holding, told = Holding(paths), LeaseResult()
     for one in _again(request, paths, holding) if request.again else _new(request, paths, holding):
