@@ -139,12 +139,17 @@ class Demo:
 
 
 def main(root: Path | None = None) -> int:
-    """Run the demo with `root`'s `.practice` and `.engine`; return 1 after one sentence if a step fails."""
+    """Run the demo of extraction."""
+    return run_demo(Demo, root)
+
+
+def run_demo(kind: type[Demo], root: Path | None = None) -> int:
+    """Run a demo with `root`'s `.practice` and `.engine`; return 1 after one sentence if a step fails."""
     root = root or practice_root()
     console = Console(highlight=False, soft_wrap=True)
     paths = PracticePaths(root)
     try:
-        demo = Demo(paths, f"{PREFIX}{datetime.now():%Y%m%d-%H%M%S}", console)
+        demo = kind(paths, f"{PREFIX}{datetime.now():%Y%m%d-%H%M%S}", console)
         _begin(paths, console)
         demo.type_everything()
         console.print(demo.summary())
