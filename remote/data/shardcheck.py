@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from remote.data.answered import read
 from remote.shared.errors import RecordError
 from remote.shared.messages.extract import ShardRow
 from remote.shared.messages.run import RunIdentity
@@ -70,6 +71,9 @@ def _faults(
     digest = xxhash.xxh3_128_hexdigest(shard.content) if every_byte else row.xxh3
     if digest != row.xxh3:
         yield "digest", f"Its xxh3-128 is {digest}; the ledger says {row.xxh3}."
+    if identity.answers is not None:
+        yield from _of_answers(shard, row, token_ids, last_only=identity.answers.last_only)
+        return
     misfits = list(_of_form(shard, identity, len(token_ids)))
     yield from misfits
     if row.rows != len(token_ids):
@@ -81,6 +85,19 @@ def _faults(
         yield from _of_values(shard, rows, token_ids)
         if digest == row.xxh3:  # else it is known that its bytes have changed
             yield from _of_sums(shard, rows)
+
+
+def _of_answers(
+    shard: TensorFile, row: ShardRow, prompt: np.ndarray, *, last_only: bool
+) -> Iterator[tuple[FaultKind, str]]:
+    """Whether an answered conversation begins with its prompt, and its parts fit together."""
+    rows = read(shard).rows
+    if (total := sum(len(ids) for ids, _ in rows)) != row.rows:
+        yield "shape", f"Its records have {total} tokens; the ledger says {row.rows}."
+    if not last_only and not np.array_equal(rows[0][0][: len(prompt)], prompt):
+        yield "tokens", "It does not begin with the prompt that the dataset has."
+    if not all(mask.any() for _, mask in rows):
+        yield "values", "One of its records has no sampled token."
 
 
 def _of_form(shard: TensorFile, identity: RunIdentity, tokens: int) -> Iterator[tuple[FaultKind, str]]:

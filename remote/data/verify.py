@@ -38,6 +38,8 @@ def verify(request: VerifyRequest, context: Context) -> VerifyResult:
     """Check everything; a fault is a row of the answer, an error only what makes checking impossible."""
     begun = time.monotonic()
     place = _place(request, context)
+    if request.model and place.identity.answers is not None:
+        raise UsageError("Answers hold no hidden states to compare.", remedy="Verify them without --model.")
     found: Counter[FaultKind] = Counter()
     again: set[int] = set()
     parity: list[ParityResult] = []

@@ -37,6 +37,8 @@ def compress(request: CompressRequest, context: Context) -> CompressResult:
     paths = known(context.workdir, request.identity)
     if not paths.ledger.exists():
         raise UsageError(f"This host has no finished records of the run {request.identity.name!r}.")
+    if request.identity.answers is not None:
+        raise UsageError("Answers are ids and text, which stay plain.", remedy="Only hidden states are compressed.")
     with Ledger(paths.ledger) as ledger:
         rows = [row for _, row in ledger.shards() if row.stored == "plain"]
         if request.dry_run:

@@ -21,7 +21,7 @@ from tests.faults.box import CLONE
 from tests.faults.faults import FAULTS, Fault
 from tests.faults.fleet import PATTERN_RUN, RECORDS, FaultFleet, fault_fleet
 from tests.faults.results import RANDOM, Result, append, totals
-from tests.faults.trial import Trial
+from tests.faults.trial import WORKING, Trial
 
 ENDED_WELL = "every record delivered once"
 QUARANTINED = "every other record delivered once, this one quarantined with its cause"
@@ -112,7 +112,7 @@ def _schedule(options: argparse.Namespace, *, isolated: bool) -> Iterator[tuple[
 
 def _run(fleet: FaultFleet, fault: Fault, moment: str, seed: int, revision: str) -> Result:
     draw = random.Random(seed)
-    own = fault.step == "extract" or fault.own_run
+    own = fault.step in WORKING or fault.own_run
     run = f"trial-{seed}" if own else PATTERN_RUN
     trial = Trial(fleet, fault, moment, run, draw.choice(sorted(fleet.boxes)), draw)
     begun, outcome = time.monotonic(), ENDED_WELL

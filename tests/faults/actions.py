@@ -324,8 +324,8 @@ def second_pull(trial: Trial) -> None:
 
 
 def killed_while_starting(trial: Trial) -> None:
-    """`inv extract` dies at a random moment of its own."""
-    trial.start("extract", "--hosts", ",".join(trial.names), "--run", trial.run, "--detach")
+    """`inv extract`, or `inv answer`, dies at a random moment of its own."""
+    trial.start(trial.fault.step, "--hosts", ",".join(trial.names), "--run", trial.run, "--detach")
     wait(trial.draw.uniform(0, START_SECONDS))
     trial.kill_command()
 

@@ -73,7 +73,7 @@ def content_digest(shard: Path) -> str:
 
 def truth_of(destination: Path) -> dict[int, str]:
     """The content digest of every shard of an undisturbed run, by index."""
-    return {_index(path): content_digest(path) for path in _shards(destination / "hidden_states")}
+    return {_index(path): content_digest(path) for path in _delivered(destination)}
 
 
 def examine(
@@ -112,7 +112,7 @@ def _destination(account: Account, destination: Path, truth: Mapping[int, str]) 
     ledger = destination / "roost" / "ledger.sqlite"
     rows = {row[0]: row[1:] for row in _rows(ledger, "SELECT idx, size_bytes, xxh3 FROM deliveries")}
     files: dict[int, Path] = {}
-    for path in _shards(destination / "hidden_states"):
+    for path in _delivered(destination):
         index = _index(path)
         if index in files:
             account.duplicated.append(f"record {index} lies twice at the destination")
@@ -181,6 +181,11 @@ def _rows(ledger: Path, query: str) -> list[tuple[Any, ...]]:
                 if "no such table" in str(error):  # killed before its first commit
                     return []
                 raise
+
+
+def _delivered(destination: Path) -> list[Path]:
+    """A run of answers has its records in a folder of their own."""
+    return [*_shards(destination / "hidden_states"), *_shards(destination / "answers")]
 
 
 def _shards(folder: Path) -> list[Path]:

@@ -80,7 +80,7 @@ from tests.faults.box import is_extractor, is_server
 from tests.faults.results import RANDOM
 from tests.senders import is_sender
 
-Step = Literal["extract", "pull", "ask"]
+Step = Literal["extract", "answer", "pull", "ask"]
 
 MOMENTS = {"first": 0.0, "half": 0.5, "last": 0.9}
 """Share of the victim's records that are finished (extract), or of all that are delivered (pull)."""
@@ -163,6 +163,9 @@ FAULTS = (
     Fault("corrupt-plan", "extract", damage_plan, plan_again),
     Fault("noisy-bashrc", "extract", shell(NOISY), restore=plain_shell, moments=(BEFORE,)),
     Fault("other-locale", "extract", shell(LATIN), restore=plain_shell, moments=(BEFORE,)),
+    Fault("kill-answerer", "answer", kill(is_extractor)),
+    Fault("kill-answering-server", "answer", kill(is_server), serve),
+    Fault("kill-inv-answer", "answer", killed_while_starting, moments=(RANDOM,), begins=True),
     Fault("kill-pull", "pull", kill_laptop),
     Fault("kill-near-end", "pull", kill_near_end),
     Fault("offered-twice-and-cut", "pull", kill_laptop, prepare=offer_twice, restore=offer_once),

@@ -11,6 +11,7 @@ import hashlib
 import json
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hosts.commands import extract as extraction
+from hosts.commands.answer import Asked
+from hosts.commands.answer import plan as plan_answers
 from hosts.commands.plan import plan
 from hosts.commands.prepare import prepare
 from hosts.commands.pull import Pulled, pull
@@ -39,13 +42,15 @@ from remote.shared.messages.transfer import Wish
 from remote.shared.paths import Workdir
 from remote.work.lock import is_locked
 from tests.faults import checker
-from tests.faults.box import CLONE, Box, is_sshd
+from tests.faults.box import CLONE, Box, is_server, is_sshd
 
 PATTERN_RUN = "undisturbed"
 RECORDS = 40
 LENGTHS = [8 + number * 7 % 50 for number in range(RECORDS)]
 DELAY_SECONDS = 0.1
 END_SECONDS = 20.0
+END_ID = 263
+"""`<|end|>` of the tiny models' tokenizer."""
 HIGH_WATER_BYTES = 120_000
 """A few records in flight at a time, so that an extraction has a middle."""
 
@@ -71,6 +76,9 @@ class FaultFleet:
     isolated: bool
     boxes: dict[str, Box] = field(default_factory=dict)
     truth: dict[int, str] = field(default_factory=dict)
+    answers: bool = False
+    """Whether the boxes answer prompts for now, and runs are runs of answers."""
+    _answers_truth: dict[int, str] = field(default_factory=dict)
     uncleaned: list[str] = field(default_factory=list)
     """Runs whose folders are still on the boxes."""
 
@@ -97,11 +105,48 @@ class FaultFleet:
     def begin_run(self, run: str, names: tuple[str, ...]) -> None:
         """Plan a run of its own over both boxes or one of them, as the first ones were planned."""
         pattern = PATTERN_RUN if len(names) > 1 else f"only-{names[0]}"
+        pattern = f"answers-{pattern}" if self.answers else pattern
         plan = self.plan(pattern)
         identity = plan.identity.model_copy(update={"name": run, "nonce": new_nonce()})
         save(plan.model_copy(update={"identity": identity}), self.plan_file(run))
         if run not in self.uncleaned:
             self.uncleaned.append(run)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Both boxes answer in the block, and the truth is what an undisturbed run of answers yields."""
+        before, servers = self.truth, {name: box.server for name, box in self.boxes.items()}
+        model = tiny_model(CLONE, "deepseek_v3", layers=6, dtype="float32")
+        try:
+            for box in self.boxes.values():
+                self._serve_anew(box, {**box.server, "end": END_ID, "model": str(model)})
+            self.answers = True
+            self._answers_truth = self._answers_truth or self._answered(model)
+            self.truth = self._answers_truth
+            yield
+        finally:
+            self.answers, self.truth = False, before
+            for name, box in self.boxes.items():
+                self._serve_anew(box, servers[name])
+
+    def _serve_anew(self, box: Box, server: dict[str, object]) -> None:
+        box.signal(signal.SIGKILL, is_server)
+        box.server = server
+        box.serve()
+
+    def _answered(self, model: Path) -> dict[int, str]:
+        """Plan answers over both boxes and over each alone, and answer them undisturbed."""
+        source = self.laptop / "prompts.jsonl"
+        source.write_text("".join(json.dumps(one) + "\n" for one in _prompts()))
+        asked = Asked(
+            sampling={"temperature": 0.0, "max_tokens": 24}, inputs=[str(source)], tokenizer=str(model), concurrency=2
+        )
+        for names in ((), *((name,) for name in self.boxes)):
+            pattern = f"answers-only-{names[0]}" if names else f"answers-{PATTERN_RUN}"
+            with self.connected(*names) as fleet:
+                plan_answers(fleet, pattern, asked)
+        self.uncleaned.append(f"answers-{PATTERN_RUN}")
+        return _undisturbed(self, f"answers-{PATTERN_RUN}")
 
     def plan(self, run: str) -> Plan:
         """A run's plan as it stands."""
@@ -285,13 +330,21 @@ def _dataset(fleet: Fleet, model: Path, dataset: Path, lengths: list[int]) -> No
     shutil.copytree(kept, dataset)
 
 
-def _undisturbed(fleet: FaultFleet) -> dict[int, str]:
-    fleet.extract(PATTERN_RUN)
-    ended = fleet.follow(PATTERN_RUN)
+def _prompts() -> Iterator[dict[str, object]]:
+    """As many prompts as records: every third one is a conversation of two turns."""
+    for number in range(RECORDS):
+        turns = ["old answer", f"And {number}?", "older"] if number % 3 == 0 else []
+        said = [f"What is {number}?", *turns]
+        yield {"messages": [{"role": ["user", "assistant"][at % 2], "content": text} for at, text in enumerate(said)]}
+
+
+def _undisturbed(fleet: FaultFleet, run: str = PATTERN_RUN) -> dict[int, str]:
+    fleet.extract(run)
+    ended = fleet.follow(run)
     assert set(ended.values()) == {"complete"}, ended
-    pulled = fleet.pull(PATTERN_RUN, fleet.destination(PATTERN_RUN))
+    pulled = fleet.pull(run, fleet.destination(run))
     assert not pulled.missing, pulled
-    truth = checker.truth_of(fleet.destination(PATTERN_RUN))
+    truth = checker.truth_of(fleet.destination(run))
     assert set(truth) == set(range(RECORDS))
     return truth
 

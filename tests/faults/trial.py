@@ -13,6 +13,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -38,6 +39,8 @@ MOMENT_SECONDS = 180.0
 RESUMES = 4
 CLEANED_TOGETHER = 8
 """Runs that one `inv clean` removes."""
+WORKING = ("extract", "answer")
+"""Steps that the boxes do by themselves."""
 RATE = "300KB"
 """Of the pull that a fault strikes, so that it has a middle."""
 
@@ -78,7 +81,7 @@ class Trial:
     @property
     def names(self) -> tuple[str, ...]:
         """The hosts of the trial's run: at a random moment of an extraction the victim alone, where that will do."""
-        alone = self.moment == RANDOM and self.fault.step == "extract" and not self.fault.needs_other
+        alone = self.moment == RANDOM and self.fault.step in WORKING and not self.fault.needs_other
         return (self.victim,) if alone else tuple(self.fleet.boxes)
 
     @property
@@ -160,7 +163,8 @@ class Trial:
         previous = signal.signal(signal.SIGALRM, _overdue)
         signal.alarm(TRIAL_SECONDS)
         try:
-            self._go()
+            with self.fleet.answering() if self.fault.step == "answer" else nullcontext():
+                self._go()
         finally:
             signal.alarm(0)
             signal.signal(signal.SIGALRM, previous)
@@ -176,7 +180,7 @@ class Trial:
             return
         if self.run != PATTERN_RUN:
             self.fleet.begin_run(self.run, self.names)
-            if self.fault.step == "extract" and self.moment == BEFORE:
+            if self.fault.step in WORKING and self.moment == BEFORE:
                 self.fault.strike(self)
             if not self.fault.begins:
                 self._begin()
@@ -188,7 +192,7 @@ class Trial:
             self._strike_extraction()
         if self.fault.unreachable:
             self._ask_while_broken()
-        elif self.fault.step == "extract" and self.moment != RANDOM:
+        elif self.fault.step in WORKING and self.moment != RANDOM:
             self._ask()
         self._judge()
         self.fault.mend(self)
@@ -267,7 +271,7 @@ class Trial:
         return MOMENTS[self.moment]
 
     def _arrived(self) -> int:
-        folder = self.destination / "hidden_states"
+        folder = self.destination / ("answers" if self.fleet.answers else "hidden_states")
         return len(list(folder.iterdir())) if folder.is_dir() else -1
 
     def _ask(self) -> None:

@@ -80,6 +80,11 @@ def export(request: ExportRequest, context: Context) -> ExportResult:
 def _job(request: ExportRequest, place: Holdings, source: Path, out: Path) -> Job:
     if out == source or source in out.parents:
         raise UsageError(f"The export cannot go into {source}, where it comes from.", remedy="Choose another --out.")
+    if place.identity.answers is not None:
+        raise UsageError(
+            f"{request.folder} holds answers, and trainers are given hidden states.",
+            remedy="Prepare the answers with inv prepare --input, and extract their states.",
+        )
     if request.format == "specforge" and len(place.identity.boundaries) != 4:
         raise UsageError(
             f"SpecForge wants three auxiliary layers; these shards have {len(place.identity.boundaries) - 1}."
