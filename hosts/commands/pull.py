@@ -19,9 +19,8 @@ from hosts.fleet import Fleet, Outcome, fleet_of
 from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, dataset_of
 from hosts.pull.bucket import destination_of, is_bucket
-from hosts.pull.places import Place, place_of
 from hosts.pull.push import push
-from hosts.pull.sources import laptop_origin, source_for_host
+from hosts.pull.sources import Place, laptop_origin, place_of, source_for_host
 from hosts.transport.backend import Backend
 from remote.shared import ranges
 from remote.shared.errors import told

@@ -1,1 +1,1 @@
-"""Shards come back, assignments go out: the laptop's side of `remote/transfer`."""
+"""Pulls of shards and pushes of folders: the laptop's side of `remote/shared/transfer`."""

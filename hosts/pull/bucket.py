@@ -1,8 +1,8 @@
-"""A bucket as the destination: anything that fsspec opens (`s3://…`, `gs://…`, `az://…`). Runs on the laptop.
+"""A bucket as a destination: any URL that fsspec opens (`s3://…`, `gs://…`, `az://…`). Runs on the laptop.
 
-Records land, are hashed and repaired in a spool beside the inventory, and leave it whole: an object store shows an
-object only when all of it is there, which is its rename. The ledger is the spool's, copied to the bucket as it grows;
-a laptop that comes without a spool takes the bucket's copy.
+Records land in a spool beside the inventory, are hashed and repaired there, and are uploaded whole: an object store
+shows an object only when all of it is there. The ledger lies in the spool and is copied to the bucket as it grows; a
+laptop without the spool takes the bucket's copy.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from remote.shared.transfer.ledger import foreign_rows
 
 LEDGER = "roost/ledger.sqlite"
 LEDGER_SECONDS = 30.0
-"""How far the bucket's copy of the ledger may lag while a pull goes on."""
+"""How far the bucket's copy of the ledger may lag behind during a pull."""
 
 
 def is_bucket(to: str) -> bool:
-    """Whether a destination is a URL and not a folder."""
+    """Return whether a destination is a URL and not a folder."""
     return "://" in to
 
 
 def destination_of(to: str, store: Store, spools: Path, identity: RunIdentity) -> Destination:
-    """The destination that a person named, not opened yet; raises UsageError if fsspec does not know it.
+    """Return the unopened destination that a person named; raises UsageError if fsspec does not know its kind.
 
-    A bucket's spool is the run's own: what an earlier run left in it says nothing about this one.
+    Each run has its own spool for a bucket, because the remains of another run say nothing about this run.
     """
     if not is_bucket(to):
         return Destination(Path(to).expanduser(), store, identity.folder)
@@ -49,10 +49,10 @@ def destination_of(to: str, store: Store, spools: Path, identity: RunIdentity) -
 
 
 class Bucket(Destination):
-    """Opened by one process at a time on this laptop; a context manager. Thread-safe."""
+    """A bucket, opened by one process at a time on this laptop; a context manager. Thread-safe."""
 
     batch_records = 8
-    """Verified records wait in the spool for their upload: few, since they can be large."""
+    """Few verified records wait in the spool for their upload, because they can be large."""
 
     def __init__(self, url: str, spool: Path, store: Store, folder: str = HIDDEN_STATES) -> None:
         super().__init__(spool, store, folder)
@@ -89,7 +89,7 @@ class Bucket(Destination):
         return math.inf
 
     def refuse_freeing(self) -> None:
-        """An object that is there is kept, whatever the spool's file system can do."""
+        """Allow freeing: an uploaded object stays, even if the spool's file system cannot fsync."""
 
     def place(self, landing: Landing) -> Placed:
         """Upload a verified record; it appears in the bucket whole or not at all."""
@@ -126,7 +126,7 @@ class Bucket(Destination):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Turn what fsspec raises into one sentence; botocore's errors have no common root with OSError."""
+        """Turn fsspec's errors into one sentence; botocore's errors have no common root with OSError."""
         try:
             yield
         except RoostError:
@@ -138,7 +138,7 @@ class Bucket(Destination):
             ) from error
 
     def equals(self, relative: str, source: Path) -> bool:
-        """By size; the dataset's manifest, which has its digest, by content."""
+        """Compare by size, and the dataset's manifest, which has the digest, by content."""
         name = self._object(relative)
         if not self._files.exists(name) or self._files.size(name) != source.stat().st_size:
             return False
@@ -187,7 +187,7 @@ class Bucket(Destination):
         self._upload(self.root / LEDGER, self._object(LEDGER))
 
     def _adopt_ledger(self) -> None:
-        """Take over the rows of the bucket's copy that the spool's ledger lacks."""
+        """Add the rows of the bucket's copy that the spool's ledger lacks."""
         if not self._files.exists(self._object(LEDGER)):
             return
         with tempfile.TemporaryDirectory(dir=self.roost) as folder:

@@ -1,7 +1,7 @@
-"""A folder goes to a host: resumable, verified by digest, and there under its name whole or not at all.
+"""Pushes a folder to a host: resumable, verified by digest, and visible there only once it is whole.
 
-Runs on the laptop for whoever needs something on a host (assignments, datasets, plans). The far end is
-`remote/shared/transfer/receiver.py`, started from its source, so nothing needs to be on the host first.
+Runs on the laptop, for assignments, datasets and plans. The far end is `remote/shared/transfer/receiver.py`, started
+from its source, so the host needs nothing of Roost before.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from remote.shared.transfer.receiver import digest_of
 SOURCE = Path(receiver.__file__).read_text(encoding="ascii")
 BLOCK_BYTES = 1 << 20
 SILENCE_SECONDS = 120.0
-"""The far end hashes an earlier push's remains before it answers: 100 GB at a slow disk's speed would be longer,
-but folders that are pushed are datasets and assignments of at most some GB."""
+"""The far end hashes the remains of an earlier push before it answers. 100 GB on a slow disk would take longer, but
+pushed datasets and assignments have at most some GB."""
 
 LINE_LIMIT_BYTES = 8 << 20
-"""What the receiver says of some ten thousand files."""
+"""The size of the receiver's answer about some ten thousand files."""
 NOISE_BYTES = 1 << 20
-"""Lines that are not the receiver's: a login shell's."""
+"""The most bytes that a login shell may print before the receiver speaks."""
 
 OnBytes = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What one push did: nothing, where the host had the folder already."""
+    """The result of a push; no bytes were sent if the host had the folder already."""
 
     files: int
     total_bytes: int
@@ -62,11 +62,11 @@ def push(
 ) -> Pushed:
     """Make `remote_dir` (absolute, or with a leading `~`) on the host hold exactly the files of `local_dir`.
 
-    `owner` names the JSON file among them that says whose the folder is: a copy there that has the same one, or one
-    that cannot be read, is a damaged copy and is replaced. With `shared`, files and folders have the modes of the
-    login's umask there, instead of 0600 and 0700.
-    Calls `on_bytes(done, total)` as bytes leave. Raises HostError where `remote_dir` exists with other content or
-    cannot be written, ConnectionLostError where the connection breaks: the next call sends what is missing.
+    `owner` names the JSON file that says whose folder it is. If the host's folder has the same file, or an unreadable
+    one, it is a damaged copy and is replaced. With `shared`, files and folders get the modes of the login's umask
+    instead of 0600 and 0700.
+    Calls `on_bytes(done, total)` as bytes are sent. Raises HostError if `remote_dir` exists with other content or
+    cannot be written, ConnectionLostError if the connection breaks; the next call then sends only what is missing.
     """
     files = _files(local_dir)
     total = sum(file.size for file in files)
@@ -78,7 +78,7 @@ def push(
     except OSError as error:
         raise ConnectionLostError(
             f"The connection broke while {local_dir.name} was being pushed.",
-            remedy="Run it again: it goes on where it stopped.",
+            remedy="Run the command again: it continues where it stopped.",
         ) from error
     finally:
         process.close()
@@ -109,7 +109,7 @@ def _push(
 
 
 def _blocks(file: _File, start: int) -> Iterator[bytes]:
-    """The file's bytes from `start` to the size that was announced; the far end's digest sees any change."""
+    """Yield the file's bytes from `start` to the announced size; the far end's digest notices any change."""
     left = file.size - start
     with file.path.open("rb") as stream:
         stream.seek(start)
@@ -137,7 +137,7 @@ def _files(root: Path) -> list[_File]:
 
 
 def _start(file: _File, prefix: Any) -> int:
-    """Where sending begins: behind what the host holds, if those are this file's own first bytes."""
+    """Return the offset at which sending begins: after the host's bytes, if those are this file's first bytes."""
     size = prefix.get("size") if isinstance(prefix, dict) else None
     if not isinstance(size, int):
         raise ProtocolError("The receiver did not say what it has of the files.")
@@ -146,7 +146,7 @@ def _start(file: _File, prefix: Any) -> int:
 
 
 class _Dialogue:
-    """JSON lines and raw bytes with the receiver; its refusals become errors."""
+    """Exchanges JSON lines and raw bytes with the receiver; its refusals become errors."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -156,7 +156,7 @@ class _Dialogue:
         self.send(json.dumps(message).encode() + b"\n")
 
     def send(self, data: bytes) -> None:
-        """Send raw bytes; where the receiver has hung up, its own last sentence says why."""
+        """Send raw bytes; if the receiver has hung up, raise its own last sentence."""
         try:
             self._process.write(data)
         except OSError:
@@ -164,7 +164,7 @@ class _Dialogue:
             raise
 
     def hear(self) -> dict[str, Any]:
-        """The next line that is the receiver's (a login shell may print before it)."""
+        """Return the receiver's next line; a login shell may print lines before it."""
         noise = 0
         while True:
             line = self._line()

@@ -1,4 +1,4 @@
-"""The hosts of the inventory as sources of records: how each is reached, what it offers, how it frees.
+"""The hosts of the inventory as ends of a pull: how each is reached as a source; a folder on one as the destination.
 
 Runs on the laptop. An origin is the engine's host if the engine runs here; a `Source` alone is what the verb `fetch`
 needs to reach the same host from another one.
@@ -6,9 +6,11 @@ needs to reach the same host from another one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from hosts.fleet import Fleet
 from hosts.inventory.model import Host
 from hosts.plan.plan import Plan
 from hosts.transport.backend import Backend
@@ -21,32 +23,50 @@ from remote.shared.transfer.origin import Asked
 from remote.shared.transfer.stream import SOURCE
 
 CALL_SECONDS = 600.0
-"""For a ledger to be listed, or shards to be freed."""
+"""The deadline for listing a ledger or freeing shards."""
 
 _CIPHERS = f"{AES_CIPHER},aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes128-ctr,aes192-ctr,aes256-ctr"
-"""OpenSSH's own set with the fastest first; `^`, which would say the same, is not known before OpenSSH 8.1 (RHEL 8)."""
+"""OpenSSH's own ciphers with the fastest first; OpenSSH before 8.1 (RHEL 8) does not know the shorter form with `^`."""
 _BARE = ["-I", "-S"]
 _VERB = (
     "import os, sys; sys.path.insert(0, os.path.expanduser(sys.argv[1])); os.umask(0o077); "
     "from remote.__main__ import main; sys.exit(main([]))"
 )
-"""Runs the verb that stdin names, from a payload that is there already."""
+"""Runs the verb in the call on stdin, from a payload that is on the host already."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder on a host of the inventory, as the destination of a pull."""
+
+    host: Host
+    folder: str
+
+    def __str__(self) -> str:
+        return f"{self.host.name}:{self.folder}"
+
+
+def place_of(fleet: Fleet, to: str) -> Place | None:
+    """Return the host and the folder if `to` is `HOST:FOLDER` with a host of the inventory, else None."""
+    name, colon, folder = to.partition(":")
+    host = fleet.inventory.hosts.get(name)
+    return Place(host, folder) if colon and host is not None and folder else None
 
 
 def laptop_origin(backend: Backend, plan: Plan, bounds: Bounds, folder: Path) -> Asked:
-    """A host that the laptop itself pulls from, asked through its own connection; `folder` as below."""
+    """Return a host that the laptop pulls from, asked through the laptop's connection; `folder` as below."""
     source = source_for_laptop(backend.host, plan, bounds, folder)
     return Asked(source, bounds, partial(backend.call, deadline=CALL_SECONDS))
 
 
 def source_for_laptop(host: Host, plan: Plan, bounds: Bounds, folder: Path) -> Source:
-    """How the laptop reaches `host`; `folder` (0700) takes the private ssh configuration."""
+    """Return how the laptop reaches `host`; the private ssh configuration goes into `folder` (0700)."""
     local = host.connection == "local"
     return _source(host, plan, bounds, [] if local else ssh_command(host, folder), local=local)
 
 
 def source_for_host(host: Host, plan: Plan, bounds: Bounds, from_host: Host) -> Source:
-    """How `from_host` reaches `host`: by the same address, with its own keys and known hosts."""
+    """Return how `from_host` reaches `host`: by the same address, with its own keys and known hosts."""
     local = host.name == from_host.name
     return _source(host, plan, bounds, [] if local else _login(host), local=local)
 
@@ -73,7 +93,7 @@ def _source(host: Host, plan: Plan, bounds: Bounds, login: list[str], *, local: 
 
 
 def _login(host: Host) -> list[str]:
-    """For a host's own `ssh`, of whatever version, which reads that host's configuration and none of the laptop's."""
+    """Return the command of a host's own `ssh`, which reads that host's configuration and not the laptop's."""
     settings = [*HARDENING, f"Ciphers {_CIPHERS}", f"ConnectTimeout {max(1, round(host.connect_timeout))}"]
     options = [f"-o{setting.replace(' ', '=', 1)}" for setting in settings]
     return ["ssh", "-T", *options, *login_options(host.user, host.ssh_port), "--", destination(host)]

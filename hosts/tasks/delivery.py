@@ -20,7 +20,7 @@ from hosts.console.verify import show_exported
 from hosts.errors import UsageError
 from hosts.fleet import Fleet, fleet_of
 from hosts.pull.bucket import is_bucket
-from hosts.pull.places import Place, place_of
+from hosts.pull.sources import Place, place_of
 from hosts.tasks.moving import moving
 from hosts.tasks.notifying import NOTIFY, Teller
 from hosts.tasks.results import export_dtype

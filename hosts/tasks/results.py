@@ -18,7 +18,7 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.model import Host
 from hosts.inventory.select import select
-from hosts.pull.places import Place, place_of
+from hosts.pull.sources import Place, place_of
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.session import JSON, TARGET, chosen_run, finish, printing, roost_task, session, the_inventory
 from hosts.tasks.trailing import note_in_trail

@@ -1,6 +1,6 @@
-"""One try of one record: prefill, dump, checks, shard, ledger row, and the dump is gone.
+"""One attempt at one record: prefill, dump, checks, shard, ledger row, and removal of the dump.
 
-Runs on the host inside the extractor's event loop; what is heavy happens in the collector's threads.
+Runs on the host inside the extractor's event loop; heavy work runs in the collector's threads.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ LIFE_POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Harvest:
-    """What all tries of a session share."""
+    """What all attempts of a session share."""
 
     work: Work
     refused: Sequence[int]
-    """Positions of records that no server can take."""
+    """The positions of records that no server can take."""
     paths: RunPaths
     nonce: str
     watch: Watch
@@ -56,19 +56,19 @@ class Harvest:
 
     @cached_property
     def sample(self) -> frozenset[int]:
-        """Indices of the records that are compared with the server's own logprobs."""
+        """The indices of the records that are compared with the server's own logprobs."""
         return sample(np.delete(self.work.index, self.refused).tolist(), self.work.assignment.parity_rate)
 
     def rid(self, task: Task) -> str:
-        """The request id of a try."""
+        """Return the request id of an attempt."""
         index, rows = int(self.work.index[task.position]), len(self.work.tokens(task.position))
         return str(RequestId(self.nonce, index, task.attempt, rows))
 
     async def attempt(self, task: Task, endpoint: Endpoint) -> Row:
-        """Run one try to its committed row; gives the try's tokens back to `endpoint` once the prefill is over.
+        """Run one attempt up to its committed row; its tokens return to `endpoint` after the prefill.
 
-        Raises ServerGoneError, AttemptError, CaptureError, NoRoomError or RecordError for this try, HostError for
-        the host.
+        Raises ServerGoneError, AttemptError, CaptureError, NoRoomError or RecordError for a failed attempt, HostError
+        for a fault of the host.
         """
         index, tokens = int(self.work.index[task.position]), self.work.tokens(task.position)
         rid, sampled = self.rid(task), index in self.sample
@@ -114,7 +114,7 @@ class Harvest:
             endpoint.tokens.give(len(tokens))
 
     async def _await_dump(self, dump: asyncio.Future[Found], endpoint: Endpoint, sent: float) -> Found:
-        """The dump follows the answer, from capture's own writer threads: within the time of a request."""
+        """Wait for the dump, which capture's writer threads finish after the answer, at most for a request's time."""
         life, seconds = endpoint.life, self.work.assignment.request_timeout_seconds
         answered = asyncio.get_running_loop().time()
         while True:
@@ -132,7 +132,7 @@ class Harvest:
     async def _compare(
         self, stored: Stored, tokens: NDArray[np.int32], answer: Answer, endpoint: Endpoint
     ) -> dict[str, Any]:
-        """Parity of a sampled record; a shard that fails it does not stay."""
+        """Return the parity of a sampled record; a shard that fails the comparison is removed."""
         try:
             return await self.parity.check(stored.path, tokens, answer.meta, Path(endpoint.state.model).expanduser())
         except RecordError:

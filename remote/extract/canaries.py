@@ -1,7 +1,7 @@
-"""The canary, repeated while a run keeps a server busy: is capture still right under load?
+"""Repeats the canary while a run keeps a server busy, to check that capture is right under load.
 
-Runs on the host inside the extractor's event loop. A server was proven with one before it counted as ready, alone; this
-sees what only shows among other requests (a stale buffer, a neighbour's rows, a slot that moved).
+Runs on the host inside the extractor's event loop. The first canary ran alone, before the server counted as ready;
+these find faults that only occur among other requests (a stale buffer, a neighbour's rows, a slot that moved).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from remote.work.endpoint import Endpoint
 from remote.work.failures import AttemptError, RefusedError, ServerGoneError
 
 FIRST_SECONDS = 30.0
-"""Into a server's work for this session: by then it has as much in flight as it takes."""
+"""The time from a server's first request to its first canary; by then the server has its full load."""
 EVERY_SECONDS = 600.0
 
 
 class Canaries:
-    """One at a time a server; `wrong` is what the first wrong one said. They are tasks of the session's block."""
+    """Sends canaries, one at a time for each server; `wrong` is the sentence of the first wrong canary."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._owner = tasks
@@ -34,7 +34,7 @@ class Canaries:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def send_where_due(self, endpoint: Endpoint) -> None:
-        """Send one if the server is busy and has not had one for a while."""
+        """Send a canary if the server is busy and has not had one for a while."""
         now = time.monotonic()
         if not endpoint.requests or not endpoint.ready:
             return
@@ -46,7 +46,7 @@ class Canaries:
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Wait for those on their way; each has the deadline of its request and of its dump."""
+        """Wait for the canaries on their way; each has the deadlines of its request and its dump."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -61,7 +61,7 @@ class Canaries:
             await capture_canary(send, endpoint.capture)
             self.passed += 1
         except (ServerGoneError, AttemptError, RefusedError):
-            return  # no word on capture; the next one is due soon enough
+            return  # this says nothing about capture; the next canary follows soon
         except HostError as error:
             if endpoint.ready and endpoint.life == life:
                 what = f"Under load, the server {endpoint.name!r} captured a canary that it had captured rightly before"

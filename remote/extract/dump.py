@@ -1,6 +1,6 @@
-"""A capture's dump as a file: its header, and whether it is the record that was asked for.
+"""Reads a dump's header, and checks that the dump is the requested record.
 
-Runs on the host in the collector's threads. Reads only; what is in the rows themselves is `store`'s to look at.
+Runs on the host in the collector's threads; read-only. `store` checks the rows themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from remote.shared.shard.layout import STATES, TOKENS, Layout
 
 @dataclass(frozen=True)
 class Expected:
-    """What a dump must say about itself to be taken for the record that was asked for."""
+    """What a dump's header must say to be accepted as the requested record."""
 
     rid: str
     index: int
@@ -37,17 +37,17 @@ class Expected:
 
     @property
     def layout(self) -> Layout:
-        """The bytes of this record's dump and shard."""
+        """The layout of this record's dump and shard."""
         return layout_of(self.identity, len(self.tokens))
 
 
 def layout_of(identity: RunIdentity, rows: int) -> Layout:
-    """The bytes of a record with so many rows in a run of this identity."""
+    """Return the layout of a record with `rows` rows in a run of this identity."""
     return Layout(rows, len(identity.boundaries), identity.hidden_size, identity.dtype)
 
 
 def open_dump(path: Path) -> BinaryIO:
-    """Open a dump or a part of one; raises RecordError unless it is a regular file, OSError as `open` does."""
+    """Open a dump or a part of a dump; raises RecordError unless it is a regular file, OSError like `open`."""
     try:
         return headers.open_regular(path, follow_links=False)
     except HeaderError as error:
@@ -59,7 +59,7 @@ def open_dump(path: Path) -> BinaryIO:
 
 
 def token_digest(tokens: NDArray[Any]) -> str:
-    """xxh3-128 of the token ids as little-endian int64, 32 hex digits: what capture echoes."""
+    """Return the xxh3-128 of the token ids as little-endian int64 (32 hex digits), which capture echoes."""
     return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(tokens, dtype="<i8").data)
 
 
@@ -72,9 +72,9 @@ def read_header(file: BinaryIO, path: Path) -> Header:
 
 
 def check(header: Header, expected: Expected) -> Span:
-    """Compare a dump's own words with what was asked for; returns the place of its hidden states.
+    """Compare a dump's header with the expected values; returns the place of its hidden states.
 
-    Raises RecordError with both values where one differs.
+    Raises RecordError with both values if one differs.
     """
     identity, rows, layout = expected.identity, len(expected.tokens), expected.layout
     states, tokens = header.tensors.get(STATES), header.tensors.get(TOKENS)
@@ -99,7 +99,7 @@ def check(header: Header, expected: Expected) -> Span:
 
 
 def check_tokens(file: BinaryIO, header: Header, expected: Expected) -> None:
-    """Compare the token ids in the file, one by one, with those sent."""
+    """Compare the token ids in the file with those that were sent."""
     span = header.tensors[TOKENS]
     file.seek(span.begin)
     echoed = np.frombuffer(file.read(span.end - span.begin), dtype="<i8")
@@ -109,7 +109,7 @@ def check_tokens(file: BinaryIO, header: Header, expected: Expected) -> None:
 
 
 def norms(header: Header, slots: int) -> tuple[list[float], list[float]]:
-    """Mean and maximum norm a slot, as capture measured them."""
+    """Return each slot's mean and maximum norm, as capture measured them."""
     mean, largest = _json(header.metadata.get("mean_norm")), _json(header.metadata.get("max_norm"))
     for values in (mean, largest):
         numbers = isinstance(values, list) and all(isinstance(value, float | int) for value in values)
@@ -121,7 +121,7 @@ def norms(header: Header, slots: int) -> tuple[list[float], list[float]]:
 
 
 def row_sums(header: Header) -> str:
-    """The dump's row sums as capture wrote them; raises RecordError if it has none."""
+    """Return the dump's row sums as capture wrote them; raises RecordError if there are none."""
     claimed = header.metadata.get(rowsums.NAME)
     if claimed is None:
         raise RecordError("The dump has no row sums: its server runs an older Roost's capture; restart it.")

@@ -1,7 +1,7 @@
-"""The extractor: what extraction adds to the dispatcher, which is all that has to do with dumps.
+"""The extractor: adds to the dispatcher everything that concerns dumps.
 
-Runs on the host inside the dispatcher's event loop. A record is sent only if a RAM disk has room for its dump; dumps
-that nobody waits for are swept away; a canary goes to every busy server now and then.
+Runs on the host inside the dispatcher's event loop. A record is sent only if a RAM disk has room for its dump. Dumps of
+earlier sessions are removed. Every busy server gets a canary from time to time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from remote.work.session import Opened
 
 SWEEP_SECONDS = 5.0
 GONE_SECONDS = 15.0
-"""A supervisor that lives makes a dump directory again within a second or two."""
+"""A living supervisor creates a vanished dump directory again within a second or two."""
 _OTHER_RUN = "Go back to what it was begun with, or give the changed run a name of its own."
 _RESTART = (
     "`inv restart --mode {mode}` starts it with the inventory's `layers` and `final` as they are now; "
@@ -76,7 +76,7 @@ class Extractor(Dispatcher):
         return await self._harvest.attempt(task, endpoint)
 
     async def accept(self, endpoint: Endpoint, client: Client) -> None:
-        """A server is one for this run if its capture is the run's."""
+        """Accept a server if its capture is the run's; raises UsageError otherwise."""
         _ = endpoint.capture
         endpoint.register(self._opened.nonce)
         with Ledger(self._paths.ledger) as ledger:
@@ -88,7 +88,7 @@ class Extractor(Dispatcher):
         return len(self._work.tokens(position))
 
     def size_bytes(self, position: int) -> int:
-        """What the record takes in the RAM disk, and on the disk."""
+        """Return the record's size in the RAM disk and on the disk."""
         return layout_of(self._assignment.identity, self.tokens(position)).size
 
     async def begin(self) -> None:
@@ -164,7 +164,7 @@ class Extractor(Dispatcher):
         return f", {compared} of this session compared with the server's own logprobs"
 
     def _band(self) -> NormBand:
-        """The norms that the run has seen so far."""
+        """Return the bands of the norms that the run has seen so far."""
         band = NormBand(self._assignment.identity.boundaries)
         with Ledger(self._paths.ledger) as ledger:
             for mean, largest in ledger.norms():
@@ -177,14 +177,14 @@ class Extractor(Dispatcher):
         self._progress.state.canaries_passed = self._canaries.passed
 
     def _starved(self, size: int) -> str:
-        """Why no dump of `size` bytes finds room in any RAM disk; "" where one does."""
+        """Return why no RAM disk has room for a dump of `size` bytes; "" if one has."""
         full = [one.dump_dir for one in self._endpoints if one.ready and room_bytes(one.dump_dir) < size + CAUSE_BYTES]
         if len(full) < sum(endpoint.ready for endpoint in self._endpoints):
             return ""
         return f"The RAM disk of {full[0]} has no room for the next record's dump."
 
     def _register_again(self) -> None:
-        """A dump directory that was made again does not know this session yet."""
+        """Register this session again in dump directories that were created again."""
         if self._gone_since is None:
             return
         self._gone_since = None
@@ -193,7 +193,7 @@ class Extractor(Dispatcher):
                 endpoint.register(self._opened.nonce)
 
     def _without_dump_dir(self, endpoint: Endpoint, now: float) -> bool:
-        """The server's supervisor makes the directory again within seconds; a run does not wait for longer."""
+        """Wait for the supervisor to create the directory again; end the run if that takes longer than seconds."""
         self._gone_since = self._gone_since or now
         why = f"The dump directory {endpoint.dump_dir} of the server {endpoint.name!r} vanished."
         if now - self._gone_since > GONE_SECONDS:
@@ -203,7 +203,7 @@ class Extractor(Dispatcher):
         return self._say("waiting", why, "server")
 
     def _find_dumps(self) -> None:
-        """Also where this session had nothing to send: one that was killed may have left a record's dump behind."""
+        """Find all dump directories, because a killed session may have left dumps even where this one sent nothing."""
         for endpoint in self._endpoints:
             with contextlib.suppress(RoostError):
                 endpoint.refresh()
@@ -217,7 +217,7 @@ class Extractor(Dispatcher):
 
 
 def refusals(work: Work) -> Iterator[tuple[int, str]]:
-    """Positions of records that no server can take, each with the reason."""
+    """Yield the positions of records that no server can take, each with the reason."""
     yield from work.strange_tokens()
     context = work.assignment.context_length
     lengths, longest = work.lengths(), longest_record(context)
@@ -227,7 +227,7 @@ def refusals(work: Work) -> Iterator[tuple[int, str]]:
 
 
 def check_server(ledger: Ledger, identity: RunIdentity, state: ServerState) -> None:
-    """Refuse a server whose capture is not the run's: other slots, another SGLang, another capture."""
+    """Raise UsageError if a server's capture is not the run's: other slots, another SGLang or another capture."""
     assert state.capture is not None
     run, captures, anew = identity.name, f"the server {state.name!r} captures", _RESTART.format(mode=state.mode)
     _same(run, "boundaries", list(identity.boundaries), state.capture.boundaries, captures, anew)

@@ -1,6 +1,6 @@
-"""A record's parts, one a pipeline stage, become the one dump that a record without stages would have been.
+"""Joins a record's parts, one for each pipeline stage, into the dump that a server without stages would write.
 
-Runs on the host in the collector's threads. Reads the parts and writes the dump beside them, whole; deletes nothing.
+Runs on the host in the collector's threads. Writes the whole dump beside its parts; deletes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BY_SLOT = ("boundaries", "mean_norm", "max_norm", rowsums.NAME)
 
 
 def join(parts: Sequence[Path], dump: Path) -> None:
-    """Write `dump` from its parts in order of stages; raises RecordError where they do not belong together."""
+    """Write `dump` from its parts in order of stages; raises RecordError if they do not belong together."""
     headers = [_header(part) for part in parts]
     _check_alike(parts, headers)
     states = [_span(header, part, STATES) for header, part in zip(headers, parts, strict=True)]

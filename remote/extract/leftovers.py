@@ -1,7 +1,7 @@
-"""Dumps that nobody waits for any more: of earlier sessions, of tries that were given up, of runs that lie still.
+"""Removes dumps that are no longer awaited: of earlier sessions, of abandoned attempts, and of inactive runs.
 
-Runs on the host, called by the extractor. Deletes only inside a directory that capture marked as Roost's, and there
-only files whose request id carries a nonce of this host's runs that no other extractor is at work on.
+Runs on the host, called by the extractor. Deletes only inside a directory with Roost's marker, and there only files
+whose request id has a nonce of this run or of a run of this host without an extractor.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from remote.work.session import PREFIX_CHARS, nonce_prefix
 
 
 class Leftovers:
-    """What one session may remove: `nonces` are those that the run's ledger knows, `current` is its own."""
+    """The files that a session may remove: `nonces` are those in the run's ledger, `current` is the session's own."""
 
     def __init__(self, workdir: Workdir, paths: RunPaths, nonces: Collection[str], current: str) -> None:
         self._workdir, self._paths, self._nonces, self._current = workdir, paths, nonces, current
 
     def sweep(self, directory: Path, in_flight: Collection[str]) -> int:
-        """Delete the dumps whose id is not in flight; returns how many files went."""
+        """Delete the dumps whose id is not in flight; returns how many files were deleted."""
         if not (directory / DUMP_MARKER).exists():
             return 0
         try:
             names = os.listdir(directory)  # noqa: PTH208 -- names alone
         except FileNotFoundError:
             return 0
-        prefixes = self._prefixes()  # asked later: whoever begins to work now has written none of these names
+        prefixes = self._prefixes()  # asked last: an extractor that starts now has written none of these names
         removed = 0
         for name in names:
             if name.startswith(PREFIX):
@@ -47,19 +47,19 @@ class Leftovers:
         return removed
 
     def _forget(self, directory: Path, name: str, prefixes: Collection[str]) -> None:
-        """Take back the registration of a session that was killed; the current one's is withdrawn at its end."""
+        """Withdraw the registration of a killed session; the current session withdraws its own at its end."""
         nonce = name.removeprefix(PREFIX)
         if nonce != self._current and nonce[:PREFIX_CHARS] in prefixes:
             withdraw(directory, nonce)
 
     def _prefixes(self) -> set[str]:
-        """Of this very run, and of those that have no extractor."""
+        """Return the nonce prefixes of this run and of runs without an extractor."""
         runs = [self._workdir.run(name) for name in self._workdir.run_names()]
         return {nonce_prefix(run) for run in [self._paths, *(run for run in runs if _lies_still(run))]}
 
 
 def _lies_still(run: RunPaths) -> bool:
-    """Whether no extractor is at work on the run; where this cannot be told, its dumps are left alone."""
+    """Return whether no extractor runs; False if that is unknown, so that the run's dumps stay."""
     try:
         return not is_locked(run)
     except OSError:

@@ -1,7 +1,7 @@
-"""Run-time parity as extraction uses it: which records are compared with the server's own words, and the verdict.
+"""Run-time parity: chooses the records that are compared with the server's own logprobs, and compares them.
 
-Runs on the host; the comparison needs the model's output head and a core for some seconds, so it has one thread of its
-own and torch is imported there. What is measured, and what it cannot see, is in `remote.parity`.
+Runs on the host. The comparison needs the model's output head and a core for seconds, so it has its own thread, which
+imports torch. `remote.parity` describes what is measured and what is not noticed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 LEAST = 8
-"""Records of every run and host that are compared, however low the rate; all of them if there are fewer."""
+"""The least number of records that are compared for each run and host; all if there are fewer."""
 
 
 def sample(indices: Iterable[int], rate: float) -> frozenset[int]:
-    """Which of a host's records are compared: the share `rate` of them, and at least `LEAST`; none if the rate is 0.
+    """Return which of a host's records are compared: the share `rate`, but at least `LEAST`; none if the rate is 0.
 
-    A record is in or out by its index, so the sample is the same in every session and at every try.
+    The choice depends only on a record's index, so the sample is the same in every session and at every attempt.
     """
     if rate == 0:
         return frozenset()
@@ -51,13 +51,13 @@ class Parity:
     async def check(self, shard: Path, tokens: NDArray[np.int32], meta: dict[str, Any], model: Path) -> dict[str, Any]:
         """Compare a shard's final slot with `meta`, the server's answer; returns the measured numbers for the ledger.
 
-        Raises RecordError where they disagree, HostError where the model's head cannot be read from `model`.
+        Raises RecordError if they disagree, HostError if the model's head cannot be read from `model`.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._check, shard, tokens, meta, model)
 
     def close(self) -> None:
-        """End the thread; a comparison that nobody waits for any more is not begun."""
+        """End the thread; queued comparisons are dropped."""
         self._thread.shutdown(cancel_futures=True)
 
     def _check(self, shard: Path, tokens: NDArray[np.int32], meta: dict[str, Any], model: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The request whose forward pass is captured: a whole record, and one token that nobody wants."""
+"""The request whose forward pass is captured: a whole record, and one generated token that is not used."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ _LOGPROBS = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num":
 
 
 async def prefill(client: Client, rid: str, tokens: NDArray[np.int32], *, logprobs: bool) -> Answer:
-    """Have one record prefilled under the request id `rid`, if asked with input logprobs from position 0."""
+    """Prefill one record under the request id `rid`; with `logprobs`, ask for input logprobs from position 0."""
     more: dict[str, Any] = _LOGPROBS if logprobs else {}
     return await client.generate(rid, tokens, _SAMPLING, more)

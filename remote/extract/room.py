@@ -1,4 +1,4 @@
-"""The room for dumps in a RAM disk, and what a try raises that finds none.
+"""The room for dumps in a RAM disk, and the errors of an attempt without room.
 
 Runs on the host inside the extractor's event loop; reads the file system's free space, writes nothing.
 """
@@ -12,23 +12,23 @@ from pathlib import Path
 from remote.work.failures import HeldUpError
 
 CAUSE_BYTES = 1 << 16
-"""With less than this free in the RAM disk, capture may find no room to say why there is no dump."""
+"""With less than this free in the RAM disk, capture may have no room even for its error file."""
 FULL_GRACE_SECONDS = 5.0
-"""After an answer; a dump that found room in the RAM disk is there within milliseconds."""
+"""How long to wait for a dump after the answer if the RAM disk was full; with room, it takes milliseconds."""
 
 
 class NoRoomError(HeldUpError):
-    """The RAM disk was full to the last byte when the dump was due: nothing is wrong with the record."""
+    """The RAM disk was full when the dump was due; the record itself is not at fault."""
 
 
 class VanishedError(NoRoomError):
-    """The dump directory was removed while the dump was due: nothing is wrong with the record."""
+    """The dump directory was removed while the dump was due; the record itself is not at fault."""
 
 
 def room_bytes(directory: Path) -> int:
-    """Free in a dump directory's file system for this user, 0 where no file more can be made.
+    """Return the free bytes in a dump directory's file system for this user; 0 if no further file can be created.
 
-    A directory that is not there lacks nothing: whoever uses it says so.
+    For a missing directory the result is unlimited, because its user reports it as missing.
     """
     try:
         status = os.statvfs(directory)

@@ -1,7 +1,7 @@
-"""One dump becomes one shard: read once from the RAM disk, and in that pass hashed, looked at and written.
+"""Turns a dump into a shard: reads it once from the RAM disk, and hashes, checks and writes it in the same pass.
 
-Runs on the host in the collector's threads; everything heavy in it (read, xxh3, numpy, write, fsync) lets go of the
-GIL. The chunk stays in the cache between the four.
+Runs on the host in the collector's threads. All heavy steps (read, xxh3, numpy, write, fsync) release the GIL, and the
+chunk stays in the cache between them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from remote.shared.shard.header import Header, Span
 from remote.shared.shard.rows import RowCheck
 
 CHUNK_BYTES = 2 << 20
-"""With 1 MiB eight threads wait for the GIL in turns, with 8 MiB for memory (`benchmarks/collector.py`)."""
+"""With 1 MiB, eight threads wait for the GIL in turns; with 8 MiB, for memory (`benchmarks/collector.py`)."""
 
 
 _mine = threading.local()
@@ -30,7 +30,7 @@ _mine = threading.local()
 
 @dataclass(frozen=True)
 class Stored:
-    """A shard that is on disk, whole and durable."""
+    """A whole and durable shard on disk."""
 
     path: Path
     size_bytes: int
@@ -42,7 +42,7 @@ class Stored:
 def store(dump: Path, shard: Path, expected: Expected) -> Stored:
     """Validate `dump` and copy it to `shard` (whole, fsynced); the dump stays where it is.
 
-    Raises RecordError where the dump is not the record that was asked for, OSError where the disk fails.
+    Raises RecordError if the dump is not the requested record, OSError if the disk fails.
     """
     with open_dump(dump) as source:
         header = read_header(source, dump)
@@ -57,7 +57,7 @@ def store(dump: Path, shard: Path, expected: Expected) -> Stored:
 
 
 def _head(header: Header, expected: Expected) -> bytes:
-    """The shard's header area: the dump's metadata, and the marks of its run, so that a file alone says whose it is."""
+    """Return the shard's header area: the dump's metadata, and the run's marks, so that a file alone names its run."""
     try:
         return expected.layout.header({**header.metadata, **expected.identity.marks})
     except ValueError as error:
@@ -67,7 +67,7 @@ def _head(header: Header, expected: Expected) -> bytes:
 def _copy(source: BinaryIO, aside: Path, head: bytes, states: Span, expected: Expected, claimed: str) -> str:
     """Write `head`, copy all bytes behind it, and return the xxh3-128 of what was written.
 
-    The rows of the hidden states are looked at on the way, and their sums compared with those that capture `claimed`.
+    The rows of the hidden states are checked on the way, and their sums compared with capture's, `claimed`.
     """
     digest, size = xxhash.xxh3_128(head), expected.layout.size
     rows = RowCheck(states, expected.identity.boundaries, expected.index)
@@ -88,14 +88,14 @@ def _copy(source: BinaryIO, aside: Path, head: bytes, states: Span, expected: Ex
 
 
 def _buffer(size: int) -> memoryview:
-    """At least `size` bytes that this thread uses again for every record: new memory costs a page fault every 4 KiB."""
+    """Return at least `size` bytes that this thread reuses: new memory costs a page fault for every 4 KiB."""
     if len(getattr(_mine, "buffer", b"")) < size:
         _mine.buffer = bytearray(size)
     return memoryview(_mine.buffer)[:size]
 
 
 def _pieces(first: int, size: int, states: Span, step: int) -> Iterator[tuple[int, int]]:
-    """Cut the file from `first` on into pieces of at most `step` bytes, such that states are cut between rows only."""
+    """Cut the file from `first` on into pieces of at most `step` bytes, with the states cut only between rows."""
     for start, stop in ((first, states.begin), (states.begin, states.end), (states.end, size)):
         for begin in range(start, stop, step):
             yield begin, min(begin + step, stop)

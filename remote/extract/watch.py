@@ -1,4 +1,4 @@
-"""Waits for dumps: whoever expects a record's dump is woken when it is whole, or when capture says it failed.
+"""Waits for dumps: an attempt is woken when its record's dump is whole, or when capture reports a failure.
 
 Runs on the host inside the extractor's event loop. Lists the dump directories; deletes nothing.
 """
@@ -18,26 +18,26 @@ from remote.shared.shard.names import FAILED, WHOLE, stages
 from remote.work.failures import AttemptError
 
 SCAN_SECONDS = 0.01
-"""A listing of a RAM disk's few hundred names takes about 0.1 ms."""
+"""Listing a few hundred names in a RAM disk takes about 0.1 ms."""
 
 
 class CaptureError(AttemptError):
-    """Capture could not make this record right, and said why."""
+    """Capture could not capture this record correctly, and said why."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A record's dump as files: one, or one a pipeline stage in order of stages."""
+    """The files of a record's dump: one file, or one for each pipeline stage in order."""
 
     parts: tuple[Path, ...]
     whole: Path
-    """The record's one dump: the only part itself, or where the parts are to be joined."""
+    """The path of the whole dump: the only part, or the file that the parts are joined into."""
 
 
 class Watch:
-    """Looks through the dump directories while anything is expected in them.
+    """Scans the dump directories while a dump is expected in them.
 
-    A directory that vanishes takes every dump with it that is expected there: those fail with VanishedError at once.
+    If a directory vanishes, all dumps that are expected in it fail at once with VanishedError.
     """
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class Watch:
         self._full_at: dict[Path, float] = {}
 
     def was_full(self, directory: Path, since: float) -> bool:
-        """Whether the directory's file system had no room to speak of at any moment since then (the loop's time)."""
+        """Return whether the directory's file system was almost full at any moment since `since` (the loop's time)."""
         return self._full_at.get(directory, -1.0) >= since
 
     def expect(self, directory: Path, rid: str) -> asyncio.Future[Found]:
-        """A future for the dump of `rid`: its files, or CaptureError. Cancel it to stop looking."""
+        """Return a future for the files of the dump of `rid`, or a CaptureError. Cancel it to stop waiting."""
         future: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
         self._expected.setdefault(directory, {})[rid] = future
         future.add_done_callback(lambda _: self._drop(directory, rid))
@@ -58,7 +58,7 @@ class Watch:
         return future
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Scan until cancelled."""
         while True:
             await self._wanted.wait()
             for directory, expected in list(self._expected.items()):

@@ -1,1 +1,1 @@
-"""What detached work on a host has in common, whether it extracts states or samples answers."""
+"""The common part of detached work on a host: extraction of hidden states, and sampling of answers."""

@@ -1,7 +1,6 @@
-"""A host's share of a run as it lies on disk, `runs/<run>/assignments/<epoch>/`: read, taken in, taken away.
+"""A host's share of a run on its disk, `runs/<run>/assignments/<epoch>/`: read, adopted, and taken away.
 
-Runs on the host, called by the extractor and the verbs that start and fence it. The highest epoch present is the one
-that counts; an older one starts nothing any more.
+Runs on the host, called by the extractor and the verbs that start and fence it. Only the highest epoch counts.
 """
 
 from __future__ import annotations
@@ -25,28 +24,28 @@ from remote.work.known import known
 
 @dataclass(frozen=True)
 class Work:
-    """An assignment with its token ids; a *position* is a place in it, an *index* a record's global number."""
+    """An assignment with its token ids. A *position* is a place in it, an *index* a record's global number."""
 
     assignment: Assignment
     index: NDArray[np.int64]
     offset: NDArray[np.int64]
     token_ids: NDArray[np.int32]
     expected: NDArray[np.int32] | None = None
-    """Of prompts: tokens that each record is expected to have in the end."""
+    """For prompts: the number of tokens that each record is expected to have in the end."""
 
     def __len__(self) -> int:
         return len(self.index)
 
     def tokens(self, position: int) -> NDArray[np.int32]:
-        """Token ids int32 [L] of the record at `position`."""
+        """Return the token ids, int32 [L], of the record at `position`."""
         return self.token_ids[self.offset[position] : self.offset[position + 1]]
 
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens of every record, int64 [N]."""
+        """Return the number of tokens of every record, int64 [N]."""
         return np.diff(self.offset)
 
     def strange_tokens(self) -> Iterator[tuple[int, str]]:
-        """Positions of records with ids outside the vocabulary, each with the reason."""
+        """Yield the positions of records with ids outside the vocabulary, each with the reason."""
         vocabulary = self.assignment.vocab_size
         strange = np.flatnonzero((self.token_ids < 0) | (self.token_ids >= vocabulary))
         owners = np.searchsorted(self.offset, strange, side="right") - 1
@@ -58,7 +57,7 @@ class Work:
 
 
 def load(directory: Path) -> Work:
-    """Read an assignment folder; raises UsageError where it is not one, or is not consistent."""
+    """Read an assignment folder; raises UsageError if it is none, or is not consistent."""
     work = read_work(directory, read_description(directory))
     assignment = work.assignment
     if (assignment.records, assignment.tokens) != (len(work), len(work.token_ids)):
@@ -71,7 +70,7 @@ def load(directory: Path) -> Work:
 
 
 def read_work(directory: Path, assignment: Assignment) -> Work:
-    """Read the records that lie in a folder; raises UsageError if they cannot be read, or do not fit together."""
+    """Read the records in a folder; raises UsageError if they cannot be read or contradict each other."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -87,7 +86,7 @@ def read_work(directory: Path, assignment: Assignment) -> Work:
 def write_records(
     directory: Path, indices: NDArray[np.int64], lengths: list[int], token_ids: NDArray[np.int32]
 ) -> None:
-    """Write the tokens' file of a folder that is not in its place yet."""
+    """Write the file of tokens into a folder that still has a temporary name."""
     from safetensors.numpy import save
 
     offset = np.cumsum([0, *lengths], dtype=np.int64)
@@ -95,9 +94,9 @@ def write_records(
 
 
 def adopt(directory: Path, workdir: Workdir) -> RunPaths:
-    """Make an assignment folder from anywhere the run's own (whole or not at all); returns the run's paths.
+    """Copy an assignment folder atomically into the run's own folder; returns the run's paths.
 
-    Raises UsageError where the run already has another assignment of that epoch, or a newer one.
+    Raises UsageError if the run already has another assignment of that epoch, or a newer epoch.
     """
     assignment = read_description(directory)
     paths = workdir.run(assignment.run)
@@ -124,7 +123,7 @@ def adopt(directory: Path, workdir: Workdir) -> RunPaths:
 
 
 def fence(paths: RunPaths, epoch: int) -> None:
-    """Put an assignment without records over whatever this host was given before `epoch`."""
+    """Add an empty assignment of `epoch`, which replaces this host's earlier shares."""
     before = read_description(newest(paths))
     if before.epoch >= epoch:
         return
@@ -137,7 +136,7 @@ def fence(paths: RunPaths, epoch: int) -> None:
 
 @contextmanager
 def placed(target: Path) -> Iterator[Path]:
-    """Yield a folder's name to make; afterwards it is there as `target`, whole."""
+    """Yield a temporary folder name to create; after the block, the folder appears whole as `target`."""
     aside = make_directory(target.parent) / f"{ASIDE}{target.name}"
     shutil.rmtree(aside, ignore_errors=True)
     yield aside

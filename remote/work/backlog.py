@@ -1,4 +1,4 @@
-"""What a run still has to send: the open records in order, and those that wait for another try.
+"""The records that a run still has to send: open records in order, and those that wait for another attempt.
 
 Runs on the host inside the extractor's event loop; memory only.
 """
@@ -17,18 +17,18 @@ RETRY_LIMIT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Task:
-    """One try of one record: its position in the assignment, and what became of earlier tries."""
+    """One attempt at one record: its position in the assignment, and the results of earlier attempts."""
 
     position: int
     attempt: int = 1
     failures: int = 0
-    """Tries that failed and may have been the record's fault."""
+    """Attempts that failed and may have been the record's fault."""
     deaths: int = 0
-    """Times that a server died or restarted with it in flight."""
+    """How often a server died or restarted while the record was in flight."""
 
 
 class Backlog:
-    """Open records, first come first; a retry goes before new ones once its time has come."""
+    """Open records in order; a retry comes before new records once its time has come."""
 
     def __init__(self, positions: Iterable[int]) -> None:
         self._fresh = deque(Task(position) for position in positions)
@@ -36,36 +36,36 @@ class Backlog:
         self._pushed = 0
 
     def add(self, positions: Iterable[int]) -> None:
-        """Take further records, after all others."""
+        """Append further records."""
         self._fresh.extend(Task(position) for position in positions)
 
     @property
     def has_fresh(self) -> bool:
-        """Whether a record waits that was never tried."""
+        """Return whether a record that was never tried is waiting."""
         return bool(self._fresh)
 
     def __len__(self) -> int:
         return len(self._fresh) + len(self._later)
 
     def peek(self, now: float) -> Task | None:
-        """The task that `take` would give, or None while nothing is due."""
+        """Return the task that `take` would return, or None while nothing is due."""
         if self._later and self._later[0][0] <= now:
             return self._later[0][2]
         return self._fresh[0] if self._fresh else None
 
     def take(self, now: float) -> Task:
-        """Remove and return the next task; IndexError where none is due."""
+        """Remove and return the next task; raises IndexError if none is due."""
         if self._later and self._later[0][0] <= now:
             return heapq.heappop(self._later)[2]
         return self._fresh.popleft()
 
     def retry(self, task: Task, now: float, *, failed: bool = False, died: bool = False) -> None:
-        """Put a task back for another try: after a growing pause where it failed, at once where it did not."""
+        """Put a task back for another attempt: after a growing pause if it failed, else at once."""
         again = replace(task, attempt=task.attempt + 1, failures=task.failures + failed, deaths=task.deaths + died)
         self._pushed += 1
         heapq.heappush(self._later, (now + (_pause(again.failures) if failed else 0.0), self._pushed, again))
 
 
 def _pause(failures: int) -> float:
-    """Seconds before the next try: doubling, capped, and spread so that retries do not come in step."""
+    """Return the seconds before the next attempt: doubled each time, capped, and spread randomly."""
     return min(RETRY_SECONDS * 2.0 ** (failures - 1), RETRY_LIMIT_SECONDS) * random.uniform(0.75, 1.25)  # noqa: S311

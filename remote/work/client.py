@@ -1,6 +1,6 @@
-"""One request over HTTP: what carries a record's tokens and id to a server, and what an answer to it means.
+"""Sends a record's tokens and id to a server over HTTP, and interprets the answer.
 
-Runs on the host inside the event loop of detached work; talks to this host's servers on loopback and to nothing else.
+Runs on the host inside the event loop of detached work; talks only to this host's servers on loopback.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _BODY_LIMIT = 300
 
 
 def most_bytes(rows: int) -> int:
-    """An answer about so many tokens is never longer, their logprobs (about 100 bytes each) included."""
+    """Return the largest size of an answer about `rows` tokens, with their logprobs (about 100 bytes each)."""
     return (1 << 20) + 1024 * rows
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A request that came back: the server's `meta_info`, and all that it said."""
+    """A server's answer: its `meta_info`, and the whole document."""
 
     meta: dict[str, Any]
     said: dict[str, Any] = field(default_factory=dict)
@@ -49,9 +49,9 @@ class Client:
     async def generate(
         self, rid: str, tokens: NDArray[np.int32], sampling: Mapping[str, Any], more: Mapping[str, Any] = {}
     ) -> Answer:
-        """Have the server go on from `tokens` under the request id `rid`; `more` are further keys of the request.
+        """Let the server generate from `tokens` under the request id `rid`; `more` has further keys of the request.
 
-        Raises ServerGoneError, AttemptError or RefusedError; a request that ran past its time is aborted.
+        Raises ServerGoneError, AttemptError or RefusedError; a request that takes too long is aborted.
         """
         body: dict[str, Any] = {"rid": rid, "input_ids": tokens.tolist(), "sampling_params": dict(sampling), **more}
         most = most_bytes(len(tokens) + int(sampling["max_new_tokens"]))
@@ -65,8 +65,8 @@ class Client:
         return _understand(status, answer, len(tokens))
 
     async def facts(self) -> dict[str, Any]:
-        """What the server says of itself; raises ServerGoneError if it says nothing that can be read."""
-        for path in ("/server_info", "/get_server_info"):  # the second is that of older releases
+        """Return the server's own description; raises ServerGoneError if it gives none that can be read."""
+        for path in ("/server_info", "/get_server_info"):  # older releases have the second path
             try:
                 status, answer = await asyncio.wait_for(self._call("GET", path, None, most_bytes(0)), _FACTS_SECONDS)
                 told = orjson.loads(answer) if status == 200 else None
@@ -77,7 +77,7 @@ class Client:
         return {}
 
     async def abort(self, rid: str) -> None:
-        """Take a request back; a server that does not answer even that is left alone."""
+        """Abort a request; errors of the server are ignored."""
         try:
             await asyncio.wait_for(self._post("/abort_request", {"rid": rid}, most_bytes(0)), _ABORT_SECONDS)
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError, AttemptError):

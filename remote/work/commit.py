@@ -1,7 +1,7 @@
-"""The ledger's one writer while a run is extracted: rows in groups, and dumps removed once their rows are durable.
+"""The ledger's only writer during a run: commits rows in groups, and removes dumps once their rows are durable.
 
-Runs on the host on a thread of the extractor. A commit costs an fsync, so whatever is queued during one commit goes
-into the next one together.
+Runs on the host on a thread of the extractor. A commit costs an fsync, so all rows that are queued during one commit
+share the next one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Entry = tuple[Row, tuple[Path, ...], "asyncio.Future[None]"]
 
 
 class Committer:
-    """Commits rows from the event loop; `close` waits for what was handed in."""
+    """Commits rows from the event loop; `close` waits for all queued rows."""
 
     def __init__(self, ledger: Path) -> None:
         self._path = ledger
@@ -29,7 +29,7 @@ class Committer:
         self._consumer = Consumer(self._take, "the ledger's writer", most=BATCH, at_end=self._let_go)
 
     async def commit(self, row: Row, dumps: Iterable[Path] = ()) -> None:
-        """Return once `row` is durable and `dumps` are removed; raises HostError where the ledger cannot be written."""
+        """Return once `row` is durable and `dumps` are removed; raises HostError if the ledger cannot be written."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._consumer.put((row, tuple(dumps), future))
         await future
@@ -39,7 +39,7 @@ class Committer:
         self._consumer.close()
 
     def _take(self, entries: list[_Entry]) -> None:
-        """Commit a batch. An error, of whatever kind, is told to each caller that waits for the batch."""
+        """Commit a batch; any error goes to each caller that waits for the batch."""
         error: RoostError | None = None
         try:
             self._ledger = self._ledger or Ledger(self._path)
@@ -57,7 +57,7 @@ class Committer:
 
 
 def _commit(ledger: Ledger, entries: list[_Entry]) -> None:
-    """Rows first, then the dumps that they stand for."""
+    """Commit the rows, then remove their dumps."""
     ledger.record([row for row, _, _ in entries])
     for _, dumps, _ in entries:
         for dump in dumps:

@@ -1,4 +1,4 @@
-"""What may hold a run back: a person's wish, a full disk, a newer assignment.
+"""The conditions that may hold a run back: a person's request, a full disk, a newer assignment.
 
 Runs on the host inside the event loop of detached work; reads files and the file system's free space, writes nothing.
 """
@@ -15,26 +15,26 @@ from remote.work.progress import wish
 
 
 class Conditions:
-    """Looked at several times a second by the dispatcher."""
+    """The conditions, which the dispatcher checks several times a second."""
 
     def __init__(self, paths: RunPaths, assignment: Assignment) -> None:
         self._paths = paths
         self._assignment = assignment
 
     def wish(self) -> Literal["pause", "resume", "stop"]:
-        """The newest wish of a person."""
+        """Return the latest request of a person."""
         return wish(self._paths)
 
     def superseded_by(self) -> int | None:
-        """A newer epoch that this host was given, or None."""
+        """Return a newer epoch that this host was given, or None."""
         newest = newest_epoch(self._paths)
         return newest if newest is not None and newest > self._assignment.epoch else None
 
     def free_bytes(self) -> int:
-        """Free on the shards' file system for this user."""
+        """Return the free bytes on the shards' file system for this user."""
         status = os.statvfs(self._paths.shards)
         return status.f_bavail * status.f_frsize
 
     def lacking_bytes(self, needed: int) -> int:
-        """How much is missing for `needed` bytes more above the free space that must stay; 0 if it fits."""
+        """Return how many bytes are missing to write `needed` bytes and keep the reserved free space; 0 if none."""
         return max(0, needed + self._assignment.min_free_bytes - self.free_bytes())

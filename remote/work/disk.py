@@ -1,4 +1,4 @@
-"""Writing a record to this host's disk in a thread; a full disk is waited for, with nothing lost.
+"""Writes records to this host's disk in threads; if the disk is full, it waits for room and loses nothing.
 
 Runs on the host, called inside the dispatcher's event loop.
 """
@@ -23,16 +23,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class DiskWriter:
-    """What all tries of a session write with."""
+    """The writer of all attempts of a session."""
 
     pool: Executor
     has_room: Callable[[int], bool]
-    """Whether the shards' file system takes so many bytes more."""
+    """Returns whether the shards' file system has room for that many bytes."""
     leaving: Callable[[], bool]
-    """Whether the session ends and waits for nothing that is not under way."""
+    """Returns whether the session is ending and only finishes what is under way."""
 
     async def write(self, index: int, size: int, write: Callable[..., T], *arguments: object) -> T:
-        """Call `write` in a thread, again once there is room for `size` bytes if the disk was full.
+        """Call `write` in a thread; if the disk is full, call it again once there is room for `size` bytes.
 
         Raises AttemptError if the session ends meanwhile, HostError if the disk fails.
         """
@@ -43,7 +43,7 @@ class DiskWriter:
                 if error.errno not in _NO_SPACE:
                     raise HostError(
                         f"The shard of record {index} could not be written: {error.strerror or error}.",
-                        remedy="Mend the disk; the same command then resumes.",
+                        remedy="Repair the disk; then the same command continues.",
                     ) from error
             await self._await_room(size)
 

@@ -1,8 +1,8 @@
-"""The dispatcher: keeps this host's servers saturated with a run's open records until none is left.
+"""The dispatcher: keeps this host's servers busy with a run's open records until none is left.
 
-Runs on the host in a process of its own, under the run's lock. One event loop dispatches and listens; threads copy
-and commit. It starts nothing new while something holds it back, and always lets what is in flight finish. What a try
-of a record is, and what else a try needs, is said by the classes that extend it.
+Runs on the host in a process of its own, under the run's lock. One event loop dispatches and listens; threads copy and
+commit. While something holds it back it starts nothing new, and records in flight always finish. Subclasses define what
+an attempt at a record is and needs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Dispatcher(Hooks, ABC):
     """One session of one run's epoch on this host."""
 
     mode: str
-    """The inventory's mode in which a server takes these requests, as `inv serve --mode` starts it."""
+    """The inventory's mode for servers of this work, as in `inv serve --mode`."""
 
     def __init__(self, workdir: Workdir, paths: RunPaths, holding: Holding, opened: Opened, report: Report) -> None:
         self._workdir, self._paths, self._opened, self._report = workdir, paths, opened, report
@@ -57,40 +57,40 @@ class Dispatcher(Hooks, ABC):
         self._progress = Progress(paths.state, assignment.run, assignment.epoch, opened.counts)
         self._flying: dict[asyncio.Task[None], Task] = {}
         self._finished: Mapping[int, object] = {}
-        """Of the records that are not begun: what was finished in an earlier epoch, or refused."""
+        """Records that need not be begun, because an earlier epoch finished them or they were refused."""
         self._ending = False
         self._lacks_room = False
-        """A record could be sent if there was room on the disk or RAM disk; set by `with_room`."""
+        """Whether only missing room on the disk or RAM disk keeps a record from being sent; set by `with_room`."""
         self._unready_since: float | None = None
         self._waits_until = ""
-        """By this host's clock, as a person reads it."""
+        """A time by this host's clock, formatted for a person."""
 
     @classmethod
     @abstractmethod
     def refusals(cls, work: Work) -> list[tuple[int, str]]:
-        """Positions of records that no server can take, each with the reason."""
+        """Return the positions of records that no server can take, each with the reason."""
 
     @abstractmethod
     async def attempt(self, task: Task, endpoint: Endpoint) -> Row:
-        """Run one try to its committed row; gives its tokens back to `endpoint` once the server is done with them.
+        """Run one attempt up to its committed row; its tokens return to `endpoint` once the server is done with them.
 
-        Raises one of `TRY_ERRORS` for this try, RoostError for the host.
+        Raises one of `TRY_ERRORS` for a failed attempt, RoostError for a fault of the host.
         """
 
     @abstractmethod
     async def accept(self, endpoint: Endpoint, client: Client) -> None:
-        """A server became ready: look whether it is one for this run. Raises RoostError if it is not."""
+        """Accept a server that became ready; raises RoostError if it does not fit this run."""
 
     @abstractmethod
     def tokens(self, position: int) -> int:
-        """Tokens that the record holds of a server while it is tried."""
+        """Return the tokens of a server's budget that the record takes during an attempt."""
 
     @abstractmethod
     def size_bytes(self, position: int) -> int:
-        """About what the record takes on the disk."""
+        """Return the approximate size of the record on the disk."""
 
     async def run(self) -> ExtractorState:
-        """Work until nothing is open, or until told to stop; raises RoostError if it cannot go on."""
+        """Work until no record is open, or until a stop is requested; raises RoostError if it cannot continue."""
         self._changed = asyncio.Event()
         self._committer = Committer(self._paths.ledger)
         self._judgement = Judgement(
@@ -114,16 +114,16 @@ class Dispatcher(Hooks, ABC):
             self._committer.close()
 
     def stop(self) -> None:
-        """Take no further record, and end once what is in flight has finished."""
+        """Begin no further record, and end once records in flight have finished."""
         self._ending = True
         self._changed.set()
 
     def leaving(self) -> bool:
-        """Whether the session ends and waits for nothing that is not under way."""
+        """Return whether the session is ending and only finishes what is under way."""
         return self._ending or self._judgement.fatal is not None
 
     def disk_writer(self, pool: Executor) -> DiskWriter:
-        """What writes this session's records in threads of `pool`."""
+        """Return the writer of this session's records, which uses the threads of `pool`."""
         return DiskWriter(pool, lambda size: self._conditions.free_bytes() > size, self.leaving)
 
     async def _dispatch(self) -> None:
@@ -150,7 +150,7 @@ class Dispatcher(Hooks, ABC):
             return
 
     def _is_over(self) -> bool:
-        """Nothing in flight and nothing to send; records that were re-queued meanwhile are taken up."""
+        """Return whether nothing is in flight and nothing is left to send, after taking up re-queued records."""
         if self._flying:
             return False
         if self.leaving():
@@ -166,14 +166,14 @@ class Dispatcher(Hooks, ABC):
         return not len(self._backlog)
 
     def _begin_chunk(self) -> None:
-        """Take further records out of what could still go to another host."""
+        """Claim further records, which can then no longer go to another host."""
         positions = self._holding.begin(self._finished)
         while self.takes_all and (more := self._holding.begin(self._finished)):
             positions += more
         self._backlog.add(self.ordered(positions))
 
     async def _observe(self, http: aiohttp.ClientSession) -> None:
-        """Take in what changed outside: wishes, a newer epoch, servers that came and went."""
+        """Check for changes outside: requests of a person, a newer epoch, servers that came or went."""
         epoch = self._conditions.superseded_by()
         if epoch is not None or self._conditions.wish() == "stop":
             self._ending = True
@@ -194,7 +194,7 @@ class Dispatcher(Hooks, ABC):
         endpoint.welcome(client)
 
     def _may_send(self) -> bool:
-        """Whether nothing holds the run back; says what does where something does."""
+        """Return whether nothing holds the run back; otherwise set the status that says what does."""
         now = time.monotonic()
         if self._conditions.wish() == "pause":
             return self._say("paused", lacks="paused")
@@ -231,7 +231,7 @@ class Dispatcher(Hooks, ABC):
         return False
 
     def _send(self) -> None:
-        """Start tries while a server has room for the next record."""
+        """Start attempts while a server has room for the next record."""
         while True:
             if not self._backlog.has_fresh:
                 self._begin_chunk()
@@ -242,7 +242,7 @@ class Dispatcher(Hooks, ABC):
             self._start(self._backlog.take(time.monotonic()), endpoint)
 
     def _choose(self, task: Task) -> Endpoint | None:
-        """The ready server with the fewest tokens in flight that admits `task`."""
+        """Return the ready server with the fewest tokens in flight that admits `task`, or None."""
         length = self.tokens(task.position)
         ready = [endpoint for endpoint in self._endpoints if endpoint.ready and endpoint.admits(length)]
         if task.deaths >= DEATHS_ALONE:

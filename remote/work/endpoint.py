@@ -1,6 +1,6 @@
-"""A server of this host as the extractor sees it: ready or not, where its dumps appear, how much is in flight.
+"""A server of this host as detached work sees it: whether it is ready, its dump directory, its tokens in flight.
 
-Runs on the host inside the extractor's event loop; reads `servers/<name>/state.json` and writes nothing.
+Runs on the host inside the event loop; reads `servers/<name>/state.json` and writes nothing.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from remote.work.client import Client
 
 @dataclass
 class Budget:
-    """An amount that may be out at once; a single taker larger than the limit is let through alone."""
+    """A limit on an amount in use; an amount above the limit is admitted if nothing else is in use."""
 
     limit: int
     used: int = 0
 
     def admits(self, amount: int) -> bool:
-        """Whether `amount` may be taken now."""
+        """Return whether `amount` may be taken now."""
         return self.used == 0 or self.used + amount <= self.limit
 
     def take(self, amount: int) -> None:
-        """Take `amount`, to be given back."""
+        """Take `amount`."""
         self.used += amount
 
     def give(self, amount: int) -> None:
-        """Give back what was taken."""
+        """Give back `amount`."""
         self.used -= amount
 
 
 class Endpoint:
-    """One server that takes this run's requests; `start` tells its lives apart."""
+    """One server that takes this run's requests, over all of its starts."""
 
     def __init__(self, paths: ServerPaths, in_flight_tokens: int) -> None:
         self.name = paths.root.name
         self.tokens = Budget(in_flight_tokens)
         self.alone = False
-        """A suspect record is in flight: nothing may accompany it, so that a crash names its cause."""
+        """Whether a suspect record is in flight alone, so that a crash can be attributed to it."""
         self.requests = 0
         self.client: Client | None = None
         self._paths = paths
@@ -55,7 +55,7 @@ class Endpoint:
         self._welcomed: tuple[int, float] | None = None
 
     def refresh(self) -> None:
-        """Read the state file where it changed, and look whether the server's process lives."""
+        """Read the state file if it changed, and check whether the server's process lives."""
         try:
             status = self._paths.state.stat()
         except OSError:
@@ -67,50 +67,50 @@ class Endpoint:
         self._alive = self._state is not None and find(self._state.server) is not None
 
     def welcome(self, client: Client) -> None:
-        """This life of the server was checked, and takes requests through `client`."""
+        """Note that this start of the server was checked, and takes requests through `client`."""
         self.client, self._welcomed = client, self.life
 
     @property
     def is_new(self) -> bool:
-        """Whether the server is ready in a life that was not checked yet, whoever read its record first."""
+        """Whether the server is ready in a start that was not checked yet."""
         return self.ready and self.life != self._welcomed
 
     def admits(self, tokens: int) -> bool:
-        """Whether a record of so many tokens may be sent now."""
+        """Return whether a record of `tokens` tokens may be sent now."""
         return not self.is_new and not self.alone and self.tokens.admits(tokens)
 
     def begin(self, tokens: int, *, alone: bool) -> None:
-        """Count a try in; its tokens are given back by themselves, as soon as the prefill is over."""
+        """Count an attempt as begun; its tokens are given back separately, after the prefill."""
         self.tokens.take(tokens)
         self.requests += 1
         self.alone = alone
 
     def end(self) -> None:
-        """Count a try out."""
+        """Count an attempt as ended."""
         self.requests -= 1
         self.alone = False
 
     @property
     def ready(self) -> bool:
-        """Whether the server took requests at the last `refresh`, by its record and the process table."""
+        """Whether the server was ready at the last `refresh`, by its record and the process table."""
         return self._state is not None and self._state.status == "ready" and self._alive
 
     @property
     def life(self) -> tuple[int, float]:
-        """Changes with every start of the server."""
+        """A value that changes with every start of the server."""
         if self._state is None or self._state.server is None:
             return (0, 0.0)
         return self._state.start, self._state.server.created_at
 
     @property
     def state(self) -> ServerState:
-        """The record; only where it was ready."""
+        """The server's record; only valid if the server was ready."""
         assert self._state is not None
         return self._state
 
     @property
     def capture(self) -> CaptureState:
-        """Capture as it is active in the server; raises HostError where it is not."""
+        """The capture that is active in the server; raises HostError if there is none."""
         if self.state.capture is None:
             raise HostError(
                 f"The server {self.name!r} runs without capture, in mode {self.state.mode!r}.",
@@ -120,16 +120,16 @@ class Endpoint:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request to this life of the server carries; raises HostError if its key cannot be read."""
+        """Return the HTTP headers of requests to this server; raises HostError if its key cannot be read."""
         return key.headers(self._paths)
 
     @property
     def dump_dir(self) -> Path:
-        """Where its dumps appear."""
+        """The server's dump directory."""
         return Path(self.capture.dump_dir)
 
     def register(self, nonce: str) -> None:
-        """Have this life of the server capture the requests of a session; raises HostError if it cannot."""
+        """Let this server capture the requests of a session; raises HostError if it cannot."""
         try:
             register(self.dump_dir, nonce)
         except OSError as error:
@@ -137,16 +137,16 @@ class Endpoint:
 
     @property
     def lacks_dump_dir(self) -> bool:
-        """Whether the server is ready and its dumps have nowhere to go: its supervisor makes the directory again."""
+        """Whether the server is ready but its dump directory is missing, until its supervisor creates it again."""
         return self.ready and self.state.capture is not None and not self.dump_dir.is_dir()
 
     @property
     def high_water_bytes(self) -> int:
-        """What the dump directory holds at most."""
+        """The largest size of the dump directory."""
         return self.state.spec.capture.high_water_bytes if self.state.spec.capture else 0
 
     def why_not_ready(self) -> str:
-        """One sentence for a person."""
+        """Return a sentence for a person on why the server is not ready."""
         state = self._state
         if state is None:
             return f"There is no server {self.name!r} on this host."
@@ -156,5 +156,5 @@ class Endpoint:
 
 
 def endpoints(assignment: Assignment, servers: list[ServerPaths]) -> list[Endpoint]:
-    """The assignment's servers."""
+    """Return the assignment's servers."""
     return [Endpoint(paths, assignment.in_flight_tokens) for paths in servers]

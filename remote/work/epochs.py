@@ -1,6 +1,6 @@
-"""Which assignments a host was given: one folder an epoch, and the highest one counts.
+"""The assignments of a host: one folder for each epoch, of which the highest counts.
 
-Runs on the host; quick to import, for the verbs that only look.
+Runs on the host; quick to import, for read-only verbs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from remote.shared.paths import ASSIGNMENT_FILE, RunPaths
 
 
 def newest_epoch(paths: RunPaths) -> int | None:
-    """The highest epoch that this host was given, or None."""
+    """Return the highest epoch that this host was given, or None."""
     if not paths.assignments.is_dir():
         return None
     epochs = [int(entry.name) for entry in paths.assignments.iterdir() if entry.name.isdecimal()]
@@ -24,7 +24,7 @@ def newest_epoch(paths: RunPaths) -> int | None:
 
 
 def newest(paths: RunPaths) -> Path:
-    """Folder of the highest epoch; raises UsageError where the host was given none."""
+    """Return the folder of the highest epoch; raises UsageError if the host was given none."""
     epoch = newest_epoch(paths)
     if epoch is None:
         raise UsageError(
@@ -34,7 +34,7 @@ def newest(paths: RunPaths) -> Path:
 
 
 def read_description(directory: Path) -> Assignment:
-    """Read `assignment.json` alone."""
+    """Read only `assignment.json`."""
     path = directory / ASSIGNMENT_FILE
     try:
         return Assignment.model_validate_json(path.read_bytes())

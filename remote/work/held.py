@@ -1,4 +1,4 @@
-"""The verbs `runs` and `plan`: what this host has of every run, for a laptop that knows nothing of them. Read-only."""
+"""The verbs `runs` and `plan`: what this host holds of every run, for a laptop that does not know them. Read-only."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from remote.work.verbs import status
 
 
 def runs(request: RunsRequest, context: Context) -> RunsResult:
-    """The verb `runs`: one row a run; a folder that cannot be read says why instead of its numbers."""
+    """The verb `runs`: return a row for each run; for an unreadable folder, the row says why instead of numbers."""
     found = [name for name in names(context.workdir) if request.run in ("", name)]
     return RunsResult(runs=[_held(context, name) for name in found])
 
 
 def plan(request: PlanRequest, context: Context) -> PlanResult:
-    """The verb `plan`: the newest plan of this run; raises UsageError if none lies here."""
+    """The verb `plan`: return the newest plan of this run; raises UsageError if this host has none."""
     paths = known(context.workdir, request.identity)
     path = _plan_file(paths)
     if path is None:
@@ -51,7 +51,7 @@ def _held(context: Context, name: str) -> HeldRun:
 
 
 def _plan_file(paths: RunPaths) -> Path | None:
-    """The plan of the highest epoch that came with one: a share that was taken away came without."""
+    """Return the plan of the highest epoch that has one; an assignment that takes a share away has none."""
     given = sorted((int(entry.name) for entry in paths.assignments.iterdir() if entry.name.isdecimal()), reverse=True)
     files = (paths.assignment(epoch) / PLAN_FILE for epoch in given)
     return next((path for path in files if path.is_file()), None)

@@ -1,6 +1,6 @@
-"""Which run a name means on this host: the one door for every verb that is told of a run.
+"""Finds the run that a name means on this host, for every verb that names a run.
 
-Runs on the host; quick to import, for the verbs that only look.
+Runs on the host; quick to import, for read-only verbs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OTHER_RUN = "Plan under a name of its own; or pull what you need of the run that
 
 
 def named(workdir: Workdir, run: str) -> RunPaths:
-    """The folder of a run of this name; raises UsageError if there is none here."""
+    """Return the folder of a run of this name; raises UsageError if there is none here."""
     paths = workdir.run(run)
     if not paths.root.is_dir():
         known = ", ".join(names(workdir)) or "none"
@@ -24,21 +24,21 @@ def named(workdir: Workdir, run: str) -> RunPaths:
 
 
 def known(workdir: Workdir, identity: RunIdentity) -> RunPaths:
-    """The folder of this very run; raises UsageError if there is none here, or another one of that name."""
+    """Return the folder of this run; raises UsageError if it is not here, or if another run has its name."""
     paths = named(workdir, identity.name)
     refuse_other_run("This host", identity_of(paths), identity, OTHER_RUN)
     return paths
 
 
 def names(workdir: Workdir) -> list[str]:
-    """Every run that this host has a folder of."""
+    """Return the names of the runs that this host has a folder of."""
     return workdir.run_names()
 
 
 def identity_of(paths: RunPaths) -> RunIdentity:
-    """The run whose records this folder holds: its ledger's word, and before there is one its newest assignment's.
+    """Return the run whose records this folder holds, from its ledger or, before there is one, its newest assignment.
 
-    Raises UsageError if neither says so.
+    Raises UsageError if neither names the run.
     """
     if paths.ledger.exists():
         with Ledger(paths.ledger, to_read=True) as ledger:
@@ -54,7 +54,7 @@ def identity_of(paths: RunPaths) -> RunIdentity:
 
 
 def read_identity(noted: str, paths: RunPaths) -> RunIdentity:
-    """The identity that a ledger has noted; raises UsageError if it cannot be one of this Roost's."""
+    """Return the identity in a ledger; raises UsageError if this version of Roost cannot read it."""
     try:
         return RunIdentity.model_validate_json(noted)
     except ValueError as error:
@@ -65,7 +65,7 @@ def read_identity(noted: str, paths: RunPaths) -> RunIdentity:
 
 
 def refuse_older_plan(paths: RunPaths, epoch: int) -> None:
-    """Raise UsageError if this host was given a share of a newer plan than the caller goes by."""
+    """Raise UsageError if this host was given a share of a newer plan than the caller's."""
     here = epochs.newest_epoch(paths)
     if here is not None and here > epoch:
         raise UsageError(

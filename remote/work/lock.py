@@ -1,6 +1,6 @@
-"""A run's one extractor, and its shards: held by the kernel while a process lives, so no lock can be stale.
+"""Locks for a run's only extractor and for its shards. The kernel holds them while a process lives, so none is stale.
 
-Runs on the host, called by whoever starts an extractor and by whoever asks whether one lives.
+Runs on the host, called to start an extractor, and to ask whether one lives.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RunningError(HostError):
 
 @contextmanager
 def run_lock(paths: RunPaths) -> Iterator[None]:
-    """Be the run's one extractor for the block; the kernel lets go when the process ends, however it ends."""
+    """Be the run's only extractor within the block; the kernel releases the lock when the process ends."""
     make_directory(paths.root)
     descriptor = open_own(paths.lock, os.O_RDWR | os.O_CREAT)
     try:
@@ -43,7 +43,7 @@ def run_lock(paths: RunPaths) -> Iterator[None]:
 
 @contextmanager
 def shards_held(paths: RunPaths) -> Iterator[None]:
-    """Nobody else decides which shards are the ledger's while the block lasts.
+    """Keep other processes from deciding which shards belong to the ledger, within the block.
 
     Held by a session's start, which deletes shards that no row speaks of, and by whoever replaces a shard by its
     compressed form. Waits for the other; ends with its process.
@@ -57,7 +57,7 @@ def shards_held(paths: RunPaths) -> Iterator[None]:
 
 
 def is_locked(paths: RunPaths) -> bool:
-    """Whether an extractor of the run lives, whatever its state file says."""
+    """Return whether an extractor of the run lives, whatever its state file says."""
     try:
         descriptor = open_own(paths.lock)
     except FileNotFoundError:

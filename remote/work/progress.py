@@ -1,4 +1,4 @@
-"""What a running extractor says about itself: `runs/<run>/state.json`, whole, about once a second.
+"""The state of a running extractor, `runs/<run>/state.json`, which it rewrites about once a second.
 
 Runs on the host inside the extractor's event loop; the write happens in a thread, since an fsync can take long while
 shards are being written.
@@ -24,16 +24,16 @@ from remote.shared.supervised.threads import Pool
 from remote.work.ledger import Row
 
 Lack = Literal["", "paused", "disk", "server", "ramdisk"]
-"""What a run that sends nothing new waits for."""
+"""What a run waits for while it sends nothing."""
 
 WRITE_SECONDS = 1.0
 RATE_SECONDS = 60.0
 SILENT_SECONDS = 20.0
-"""The file is written about once a second; by an extractor that is frozen, or whose disk hangs, it is not."""
+"""An extractor that has not written its file for this long is frozen, or its disk hangs."""
 
 
 def read_state(paths: RunPaths) -> ExtractorState | None:
-    """The extractor's last word, or None where there is none that can be read."""
+    """Return the extractor's last state, or None if there is none that can be read."""
     try:
         return ExtractorState.model_validate_json(read_own(paths.state))
     except (OSError, ValidationError):
@@ -41,7 +41,7 @@ def read_state(paths: RunPaths) -> ExtractorState | None:
 
 
 def asked(paths: RunPaths) -> Control | None:
-    """The newest wish that a person left for the extractor; a file that cannot be read is none."""
+    """Return the latest request of a person to the extractor; an unreadable file counts as `resume`."""
     try:
         return Control.model_validate_json(read_own(paths.control))
     except (OSError, ValidationError):
@@ -55,7 +55,7 @@ def wish(paths: RunPaths) -> Literal["pause", "resume", "stop"]:
 
 
 def settled(state: ExtractorState, alive: bool) -> ExtractorState:
-    """The state; one that says it runs while nothing does was left behind by a process that was killed: it failed."""
+    """Return the state, or a failed one if it says that the run is running but its process was killed."""
     if alive or state.status not in ("running", "paused", "waiting"):
         return state
     cause = "The extractor ended without a word (killed, or the host restarted); `inv extract` resumes."
@@ -63,7 +63,7 @@ def settled(state: ExtractorState, alive: bool) -> ExtractorState:
 
 
 def word(state: ExtractorState, alive: bool, wished: str) -> str:
-    """How the run stands, from its process, its last word and that word's age, and what a person asked for."""
+    """Return the run's status in words, from its process, its last state and that state's age, and the request."""
     silent = time.time() - state.updated_at
     if alive and state.updated_at and silent > SILENT_SECONDS:
         return f"silent for {silent:.0f} s"
@@ -75,7 +75,7 @@ def word(state: ExtractorState, alive: bool, wished: str) -> str:
 
 
 class Progress:
-    """Counts of a session; the extractor tells it, and it tells the file."""
+    """The counts of a session, which are written to the file."""
 
     def __init__(self, path: Path, run: str, epoch: int, counts: Counts) -> None:
         self.state = ExtractorState(
@@ -117,21 +117,21 @@ class Progress:
         self.state.in_flight = records
 
     def wait_for_room(self, waits: bool) -> None:
-        """Count, by the clock, the time for which records wait for room in the RAM disk."""
+        """Count the time for which records wait for room in the RAM disk."""
         now = time.monotonic()
         if self._waits_since is not None:
             self.state.backpressure_seconds += now - self._waits_since
         self._waits_since = now if waits else None
 
     def say(self, status: ExtractorStatus, cause: str = "", lacks: Lack = "") -> bool:
-        """Set the status, and what is lacking from now on; returns whether it is news."""
+        """Set the status, and what is lacking from now on; returns whether the status changed."""
         self._count_waiting(lacks)
         news = (status, cause) != (self.state.status, self.state.cause)
         self.state.status, self.state.cause = status, cause
         return news
 
     def _count_waiting(self, lacks: Lack) -> None:
-        """Count, by the clock, what was lacking since the last word."""
+        """Count the time since the last call for what was lacking."""
         now = time.monotonic()
         if self._lacks:
             waited = self.state.waited
@@ -139,14 +139,14 @@ class Progress:
         self._lacks, self._lacks_since = lacks, now
 
     async def run(self) -> None:
-        """Write the file until cancelled; a write that fails (a full disk) is tried again with the next one."""
+        """Write the file until cancelled; after a failed write (a full disk), the next write tries again."""
         while True:
             with contextlib.suppress(OSError):
                 await self.write()
             await asyncio.sleep(WRITE_SECONDS)
 
     async def write(self) -> None:
-        """Write the file now; one at a time, so that an older word never comes after a newer one."""
+        """Write the file now; writes never overlap, so an older state never replaces a newer one."""
         async with self._writing:
             self.state.tokens_per_second = self._rate(time.monotonic())
             self.state.updated_at = time.time()
