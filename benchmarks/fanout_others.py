@@ -1,0 +1,46 @@
+"""Ways of others to run `python -c pass` on many hosts at once, for `benchmarks.fanout`. Runs in their own venv.
+
+Standard library, and the one tool that is asked for; told of the hosts by JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+
+def _fabric(box: dict[str, Any]) -> None:
+    from fabric import Config, Connection
+
+    config = Config(overrides={"load_ssh_configs": False})
+    options = {"key_filename": box["key"], "look_for_keys": False, "allow_agent": False, "banner_timeout": 60}
+
+    def one(address: str) -> None:
+        with Connection(address, port=box["port"], config=config, connect_kwargs=options) as connection:
+            connection.client.load_host_keys(box["known_hosts"])
+            connection.run(f"{box['python']} -c pass", hide=True, in_stream=False)
+
+    with ThreadPoolExecutor(box["hosts"]) as pool:
+        list(pool.map(one, box["addresses"]))
+
+
+def _asyncssh(box: dict[str, Any]) -> None:
+    import asyncssh
+
+    options = {"port": box["port"], "client_keys": [box["key"]], "known_hosts": box["known_hosts"], "config": None}
+
+    async def one(address: str) -> None:
+        async with asyncssh.connect(address, login_timeout=60, **options) as connection:
+            await connection.run(f"{box['python']} -c pass", check=True)
+
+    async def everyone() -> None:
+        await asyncio.gather(*map(one, box["addresses"]))
+
+    asyncio.run(everyone())
+
+
+if __name__ == "__main__":
+    {"fabric": _fabric, "asyncssh": _asyncssh}[sys.argv[1]](json.loads(sys.argv[2]))
