@@ -1,8 +1,8 @@
 """The program that a host's Python runs first (`python -I -S -c SOURCE`): take the payload, become the verb.
 
-Runs on the host; the laptop imports it for `tree_digest` alone. Reads from stdin one JSON line
-{nonce, digest, size, workdir, verb}, answers one hello line, reads `size` bytes of tar.gz if it lacks the payload
-(or holds it damaged), then replaces itself by `python -m remote VERB`, which reads on from the same stdin.
+Runs on the host; the laptop imports it for the payload's digest alone. Reads from stdin one JSON line
+{nonce, digest, workdir, verb}, answers one hello line, reads a tar.gz (its size as a line, then its bytes) if it lacks
+the payload or holds it damaged, then replaces itself by `python -m remote VERB`, which reads on from the same stdin.
 Standard library only, and syntax that any Python parses, so that one which is too old can still say so. Imports cost
 every call some milliseconds, so those that only placing a payload needs are made there.
 
@@ -18,7 +18,7 @@ import sys
 
 TYPE_CHECKING = False  # importing typing would cost milliseconds
 if TYPE_CHECKING:
-    from collections.abc import Callable  # noqa: F401
+    from collections.abc import Callable, Iterable  # noqa: F401
 
 MODULES = (".py", ".pyc", ".so")
 """What Python takes for a module; a folder may be one as well."""
@@ -33,13 +33,18 @@ def tree_digest(root, accepts=None):  # type: (str, Callable[[os.stat_result], b
 
     With `accepts`, raises Refused for what is neither file nor folder, or is not accepted, bytecode included.
     """
+    return digest_of((relative, _content_digest(path)) for relative, path in files_below(root, "", accepts))
+
+
+def digest_of(files):  # type: (Iterable[tuple[str, str]]) -> str
+    """Digest of a tree, given as the names of its files and the digests of their contents, in order."""
     digest = hashlib.sha256()
-    for relative, path in _files(root, "", accepts):
-        digest.update(json.dumps([relative, _content_digest(path)]).encode("ascii"))
+    for entry in files:
+        digest.update(json.dumps(entry).encode("ascii"))
     return digest.hexdigest()[:32]
 
 
-def _files(folder, prefix, accepts):
+def files_below(folder, prefix, accepts):
     # type: (str, str, Callable[[os.stat_result], bool] | None) -> list[tuple[str, str]]
     """The files below `folder` in order, as (relative name, path): every call waits for this, so one look at each."""
     with os.scandir(folder) as entries:
@@ -52,7 +57,7 @@ def _files(folder, prefix, accepts):
     files = [] if prefix.endswith("__pycache__/") else [(prefix + one.name, one.path) for one in found if one.is_file()]
     for entry in found:
         if entry.is_dir(follow_symlinks=False) and (accepts is not None or entry.name != "__pycache__"):
-            files += _files(entry.path, prefix + entry.name + "/", accepts)
+            files += files_below(entry.path, prefix + entry.name + "/", accepts)
     return files
 
 
@@ -208,7 +213,7 @@ def main():  # type: () -> None
         hello["have_payload"] = is_whole(target, header["digest"])
         greeted = say(hello)
         if not hello["have_payload"]:
-            archive = read_exactly(header["size"])
+            archive = read_exactly(int(read_line()))
             os.makedirs(payloads, 0o700, exist_ok=True)
             place(payloads, header["digest"], archive)
             refuse_strangers(target)

@@ -55,13 +55,14 @@ class Conversation:
     def begin(self, payload: Payload, *, workdir: str, verb: str) -> None:
         """Say what is wanted, wait for the hello, send the payload where it is missing."""
         if not self.ask(payload, workdir=workdir, verb=verb):
-            self._write(payload.archive)
+            archive = payload.archive
+            self._write(b"%d\n" % len(archive) + archive)
 
     def ask(self, payload: Payload, *, workdir: str, verb: str) -> bool:
         """Say what is wanted, wait for the hello and return whether the payload is there already."""
         nonce = secrets.token_hex(8)
-        header = {"nonce": nonce, "digest": payload.digest, "size": len(payload.archive)}
-        self._write(json.dumps({**header, "workdir": workdir, "verb": verb}).encode() + b"\n")
+        header = {"nonce": nonce, "digest": payload.digest, "workdir": workdir, "verb": verb}
+        self._write(json.dumps(header).encode() + b"\n")
         return self._await_hello(nonce).have_payload
 
     def send(self, call: Call) -> None:

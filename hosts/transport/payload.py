@@ -3,43 +3,55 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import tarfile
-from dataclasses import dataclass
-from functools import cache
+import threading
 from pathlib import Path
 
 import remote
-from hosts.transport.bootstrap import tree_digest
+from hosts.transport.bootstrap import digest_of, files_below
 
 SOURCE = Path(remote.__file__).parent
 
 
-@dataclass(frozen=True)
 class Payload:
-    """`archive` is a tar.gz whose members start with `remote/`; `digest` names its folder on a host."""
+    """`remote/` as it was when this was made. `digest` names its folder on a host."""
 
-    digest: str
-    archive: bytes
+    def __init__(self, source: Path) -> None:
+        self._files = [(name, Path(path).read_bytes()) for name, path in files_below(str(source), "", None)]
+        self.digest = digest_of((name, hashlib.sha256(content).hexdigest()) for name, content in self._files)
+        self._archive = b""
+        self._lock = threading.Lock()
+
+    @property
+    def archive(self) -> bytes:
+        """A tar.gz whose members start with `remote/`, packed once and only if some host lacks the payload."""
+        with self._lock:  # on many hosts at once, 64 threads ask
+            self._archive = self._archive or self._packed()
+            return self._archive
+
+    def _packed(self) -> bytes:
+        packed = io.BytesIO()
+        with (
+            gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped,
+            tarfile.open(fileobj=zipped, mode="w") as tar,
+        ):
+            for name, content in self._files:
+                info = tarfile.TarInfo(f"remote/{name}")
+                info.size = len(content)
+                info.mode = 0o600
+                tar.addfile(info, io.BytesIO(content))
+        return packed.getvalue()
 
 
-@cache
+_made: list[Payload] = []
+_making = threading.Lock()
+
+
 def current_payload() -> Payload:
-    """Pack `remote/` as it is now; once a process, so that all hosts of one command get the same."""
-    packed = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped,
-        tarfile.open(fileobj=zipped, mode="w") as tar,
-    ):
-        for path in sorted(SOURCE.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                tar.addfile(*_member(path))
-    return Payload(tree_digest(str(SOURCE)), packed.getvalue())
-
-
-def _member(path: Path) -> tuple[tarfile.TarInfo, io.BytesIO]:
-    content = path.read_bytes()
-    info = tarfile.TarInfo(f"remote/{path.relative_to(SOURCE).as_posix()}")
-    info.size = len(content)
-    info.mode = 0o600
-    return info, io.BytesIO(content)
+    """`remote/` as it is at the first call: once a process, so that all hosts of one command get the same."""
+    with _making:
+        if not _made:
+            _made.append(Payload(SOURCE))
+        return _made[0]

@@ -18,7 +18,7 @@ from hosts.inventory.model import Host
 from hosts.transport.backend import Backend
 from hosts.transport.bootstrap import place, tree_digest
 from hosts.transport.local import LocalBackend
-from hosts.transport.payload import SOURCE, current_payload
+from hosts.transport.payload import SOURCE, Payload, current_payload
 from hosts.transport.words import python_program
 from remote.shared.messages.hello import HelloRequest, HelloResult
 
@@ -223,6 +223,22 @@ def test_a_python_without_the_engine_s_packages_is_one_sentence_with_its_remedy(
     with pytest.raises(HostError, match=r"^The host's Python has no module 'pydantic'\.") as caught:
         hello(LocalBackend(bare))
     assert "`python`" in caught.value.remedy
+
+
+def test_the_payload_is_packed_once_however_many_hosts_ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[None] = []
+    pack = Payload._packed
+
+    def counted(payload: Payload) -> bytes:
+        packed.append(None)
+        return pack(payload)
+
+    monkeypatch.setattr(Payload, "_packed", counted)
+    payload = Payload(SOURCE)
+    assert not packed
+    with ThreadPoolExecutor(16) as pool:
+        assert len(set(pool.map(lambda _: payload.archive, range(16)))) == 1
+    assert len(packed) == 1
 
 
 def test_hosts_that_share_a_home_place_the_payload_at_once(tmp_path: Path) -> None:
