@@ -121,7 +121,7 @@ def status(root: Path) -> list[PracticeHost]:
 
 
 def inventory_hosts(root: Path) -> list[Host]:
-    """The practice hosts as the inventory describes them; raises HostError if the fleet is not up."""
+    """Return the practice hosts of the inventory; raises HostError if the fleet is not up."""
     paths = PracticePaths(root)
     hosts = status(root)
     if not hosts or not all(host.up for host in hosts):

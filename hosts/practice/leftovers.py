@@ -1,4 +1,4 @@
-"""Finds and ends what Roost's commands left running on a practice host, by Roost's state files. Laptop's side.
+"""Finds and ends processes that Roost's commands left on a practice host, by Roost's state files. Laptop's side.
 
 Called by `fleet.py`. Works without SSH (the host is this machine), so that a fleet whose sshd was killed can be
 taken down too. Ends only processes that those files name.

@@ -21,7 +21,7 @@ _HEADER = "# Written by `make locks`; do not edit. Install with: pip install --r
 
 @dataclass(frozen=True)
 class Part:
-    """What one call of the resolver is given."""
+    """The input of one call of the resolver."""
 
     sources: tuple[str, ...]
     options: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ def _resolved(part: Part) -> subprocess.CompletedProcess[str]:
 
 
 def without_chosen(text: str) -> str:
-    """A lock's text without the packages whose build a person chooses."""
+    """Return a lock's text without the packages whose build a person chooses."""
     blocks = re.split(r"(?m)^(?=\S)", text)
     return "".join(block for block in blocks if not _CHOSEN.match(block))
 

@@ -1,4 +1,4 @@
-"""Every path under `.practice/`; no other module of the practice fleet joins one by hand. Laptop's side, pure."""
+"""Every path under `.practice/`; no other module of the practice fleet builds such a path. Laptop's side, pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_clone(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class PracticePaths:
-    """`.practice/` of a folder: everything that practising leaves behind, removed with the folder."""
+    """The paths under `.practice/` of a folder, which holds everything that practising leaves behind."""
 
     root: Path
     """The clone's root, or the folder in which an installed Roost practises."""
@@ -34,7 +34,7 @@ class PracticePaths:
 
     @property
     def state(self) -> Path:
-        """Which sshd processes were started, as `fleet.FleetState`."""
+        """The file with the started sshd processes, a `fleet.FleetState`."""
         return self.folder / "fleet.json"
 
     @property
@@ -98,11 +98,11 @@ class HostPaths:
 
     @property
     def workdir(self) -> Path:
-        """Where `~/roost` is on that host."""
+        """The path of `~/roost` on that host."""
         return self.home / "roost"
 
     @property
     def dump_dir(self) -> Path:
-        """In RAM, and named for the user and the clone: /dev/shm belongs to everybody."""
+        """The dump directory in RAM, named for the user and the clone, because everybody shares /dev/shm."""
         clone = hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:8]
         return Path(f"/dev/shm/roost-practice-{os.getuid()}-{clone}-{self.name}")  # noqa: S108

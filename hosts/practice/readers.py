@@ -23,7 +23,7 @@ STAMP = "roost-reader.stamp"
 
 @dataclass(frozen=True)
 class Reader:
-    """A trainer's package: what is installed, without dependencies, and an import that proves it works."""
+    """A trainer's package: its wheels without dependencies, and an import that proves that it works."""
 
     packages: tuple[str, ...]
     proof: str
@@ -77,7 +77,7 @@ def _build(folder: Path, reader: Reader, engine_python: Path, borrowed: Path) ->
 
 
 def _site_packages(python: Path) -> Path:
-    """Where that venv keeps its packages, without starting it."""
+    """Return the venv's folder of packages, without starting its Python."""
     (found,) = (python.parent.parent / "lib").glob("python3.*/site-packages")
     return found.resolve()
 

@@ -70,7 +70,7 @@ class CpuServer:
 
     @property
     def pid(self) -> int:
-        """Pid of the leader of its session and process group."""
+        """The pid of the leader of the server's session and process group."""
         assert self._process is not None
         return self._process.pid
 

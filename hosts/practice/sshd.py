@@ -104,7 +104,7 @@ class PrivateSshd:
             )
 
     def _config(self, port: int) -> str:
-        """The first value of a keyword counts, so `settings` come before the defaults."""
+        """Return the configuration; the first value of a keyword counts, so `settings` come before the defaults."""
         defaults = {
             "ListenAddress": ADDRESS,
             "Port": str(port),
@@ -167,7 +167,7 @@ def _make_key(path: Path) -> None:
 
 
 def _account_is_locked() -> bool:
-    """Whether the user's password field starts with `!`; only root can look, and it matters for root alone."""
+    """Return whether the user's password field starts with `!`; only root can read it, and it matters only for root."""
     try:
         entries = Path("/etc/shadow").read_text().splitlines()
     except OSError:

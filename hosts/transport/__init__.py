@@ -1,1 +1,1 @@
-"""A host as something that runs a verb: over SSH, or on the laptop itself, behind one class (`backend.Backend`)."""
+"""Runs verbs on a host, over SSH or on the laptop itself, behind one class (`backend.Backend`)."""

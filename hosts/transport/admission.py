@@ -1,7 +1,7 @@
-"""How many logins go to one SSH server at once, and what happens if it drops one.
+"""Limits the simultaneous logins to one SSH server, and repeats a login that the server drops.
 
-sshd drops logins at random from its `MaxStartups` on (10 by default), so forty inventory entries on one sshd, or
-behind one bastion, must not log in together.
+With more than `MaxStartups` simultaneous logins (10 by default), sshd drops logins at random. Forty inventory entries
+on one sshd, or behind one bastion, must therefore not log in together.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def admitted(hops: Sequence[Hop]) -> Iterator[None]:
 
 
 def login(hops: Sequence[Hop], attempt: Callable[[], T]) -> T:
-    """Return what `attempt` returns; one that the server drops is tried again, after a random and growing pause.
+    """Return the result of `attempt`; a login that the server drops is repeated after a random and growing pause.
 
     Raises whatever else `attempt` raises, and LoginDroppedError if the server still drops after 20 s.
     """

@@ -1,4 +1,4 @@
-"""A host that runs verbs: the one class that `hosts/commands` talks to, over SSH or on the laptop itself."""
+"""A host that runs verbs: the class that `hosts/commands` uses for every host, over SSH or on the laptop itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Backend(ABC):
     def open(self, argv: list[str]) -> Process:
         """Start a program there; each argument arrives as it is, whatever it contains.
 
-        Raises HostUnreachableError, HostKeyError or AuthenticationError where there is no way in.
+        Raises HostUnreachableError, HostKeyError or AuthenticationError if the login fails.
         """
 
     @abstractmethod
@@ -53,7 +53,7 @@ class Backend(ABC):
     ) -> R:
         """Run one verb and return its result; places the payload first if the host lacks it.
 
-        `deadline` is in seconds for the whole call, None for one that goes on until it is left (logs).
+        `deadline` is in seconds for the whole call; None for a call that continues until it is closed (logs).
         Raises the verb's own RoostError, or ConnectionLostError, ProtocolError and `open`'s errors.
         """
         process = self.open(self.argv())
@@ -75,7 +75,7 @@ class Backend(ABC):
             process.close()
 
     def has_payload(self, deadline: float = DEFAULT_DEADLINE_SECONDS) -> bool:
-        """Whether the host holds this payload, whole; changes nothing there."""
+        """Return whether the host holds this payload undamaged; changes nothing there."""
         process = self.open(self.argv())
         try:
             conversation = Conversation(process, deadline)
@@ -84,7 +84,7 @@ class Backend(ABC):
             process.close()
 
     def argv(self) -> list[str]:
-        """How this host starts the bootstrap, its `exec` prefix included.
+        """Return the command that starts the bootstrap on this host, with the host's `exec` prefix.
 
         Isolated (`-I`) and without `site` (`-S`): nothing is imported from the folder that the login starts in.
         """
@@ -92,7 +92,7 @@ class Backend(ABC):
 
 
 def _source() -> str:
-    """The bootstrap's text, which is sent as an argument with every call."""
+    """Return the bootstrap's text, which is sent as an argument with every call."""
     from pathlib import Path
 
     return Path(bootstrap.__file__).read_text(encoding="ascii")

@@ -25,11 +25,11 @@ MODULES = (".py", ".pyc", ".so")
 
 
 class Refused(Exception):
-    """A workdir or payload that somebody else could change."""
+    """A workdir or payload that another user could change."""
 
 
 def tree_digest(root, accepts=None):  # type: (str, Callable[[os.stat_result], bool] | None) -> str
-    """Digest of the files below `root` by name and content (sha256, 32 hex digits); bytecode does not count.
+    """Return a digest of the files below `root` by name and content (sha256, 32 hex digits), without bytecode.
 
     With `accepts`, raises Refused for what is neither file nor folder, or is not accepted, bytecode included.
     """
@@ -62,7 +62,7 @@ def files_below(folder, prefix, accepts):
 
 
 def _content_digest(path):  # type: (str) -> str
-    """Digest of one file, read without Python's own buffers, which cost more than reading such small files."""
+    """Return the digest of one file, read without Python's buffers, which cost more than reading such small files."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         digest = hashlib.sha256()
@@ -94,7 +94,7 @@ def is_whole(target, digest):  # type: (str, str) -> bool
 
 
 def is_ours(found):  # type: (os.stat_result) -> bool
-    """Whether only this user and root can change what `found` describes."""
+    """Return whether only this user and root can change the file that `found` describes."""
     return found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
 
 
@@ -119,7 +119,7 @@ def _refuse(path, found):  # type: (str, os.stat_result) -> None
 
 
 def _own_group():  # type: () -> int
-    """This user's private group, which has the user's name; -1 without one."""
+    """Return this user's private group, which has the user's name; -1 if there is none."""
     import grp
     import pwd
 
@@ -132,7 +132,7 @@ def _own_group():  # type: () -> int
 
 
 def read_line():  # type: () -> bytes
-    """One line from stdin, byte by byte: what follows it belongs to the verb."""
+    """Return one line from stdin, read byte by byte, because the bytes after it belong to the verb."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
@@ -143,7 +143,7 @@ def read_line():  # type: () -> bytes
 
 
 def read_exactly(size):  # type: (int) -> bytes
-    """`size` bytes from stdin; exits where the laptop hangs up before."""
+    """Return `size` bytes from stdin; exits if the laptop hangs up before."""
     chunks = []
     while size:
         chunk = os.read(0, min(size, 1 << 20))
@@ -194,7 +194,7 @@ def place(payloads, digest, archive):  # type: (str, str, bytes) -> None
 
 
 def main():  # type: () -> None
-    """Say hello, place the payload where it is missing, become the verb."""
+    """Say hello, place the payload if it is missing, and become the verb."""
     header = json.loads(read_line().decode("utf-8"))
     version = ".".join(str(part) for part in sys.version_info[:3])
     hello = {"type": "hello", "nonce": header["nonce"], "python": version, "have_payload": True}

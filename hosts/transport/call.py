@@ -1,8 +1,8 @@
 """One verb's exchange over a process's pipes: hello, payload, request, then lines until a result or an error.
 
-What a host sends is not trusted: a line is bounded in bytes and in values, anything before the hello is noise,
-everything after it must be one of the envelope's types, and whatever reads a value may refuse it: that is the host's
-fault as well.
+A host's lines are not trusted. A line is bounded in bytes and in values. Everything before the hello is noise, and
+everything after it must be one of the envelope's types. If the reader of a value refuses it, that is the host's fault
+as well.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Conversation:
         self._noise = b""
 
     def begin(self, payload: Payload, *, workdir: str, verb: str) -> None:
-        """Say what is wanted, wait for the hello, send the payload where it is missing."""
+        """Send the call, wait for the hello, and send the payload if it is missing."""
         if not self.ask(payload, workdir=workdir, verb=verb):
             archive = payload.archive
             self._write(b"%d\n" % len(archive) + archive)
 
     def ask(self, payload: Payload, *, workdir: str, verb: str) -> bool:
-        """Say what is wanted, wait for the hello and return whether the payload is there already."""
+        """Send the call, wait for the hello, and return whether the payload is there already."""
         nonce = secrets.token_hex(8)
         header = {"nonce": nonce, "digest": payload.digest, "workdir": workdir, "verb": verb}
         self._write(json.dumps(header).encode() + b"\n")
@@ -74,7 +74,7 @@ class Conversation:
         on_progress: Callable[[Progress], None] | None,
         on_item: Callable[[dict[str, Any]], None] | None,
     ) -> dict[str, Any]:
-        """Read to the verb's result, handing on what comes before it; raise the verb's error as it was meant."""
+        """Read up to the verb's result and pass on the lines before it; raises the verb's own error."""
         while True:
             line = self._parse(self._read_line())
             if isinstance(line, Progress) and on_progress is not None:
@@ -175,7 +175,7 @@ class Conversation:
         return ConnectionLostError(f"No result came within {self._deadline:.0f} s.")
 
     def _ended(self) -> RoostError:
-        """Why the stream ended before a result: the exit status and the last words on stderr."""
+        """Return why the stream ended before a result: the exit status and the last lines on stderr."""
         try:
             status = self._process.wait(5.0)
         except (TimeoutError, OSError):
@@ -209,7 +209,7 @@ class Conversation:
 
 
 def validated(model: type[M], value: dict[str, Any]) -> M:
-    """A host's value as the message that it should be; raises ProtocolError with its first mistake."""
+    """Return a host's value as the expected message; raises ProtocolError with its first mistake."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -230,7 +230,7 @@ def _not_a_message(error: ValidationError) -> ProtocolError:
 
 
 def _refuse_odd_numbers(value: Any) -> None:
-    """Refuse integers beyond 64 bits, which neither sqlite nor a division would survive."""
+    """Raise for integers beyond 64 bits, which would break sqlite and divisions."""
     left = [value]
     while left:
         one = left.pop()
@@ -243,12 +243,12 @@ def _refuse_odd_numbers(value: Any) -> None:
 
 
 def _as_error(failure: Failure) -> RoostError:
-    """The verb's own error again."""
+    """Return the verb's own error."""
     message, remedy = failure.message[:LONGEST_MESSAGE], failure.remedy[:LONGEST_MESSAGE]
     return told(failure.kind, message, remedy, failure.details)
 
 
 def _printable(raw: bytes) -> str:
-    """Foreign bytes as one harmless line: control characters and escapes shown, never executed."""
+    """Return foreign bytes as one harmless line, with control characters and escapes made visible."""
     text = raw.decode("utf-8", "replace").strip()
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

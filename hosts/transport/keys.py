@@ -1,4 +1,4 @@
-"""Which keys paramiko offers to a server, and in which order: those that OpenSSH would, in OpenSSH's order.
+"""Chooses the keys that paramiko offers to a server: the same keys as OpenSSH, in the same order.
 
 Keys of the agent that belong to a configured IdentityFile come first, then (without IdentitiesOnly) the agent's others,
 then files that the agent does not hold. No password is asked for.
@@ -42,7 +42,7 @@ class OfferedKeys(AuthStrategy):
         self._identities = [read_identity(path) for path in hop.paths("identityfile")]
 
     def get_sources(self) -> Iterator[AuthSource]:
-        """The keys to try; last, no key at all, which some servers (Tailscale's) take."""
+        """Yield the keys to try, and last no key at all, which some servers (Tailscale's) accept."""
         only = self._hop.is_on("identitiesonly")
         held = [key for key in agent_keys() if key.get_name() in PLAIN_KINDS]
         wanted = {identity.public for identity in self._identities if identity.public}
@@ -99,7 +99,7 @@ ABSENT = "does not exist"
 
 
 def read_identity(path: Path) -> Identity:
-    """What OpenSSH would take from an IdentityFile: a private key, or a public key whose other half the agent holds."""
+    """Return what OpenSSH reads from an IdentityFile: a private key, or a public key whose other half the agent has."""
     public = _public_key(path if path.suffix == ".pub" else path.with_name(f"{path.name}.pub"))
     if path.suffix == ".pub":
         return Identity(path, public, problem="" if public else ABSENT if not path.exists() else "is no public key")
@@ -120,7 +120,7 @@ def read_identity(path: Path) -> Identity:
 
 
 def agent_keys() -> list[paramiko.AgentKey]:
-    """The keys that the agent holds now; none without an agent, or with one that does not speak."""
+    """Return the keys that the agent holds now; none without an agent, or if the agent does not answer."""
     try:
         return list(paramiko.Agent().get_keys())
     except (SSHException, OSError, EOFError):
@@ -128,13 +128,13 @@ def agent_keys() -> list[paramiko.AgentKey]:
 
 
 def kind_of(identity: Identity) -> str:
-    """The key's type, `ssh-ed25519`; "" if it cannot be told."""
+    """Return the key's type, such as `ssh-ed25519`; "" if it is unknown."""
     length = int.from_bytes(identity.public[:4], "big")
     return identity.public[4 : 4 + length].decode("ascii", "replace") if 0 < length < 100 else ""
 
 
 def _public_key(path: Path) -> bytes:
-    """The key of a `.pub` file; b"" if there is none."""
+    """Return the key of a `.pub` file; b"" if there is none."""
     try:
         words = path.read_text(encoding="utf-8", errors="replace").split()
         return base64.b64decode(words[1], validate=True) if len(words) > 1 else b""
@@ -143,7 +143,7 @@ def _public_key(path: Path) -> bytes:
 
 
 def _public_half(path: Path) -> bytes:
-    """The public key that OpenSSH's own format keeps unencrypted beside the private one; b"" for another format."""
+    """Return the public key that OpenSSH's own format keeps beside the private key; b"" for another format."""
     try:
         text = path.read_text(encoding="ascii", errors="replace")
         body = text.split("-----BEGIN OPENSSH PRIVATE KEY-----")[1].split("-----END")[0]

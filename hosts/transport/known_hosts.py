@@ -40,7 +40,7 @@ class Line:
         return f"{self.path} line {self.number}"
 
     def is_for(self, name: str) -> bool:
-        """Whether this line speaks of a host that known_hosts calls `name` (`host` or `[host]:port`)."""
+        """Return whether this line is about a host that known_hosts calls `name` (`host` or `[host]:port`)."""
         if self.names.startswith("|1|"):
             return _hashed_match(self.names, name)
         matched = False
@@ -55,7 +55,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What known_hosts says of a key, and the line that says it (None for a new host)."""
+    """The verdict of known_hosts on a key, and the line that gives it (None for a new host)."""
 
     judgement: Judgement
     line: Line | None = None
@@ -69,7 +69,7 @@ class KnownHosts:
 
     @property
     def unreadable(self) -> list[Line]:
-        """Lines that were skipped; `problem` says why."""
+        """Return the lines that were skipped; `problem` says why."""
         return [line for line in self.lines if line.problem]
 
     def judge(self, names: Sequence[str], blob: bytes) -> Verdict:
@@ -90,12 +90,12 @@ class KnownHosts:
         return Verdict("changed", other) if other else Verdict("new")
 
     def kinds(self, names: Sequence[str]) -> list[str]:
-        """Types of the keys that are known for a host, each once: what its server should be asked for first."""
+        """Return the types of a host's known keys, each once; its server is asked for these first."""
         found = (line.kind for line in self._of(names, ""))
         return list(dict.fromkeys(found))
 
     def authority(self, names: Sequence[str]) -> Line | None:
-        """The first `@cert-authority` line that speaks of this host."""
+        """Return the first `@cert-authority` line about this host."""
         return next(self._of(names, "@cert-authority"), None)
 
     def _of(self, names: Sequence[str], marker: str) -> Iterator[Line]:
@@ -105,7 +105,7 @@ class KnownHosts:
 
 
 def read(paths: Sequence[Path]) -> KnownHosts:
-    """Read the files that exist; a missing one is empty, and one that may not be read is one unreadable line."""
+    """Read the files; a missing file counts as empty, and an unreadable file as one unreadable line."""
     return KnownHosts(tuple(line for path in paths for line in _file(path)))
 
 
@@ -140,7 +140,7 @@ def _file(path: Path) -> tuple[Line, ...]:
 
 @lru_cache(maxsize=64)
 def _parsed(path: Path, _inode: int, _size: int, _changed: int) -> tuple[Line, ...]:
-    """One file, read once for all hosts of a command."""
+    """Return the lines of one file, which is read once for all hosts of a command."""
     if not path.is_file():  # UserKnownHostsFile /dev/null
         return ()
     try:
@@ -167,7 +167,7 @@ def _line(path: Path, number: int, row: str) -> Line:
 
 
 def _decoded(kind: str, key: str) -> tuple[bytes, str]:
-    """The key's bytes, or why they cannot be read."""
+    """Return the key's bytes, or why they cannot be read."""
     if not key:
         return b"", "it has no key"
     try:
@@ -181,7 +181,7 @@ def _decoded(kind: str, key: str) -> tuple[bytes, str]:
 
 
 def _fields(blob: bytes) -> list[bytes]:
-    """The strings that a public key consists of; raises ValueError or struct.error if it is cut short."""
+    """Return the strings in a public key; raises ValueError or struct.error if the key is cut short."""
     fields, at = [], 0
     while at < len(blob):
         (length,) = struct.unpack_from(">I", blob, at)

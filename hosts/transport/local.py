@@ -32,7 +32,7 @@ class LocalBackend(Backend):
             ) from error
 
     def close(self) -> None:
-        """Nothing is held open between calls."""
+        """Do nothing: no connection is held open between calls."""
 
 
 class LocalProcess(Process):
@@ -82,7 +82,7 @@ class LocalProcess(Process):
                     continue
 
     def end(self) -> None:
-        """Terminate the program itself, if it has not ended."""
+        """Terminate the program if it has not ended."""
         self._popen.terminate()
 
     def _drain_stderr(self) -> None:
@@ -94,7 +94,7 @@ class LocalProcess(Process):
 
 
 def _ready(descriptor: int, event: int, seconds: float | None) -> bool:
-    """Whether reading or writing would not block; waits up to `seconds`. `select` ends at descriptor 1024."""
+    """Return whether reading or writing would not block, within `seconds`; `select` fails above descriptor 1023."""
     waiting = select.poll()
     waiting.register(descriptor, event)
     return bool(waiting.poll(None if seconds is None else seconds * 1000))

@@ -1,7 +1,7 @@
 """The configuration file that every OpenSSH program of Roost runs with: control connections, bulk data, `ssh -G`.
 
-A file, because the `ssh` that OpenSSH itself starts for a ProxyJump is given the file and none of the options. The
-file's own lines come first, so they win; then the person's configuration is included.
+It is a file, because the `ssh` that OpenSSH starts for a ProxyJump gets the file but none of the options. The file's
+own lines come first, so they win; then the person's configuration is included.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def ssh_command(host: Host, folder: Path) -> list[str]:
 
 
 def ssh_arguments(host: Host, config: Path) -> list[str]:
-    """The inventory's settings for the host itself, as options of `ssh`, `scp` and `sftp`; jump hosts lack them."""
+    """Return the inventory's settings for the host itself as options of `ssh`, `scp` and `sftp`, without jump hosts."""
     return [
         *("-F", str(config)),
         *login_options(host.user, host.ssh_port),
@@ -60,12 +60,12 @@ def ssh_arguments(host: Host, config: Path) -> list[str]:
 
 
 def login_options(user: str | None, port: int | str | None) -> list[str]:
-    """User and port, if they are given, as `-oUser=` and `-oPort=`."""
+    """Return the user and port, if given, as `-oUser=` and `-oPort=`."""
     return [*([f"-oUser={_quoted(user)}"] if user else []), *([f"-oPort={port}"] if port else [])]
 
 
 def destination(host: Host) -> str:
-    """What is typed after `ssh`: the address or alias."""
+    """Return the address or alias that follows `ssh` on the command line."""
     return host.address or host.name
 
 
@@ -79,7 +79,7 @@ def write_config(host: Host, folder: Path) -> Path:
 
 
 def ssh_config(host: Host) -> str:
-    """Roost's own lines, then the person's configuration; the first value of a keyword counts.
+    """Return Roost's own lines, then the person's configuration; the first value of a keyword counts.
 
     The system's configuration is read after the person's own, as `ssh` does, and not after a file that the inventory
     names, as `ssh -F` does.
@@ -99,7 +99,7 @@ def ssh_config(host: Host) -> str:
 
 @cache
 def openssh_version() -> tuple[int, int]:
-    """This machine's OpenSSH, as in (9, 2); (0, 0) if there is none."""
+    """Return this machine's OpenSSH version, such as (9, 2); (0, 0) if there is none."""
     try:
         said = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     except OSError:
@@ -110,7 +110,7 @@ def openssh_version() -> tuple[int, int]:
 
 @cache
 def cpu_has_aes() -> bool:
-    """Whether this machine's CPU has AES instructions (Apple silicon and recent Arm do)."""
+    """Return whether this machine's CPU has AES instructions (Apple silicon and recent Arm do)."""
     if platform.machine() in {"arm64", "aarch64"}:
         return True
     try:
@@ -124,7 +124,7 @@ def _expanded(path: str) -> str:
 
 
 def _path(path: str) -> str:
-    """A file's name as ssh_config(5) reads it: quoted, and `%` is no token."""
+    """Return a file's name for ssh_config(5): quoted, and with `%` escaped."""
     return _quoted(_expanded(path).replace("%", "%%"))
 
 

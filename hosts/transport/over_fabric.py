@@ -86,7 +86,7 @@ class Link:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the connection can take another channel, as far as this end knows."""
+        """Return whether the connection can take another channel, as far as this end knows."""
         return self._transport.is_active()
 
     def start(self, command: str, done: Callable[[], None]) -> Process:
@@ -170,7 +170,7 @@ def _new_connection(route: Route, hop: Hop, via: Connection | None) -> Connectio
 
 
 class _KnownKeys(paramiko.MissingHostKeyPolicy):
-    """Asked for every key, because paramiko is given no known_hosts of its own."""
+    """Judges every key, because paramiko gets no known_hosts of its own."""
 
     def __init__(self, hop: Hop, name: str) -> None:
         self._hop = hop
@@ -183,7 +183,7 @@ class _KnownKeys(paramiko.MissingHostKeyPolicy):
 
 
 def _transport(sock: Any, hop: Hop, **options: Any) -> paramiko.Transport:
-    """A transport that asks for the types of host key that are known, as OpenSSH does."""
+    """Return a transport that asks for the known types of host key first, as OpenSSH does."""
     transport = paramiko.Transport(sock, **options)
     prefer_key_types(transport, hop)
     return transport
@@ -198,7 +198,7 @@ def prefer_key_types(transport: paramiko.Transport, hop: Hop) -> None:
 
 
 def algorithms_of(kind: str) -> Sequence[str]:
-    """The signature algorithms of a type of key: RSA keys sign with SHA-2 today."""
+    """Return the signature algorithms of a type of key: RSA keys sign with SHA-2 today."""
     return ("rsa-sha2-512", "rsa-sha2-256") if kind == "ssh-rsa" else (kind,)
 
 
@@ -231,7 +231,7 @@ def _was_closed(client: paramiko.SSHClient) -> bool:
 
 
 class BoundedPipe(BufferedPipe):  # type: ignore[type-arg]  # generic in the stubs alone
-    """What a channel holds unread. A server that sends on beyond its window, or floods, ends the connection."""
+    """A channel's unread bytes. If a server sends beyond its window, or floods, the connection ends."""
 
     def __init__(self) -> None:
         super().__init__()

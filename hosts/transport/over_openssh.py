@@ -95,7 +95,7 @@ def explain(said: str, route: Route) -> RoostError:
 
 
 def _hop_of(said: str, route: Route) -> Hop:
-    """The first jump host that the words name, if the connection broke there; else the host itself."""
+    """Return the first jump host that the message names, if the connection broke there; else the host itself."""
     if "UNKNOWN port 65535" in said:
         for hop in route.hops[:-1]:
             if any(mark in said for mark in _marks(hop)):
@@ -104,7 +104,7 @@ def _hop_of(said: str, route: Route) -> Hop:
 
 
 def _marks(hop: Hop) -> tuple[str, ...]:
-    """How `ssh` names a server in its messages."""
+    """Return the names that `ssh` uses for a server in its messages."""
     return (
         f"{hop.user}@{hop.hostname}:",
         f" {hop.names[0]} ",

@@ -1,4 +1,4 @@
-"""The connections of one host: calls share one as long as the server takes another session on it.
+"""The connections of one host: calls share a connection as long as the server accepts another session on it.
 
 A server that refuses a session (`MaxSessions`) costs nobody a call: another connection is opened, or the call waits
 until a session ends. A connection that failed is not used for new calls, and is closed when its last call has ended.
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class PoolFullError(Exception):
-    """One more session was refused. Raised by a link; and by the pool after a minute without room."""
+    """The server refused one more session. A link raises it at once, the pool after a minute without room."""
 
     def __init__(self, sessions: int = 0) -> None:
         super().__init__(f"{sessions} sessions are in use")
@@ -32,10 +32,10 @@ class Connected(Protocol):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can take another session, as far as this end knows."""
+        """Return whether the connection can take another session, as far as this end knows."""
 
     def close(self) -> None:
-        """End it with every session on it."""
+        """End the connection with every session on it."""
 
 
 L = TypeVar("L", bound=Connected)
@@ -93,7 +93,7 @@ class Pool:
             member.link.close()
 
     def _room(self, deadline: float) -> _Member:
-        """A place on a connection; the caller must leave it."""
+        """Return a place on a connection, which the caller must leave again."""
         with self._changed:
             while True:
                 self._members = [member for member in self._members if member.link.is_alive or member.sessions]
@@ -114,7 +114,7 @@ class Pool:
         return sum(not member.retired and member.link.is_alive for member in self._members)
 
     def _another(self) -> _Member:
-        """Open one more connection, outside the lock; others wait for it meanwhile."""
+        """Open one more connection outside the lock, while other calls wait for it."""
         member = None
         try:
             member = _Member(self._connect())

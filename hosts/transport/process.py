@@ -17,11 +17,11 @@ class Process(ABC):
 
     @abstractmethod
     def write(self, data: bytes) -> None:
-        """Send all of `data` to stdin; raises ConnectionError where the other end is gone."""
+        """Send all of `data` to stdin; raises ConnectionError if the other end is gone."""
 
     @abstractmethod
     def close_stdin(self) -> None:
-        """End stdin; the program reads to its end and may go on."""
+        """End stdin; the program reads to the end and may continue."""
 
     @abstractmethod
     def read(self, size: int, timeout: float | None) -> bytes:
@@ -33,10 +33,10 @@ class Process(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it: a tethered verb ends by itself when its stdin closes."""
+        """Close the streams; a tethered verb ends by itself when its stdin closes."""
 
     def stderr_tail(self) -> str:
-        """The last 64 KiB of stderr, for an error's last words."""
+        """Return the last 64 KiB of stderr, for error messages."""
         return b"".join(self._stderr).decode("utf-8", "replace").strip()
 
     def _keep_stderr(self, chunk: bytes) -> None:

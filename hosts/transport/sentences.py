@@ -1,4 +1,4 @@
-"""Every way in which connecting fails, as one sentence with its remedy; the same for Fabric and for OpenSSH."""
+"""Every failure of a connection as one sentence with its remedy; the same for Fabric and OpenSSH."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SILENCE = ("No existing session", "Error reading SSH protocol banner")
 
 
 class LoginDroppedError(HostUnreachableError):
-    """The server closed the connection before any key was offered: it takes no more logins at this moment."""
+    """The server closed the connection before any key was offered, because it takes no more logins at the moment."""
 
 
 def dropped(where: str) -> LoginDroppedError:
@@ -34,7 +34,7 @@ def dropped(where: str) -> LoginDroppedError:
 
 
 def bad_key(hop: Hop, verdict: Verdict, name: str) -> HostKeyError:
-    """The server showed a key that must not be accepted; nothing was sent to it."""
+    """Return the error for a server whose key must not be accepted; nothing was sent to it."""
     line = verdict.line
     if verdict.judgement == "revoked" and line is not None:
         what = "revokes a key that cannot be read, so no key is safe" if line.problem else "revokes that key"
@@ -90,7 +90,7 @@ def unreachable(error: Exception, where: str, timeout: float) -> HostUnreachable
 
 
 def refused(where: str) -> HostUnreachableError:
-    """Nothing listens on that port."""
+    """Return the error for a port on which nothing listens."""
     return HostUnreachableError(
         f"{where} could not be reached: connection refused, so no SSH server listens on that port.",
         remedy="Start sshd there, or correct the host's `address` and `ssh_port` in the inventory.",
@@ -98,7 +98,7 @@ def refused(where: str) -> HostUnreachableError:
 
 
 def no_such_name(where: str) -> HostUnreachableError:
-    """The resolver does not know the name."""
+    """Return the error for a name that the resolver does not know."""
     return HostUnreachableError(
         f"{where} could not be reached: the name does not resolve.",
         remedy="Correct the host's `address` in the inventory, or its alias in `ssh_config`.",

@@ -1,4 +1,4 @@
-"""How a host is reached, resolved by OpenSSH itself (`ssh -G`): every SSH server on the way, with its settings.
+"""Resolves with OpenSSH itself (`ssh -G`) how a host is reached: every SSH server on the way, with its settings.
 
 Control connections and bulk data read the same generated configuration (`openssh.py`); this module is the only one
 that asks what it means. A `SshBackend` resolves its host once, so once a command.
@@ -55,30 +55,30 @@ class Hop:
 
     @property
     def where(self) -> str:
-        """The server as messages name it: `me@10.0.0.1:22`, or `the jump host me@bastion:22`."""
+        """The server's name in messages: `me@10.0.0.1:22`, or `the jump host me@bastion:22`."""
         address = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
         return f"{'the jump host ' if self.jump else ''}{self.user}@{address}:{self.port}"
 
     @property
     def names(self) -> list[str]:
-        """Its names in known_hosts, the one that counts first."""
+        """The server's names in known_hosts, the decisive name first."""
         return names_of(self.hostname, self.port, self.option("hostkeyalias"))
 
     def known(self) -> KnownHosts:
-        """What the known_hosts files say now."""
+        """Return the present content of the known_hosts files."""
         return read([*self.known_hosts_files, *self.global_files])
 
     def option(self, keyword: str) -> str:
-        """The (first) value of a keyword; "" if it has none or is `none`."""
+        """Return the first value of a keyword; "" if there is none or it is `none`."""
         value = self.options.get(keyword, ("",))[0]
         return "" if value == "none" else value
 
     def is_on(self, keyword: str) -> bool:
-        """Whether a yes/no keyword is on."""
+        """Return whether a yes/no keyword is on."""
         return self.option(keyword) in {"yes", "true", "always"}
 
     def paths(self, keyword: str) -> list[Path]:
-        """The files of a keyword (IdentityFile), expanded; raises UnknownTokenError."""
+        """Return the expanded files of a keyword (IdentityFile); raises UnknownTokenError."""
         values = [value for value in self.options.get(keyword, ()) if value != "none"]
         return [Path(self.expanded(value)).expanduser() for value in values]
 
@@ -164,7 +164,7 @@ def private_folder() -> Path:
 
 
 class _Resolver:
-    """One host's `ssh -G` calls."""
+    """Makes the `ssh -G` calls for one host."""
 
     def __init__(self, host: Host, config: Path) -> None:
         self._host = host
@@ -207,14 +207,14 @@ class _Resolver:
         return _ask_openssh(self._config, name, arguments)
 
     def _is_plain(self) -> bool:
-        """Whether the person's configuration says nothing, so that one `ssh -G` answers for every host."""
+        """Return whether the person's configuration is empty, so that one `ssh -G` answers for every host."""
         if self._host.ssh_config == DEFAULT_SSH_CONFIG:
             return False
         return _says_nothing(Path(self._host.ssh_config).expanduser())
 
 
 def _own_options(host: Host) -> Options:
-    """What `ssh -G` would say of the inventory's own settings, if the person's configuration says nothing."""
+    """Return what `ssh -G` would print for the inventory's own settings if the person's configuration is empty."""
     own: Options = {
         "hostname": (destination(host).lower(),),
         "user": (host.user or getpass.getuser(),),
@@ -290,7 +290,7 @@ def _jump(text: str) -> tuple[str, list[str]]:
 
 
 def _files(text: str) -> list[str]:
-    """The file names of `ssh -G`, which separates them by spaces and does not quote those inside a name."""
+    """Return the file names in the output of `ssh -G`, which separates them by spaces without quoting."""
     files: list[str] = []
     for word in text.split(" "):
         joined = f"{files[-1]} {word}" if files else word
@@ -302,7 +302,7 @@ def _files(text: str) -> list[str]:
 
 
 def _config_file(text: str) -> Path:
-    """The file in this process's folder that holds `text`; hosts with the same settings share it."""
+    """Return the file in this process's folder that holds `text`; hosts with the same settings share it."""
     path = private_folder() / f"config-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if not path.exists():
         aside = path.with_name(f"{path.name}-{threading.get_ident()}")

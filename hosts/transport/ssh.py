@@ -1,4 +1,4 @@
-"""A host over SSH: resolved by OpenSSH, carried by Fabric, or by OpenSSH itself if Fabric cannot do what is configured.
+"""A host over SSH: resolved by OpenSSH, carried by Fabric, or by OpenSSH if Fabric cannot follow the configuration.
 
 `ssh: auto | fabric | openssh` of the inventory decides; `inv doctor` says which one carries a host, and why.
 """
@@ -24,14 +24,14 @@ from hosts.transport.settings import Hop, Route, UnknownTokenError, resolve
 
 @dataclass(frozen=True)
 class Choice:
-    """Who carries a host's control connection, and why, as the end of a sentence."""
+    """What carries a host's control connection, and the reason as the end of a sentence."""
 
     openssh: bool
     why: str
 
 
 class SshBackend(Backend):
-    """Resolves its host at the first call; one that cannot be resolved is that host's own error."""
+    """A host over SSH, resolved at the first call; a failed resolution is that host's own error."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
@@ -67,7 +67,7 @@ class SshBackend(Backend):
 
 
 def choose(route: Route) -> Choice:
-    """Who carries this host. Looks at files and at the agent; connects to nothing.
+    """Return what carries this host's connection. Reads files and asks the agent, but connects to nothing.
 
     Raises HostUnreachableError if the inventory says `fabric` and a setting has a token that only OpenSSH expands.
     """
@@ -88,7 +88,7 @@ def choose(route: Route) -> Choice:
 
 
 def _why_not_fabric(hop: Hop) -> str:
-    """The first setting that Fabric (paramiko) cannot follow; "" if there is none."""
+    """Return the first setting that Fabric (paramiko) cannot follow; "" if there is none."""
     return _of_options(hop) or _of_host_keys(hop) or _of_identities(hop)
 
 
@@ -150,7 +150,7 @@ def _of_identities(hop: Hop) -> str:
 
 @cache
 def has_ticket() -> bool:
-    """Whether the person has a Kerberos ticket that is still valid (`klist -s`)."""
+    """Return whether the person has a valid Kerberos ticket (`klist -s`)."""
     if shutil.which("klist") is None:
         return False
     said = subprocess.run(["klist", "-s"], check=False, stdin=subprocess.DEVNULL, capture_output=True, env=os.environ)

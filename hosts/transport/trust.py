@@ -1,4 +1,4 @@
-"""`inv trust`: show the key that every server on the way to a host presents, and remember those that are accepted.
+"""`inv trust`: reads the key of every server on the way to a host, and remembers accepted keys.
 
 A key is written where OpenSSH looks for it: in the first UserKnownHostsFile, by the server's HostKeyAlias or by its
 address and port, hashed if the configuration says HashKnownHosts.
@@ -32,7 +32,7 @@ Accept = Callable[["PresentedKey"], bool]
 
 @dataclass(frozen=True)
 class PresentedKey:
-    """What one server's sshd presents."""
+    """The key that one server's sshd presents."""
 
     hop: Hop
     kind: str
@@ -45,18 +45,18 @@ class PresentedKey:
 
     @property
     def name(self) -> str:
-        """As known_hosts names the server."""
+        """The server's name in known_hosts."""
         return self.hop.names[0]
 
     @property
     def fingerprint(self) -> str:
-        """As `ssh-keygen -l` prints it: SHA256:…"""
+        """The fingerprint as `ssh-keygen -l` prints it: SHA256:…"""
         return fingerprint(base64.b64decode(self.base64))
 
 
 @dataclass(frozen=True)
 class Presented:
-    """The keys on the way to one host, in order. A server behind one that is not trusted cannot be seen."""
+    """The keys on the way to one host, in order; keys behind an untrusted server cannot be read."""
 
     keys: list[PresentedKey]
     unseen: list[str]
@@ -119,7 +119,7 @@ def _presented(route: Route, number: int) -> PresentedKey:
 
 
 def _handshake(route: Route, number: int) -> paramiko.PKey:
-    """Connect as far as the key exchange."""
+    """Connect up to the key exchange, and return the key."""
     hop, timeout = route.hops[number], route.host.connect_timeout
     sock: socket.socket | None = None
     transport: paramiko.Transport | None = None
@@ -144,7 +144,7 @@ def _handshake(route: Route, number: int) -> paramiko.PKey:
 
 
 def _socket(route: Route, number: int) -> socket.socket:
-    """A way to the server: TCP, its ProxyCommand, or OpenSSH's tunnel through the jump hosts before it."""
+    """Return a socket to the server: TCP, its ProxyCommand, or OpenSSH's tunnel through the jump hosts before it."""
     hop = route.hops[number]
     if number:
         forward = f"{_bracketed(hop.hostname)}:{hop.port}"
@@ -155,7 +155,7 @@ def _socket(route: Route, number: int) -> socket.socket:
 
 
 def _ssh_to(route: Route, number: int) -> list[str]:
-    """`ssh` with the options that reach one of the hops, its name not included."""
+    """Return `ssh` with the options that reach one of the hops, without the hop's name."""
     hop = route.hops[number]
     if not hop.jump:
         return ["ssh", *ssh_arguments(route.host, route.config), "-T"]

@@ -1,4 +1,4 @@
-"""A program and its arguments as one command that every login shell reads alike: sh, bash, zsh, dash, csh, tcsh, fish.
+"""Quotes a program and its arguments so that every login shell reads them alike: sh, bash, zsh, dash, csh, tcsh, fish.
 
 An SSH server gives the command to the user's login shell as one string. Shells agree on single quotes around printable
 ASCII without `'`, backslash and `!`; everything else travels as octal numbers that `/bin/sh` turns back into bytes.

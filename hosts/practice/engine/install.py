@@ -27,7 +27,7 @@ STEPS: tuple[tuple[Path, tuple[str, ...]], ...] = (
 
 
 def install(target: Path) -> bool:
-    """Bring the venv at `target` to what the requirements say; False when it was there already."""
+    """Make the venv at `target` match the requirements; returns False if it matched already."""
     if (target / STAMP).is_file() and (target / STAMP).read_text() == _digest():
         _link_shims(target)
         return False
@@ -44,7 +44,7 @@ def install(target: Path) -> bool:
 
 
 def _is_of_this_python(target: Path) -> bool:
-    """Whether there is a venv already, whole or half filled, and its Python is the one that runs this."""
+    """Return whether there is a venv already, complete or not, whose Python is the running one."""
     python = target / "bin" / "python"
     if not python.exists():
         return False
@@ -55,13 +55,13 @@ def _is_of_this_python(target: Path) -> bool:
 
 
 def _digest() -> str:
-    """What the venv depends on: the requirements and this Python."""
+    """Return a digest of what the venv depends on: the requirements and this Python."""
     content = b"".join(path.read_bytes() for path, _ in STEPS)
     return hashlib.sha256(content + sys.version.encode()).hexdigest() + "\n"
 
 
 def _pip(target: Path, *arguments: str) -> None:
-    """Run pip; its complaints about what `--no-deps` leaves out are kept back unless it fails."""
+    """Run pip; its warnings about dependencies that `--no-deps` leaves out are only shown if pip fails."""
     command = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     done = subprocess.run([*command, *arguments], stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
@@ -77,7 +77,7 @@ def _link_shims(target: Path) -> None:
 
 
 def _prove(target: Path) -> None:
-    """Import what a server imports first, so that a broken install fails here and not in a server's log."""
+    """Import a server's first imports, so that a broken install fails here and not in a server's log."""
     subprocess.run([str(target / "bin" / "python"), "-c", "import transformers, sglang.srt.server_args"], check=True)
 
 

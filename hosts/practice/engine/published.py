@@ -179,7 +179,7 @@ def build(family: str, layers: int, dtype: torch.dtype, seed: int) -> Any:
 
 
 def build_from(said: dict[str, Any], layers: int, dtype: torch.dtype, seed: int) -> Any:
-    """As `build`, of a configuration: what it does not say of sizes and tokens is as in all practice models."""
+    """Build a model from a configuration; missing sizes and token ids are those of all practice models."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     said = dict(said)
@@ -196,7 +196,7 @@ def build_from(said: dict[str, Any], layers: int, dtype: torch.dtype, seed: int)
 
 
 def _draw(model: torch.nn.Module, generator: torch.Generator) -> None:
-    """Draw matrices that keep the size of what goes through them, and norms and biases around what they were."""
+    """Draw random weights: matrices that keep their input's scale, and norms and biases around their initial values."""
     with torch.no_grad():
         for name, weight in sorted(model.named_parameters()):
             drawn = torch.randn(weight.shape, generator=generator)
