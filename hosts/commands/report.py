@@ -21,6 +21,7 @@ from remote.shared.messages.history import (
     RunAccount,
 )
 from remote.shared.paths import is_safe_name
+from remote.shared.trail import Trail
 from remote.shared.transfer.destination import Destination
 
 DEADLINE_SECONDS = 120.0
@@ -71,6 +72,19 @@ def of_host(backend: Backend, run: str) -> HostRecord:
     result = backend.call("history", request, HistoryResult, deadline=DEADLINE_SECONDS, on_item=take)
     found.events, found.problem = result.events, result.problem
     return found
+
+
+def typed(trail: Path, run: str) -> list[tuple[float, str]]:
+    """The commands about this run that the laptop's trail has, with their times; none if it cannot be read."""
+    try:
+        steps = Trail(trail).read().steps
+    except RoostError:
+        return []
+    found: dict[str, tuple[float, str]] = {}
+    for step in steps:
+        if step.typed.id and run in step.typed.words.replace("=", " ").split():
+            found.setdefault(step.typed.id, (step.at, step.typed.words))
+    return list(found.values())
 
 
 def keep_all(fleet: Fleet, run: str, destination: Path) -> None:

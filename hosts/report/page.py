@@ -31,8 +31,8 @@ class Section:
     note: str = ""
 
 
-def page(run: str, records: Sequence[HostRecord], plan: Plan | None, typed: str) -> str:
-    """The report as HTML; `typed` is the command that made it."""
+def page(run: str, records: Sequence[HostRecord], plan: Plan | None, typed: Sequence[tuple[float, str]]) -> str:
+    """The report as HTML; `typed` are the commands that made the run and the page, with their times."""
     drawn = _drawn(records)
     found = [plot for _, several, _ in drawn for plot in several]
     script, places = components(found) if found else ("", ())
@@ -53,7 +53,7 @@ def page(run: str, records: Sequence[HostRecord], plan: Plan | None, typed: str)
         events=_events(records),
         sections=sections,
         accounts=[(record.host, record.account) for record in records if record.account is not None],
-        commands=_commands(run, plan, records, typed),
+        commands=[f"{moment(at)}  {words}" for at, words in typed],
         plan=plan,
         counts=counts,
         bokeh=Resources(mode="inline", components=["bokeh"]).js_raw[0],
@@ -159,18 +159,6 @@ def _events(records: Sequence[HostRecord]) -> list[tuple[str, str, str, str, str
     found = [(record.host, event) for record in records for event in record.events]
     found.sort(key=lambda one: one[1].at)
     return [(moment(event.at), host, event.subject, event.kind, event.text) for host, event in found]
-
-
-def _commands(run: str, plan: Plan | None, records: Sequence[HostRecord], typed: str) -> list[str]:
-    """The commands that make such a run, in order, and the one that made this page."""
-    hosts = ",".join(record.host for record in records)
-    dataset = plan.dataset if plan else "DATASET"
-    return [
-        f"inv plan --dataset {dataset} --run {run} --hosts {hosts}",
-        f"inv serve --hosts {hosts} --mode extract",
-        f"inv extract --hosts {hosts} --run {run}",
-        typed,
-    ]
 
 
 def _readings(point: Point, name: str) -> list[float]:

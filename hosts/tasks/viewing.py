@@ -103,7 +103,8 @@ def report(
         plan = None
         with suppress(RoostError):
             plan = load(local_plan(fleet, run))
-        content = page(run, records, plan, f"inv {shlex.join(sys.argv[1:])}")
+        made_by = [*reporting.typed(fleet.inventory.kept.trail, run), (time.time(), f"inv {shlex.join(sys.argv[1:])}")]
+        content = page(run, records, plan, made_by)
         try:
             write_whole(path, content.encode(), durable=False, mode=SHARED_MODE)
         except OSError as error:

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from hosts.commands.report import HostRecord, keep, kept
+from hosts.commands.report import HostRecord, keep, kept, typed
 from hosts.errors import UsageError
 from hosts.practice.chromium import INSTALL, document, find_chromium, picture
 from hosts.report.page import page
 from hosts.report.verdict import bill_of_all, time_spent, verdict
+from remote.shared.messages.envelope import Typed
 from remote.shared.messages.extract import Counts
 from remote.shared.messages.history import Event, Histogram, Point, RunAccount
+from remote.shared.trail import Command, Trail
 from tests.views import HOSTILE, recorded_records
 
 RUN = "practice-night"
@@ -24,7 +26,7 @@ chromium = pytest.mark.skipif(find_chromium() is None, reason=f"there is no Chro
 @pytest.fixture(scope="module")
 def recorded() -> str:
     """The page of the recorded run."""
-    return page(RUN, recorded_records(), None, "inv report")
+    return page(RUN, recorded_records(), None, [(1.0, "inv report")])
 
 
 def account(**more: object) -> RunAccount:
@@ -77,7 +79,7 @@ def test_text_from_hosts_stays_text() -> None:
     event = Event(at=1.0, kind="failed", subject="run x", text=HOSTILE)
     hostile = account(causes={HOSTILE: 1}, cause=HOSTILE, versions={HOSTILE: HOSTILE}, commands={"m": [HOSTILE]})
     record = HostRecord(host="a", account=hostile, events=[event], problem=HOSTILE)
-    made = page(HOSTILE, [record], None, HOSTILE)
+    made = page(HOSTILE, [record], None, [(1.0, HOSTILE)])
     assert "<script>alert(1)" not in made
     assert "\x1b" not in made
     assert "\u202e" not in made
@@ -85,10 +87,10 @@ def test_text_from_hosts_stays_text() -> None:
 
 def test_a_run_without_history_is_still_reported() -> None:
     record = HostRecord(host="a", account=account(lengths=Histogram(edges=[1, 2], counts=[3])), problem="No history.")
-    made = page(RUN, [record], None, "inv report")
+    made = page(RUN, [record], None, [(1.0, "inv report")])
     assert "No history." in made
     assert "<h2>What the records are</h2>" in made
-    nothing = page(RUN, [HostRecord(host="a", problem="It is gone.")], None, "inv report")
+    nothing = page(RUN, [HostRecord(host="a", problem="It is gone.")], None, [(1.0, "inv report")])
     assert "There is nothing to plot" in nothing
 
 
@@ -102,6 +104,15 @@ def test_a_destination_keeps_what_a_report_needs(tmp_path: Path) -> None:
     (tmp_path / "roost" / "report" / "bad.json").write_text(json.dumps({"host": 3}))
     problems = {one.host: one.problem for one in kept(tmp_path, record.account.run)}
     assert "cannot be read" in problems["bad"]
+
+
+def test_the_commands_about_a_run_are_those_of_the_trail(tmp_path: Path) -> None:
+    trail = Trail(tmp_path / "trail.jsonl")
+    for number, words in enumerate(("inv plan --run other", f"inv plan --run {RUN}", f"inv extract --run={RUN}")):
+        Command(trail, Typed(id=str(number), words=words), "me@laptop").end("ok")
+    about = [words for _, words in typed(tmp_path / "trail.jsonl", RUN)]
+    assert about == [f"inv plan --run {RUN}", f"inv extract --run={RUN}"]
+    assert typed(tmp_path / "none.jsonl", RUN) == []
 
 
 @chromium
