@@ -1,6 +1,7 @@
 """A practice run that is watched, told of and reported: pictures for docs/, recordings for tests, and a transcript.
 
     .venv/bin/python -m benchmarks.watching [--docs docs] [--recorded tests/recorded] [--out benchmarks/results]
+    .venv/bin/python -m benchmarks.watching --redraw    # the pictures again, from the recordings, without SGLang
 
 Three practice hosts extract; one is paused and resumed, one is lost with everything on it. While they work, no `inv`
 runs, and a webhook on loopback takes down what the hosts themselves tell.
@@ -12,6 +13,7 @@ import argparse
 import asyncio
 import json
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,18 +28,22 @@ from ruamel.yaml import YAML
 from benchmarks.practice import Practice, practising
 from hosts.commands.report import HostRecord, asked
 from hosts.commands.watch import HostActions
+from hosts.errors import HostUnreachableError
 from hosts.fleet import fleet_of
 from hosts.inventory.load import load_inventory
+from hosts.plan.plan import load
 from hosts.practice import fleet as practice_fleet
 from hosts.practice import processes
 from hosts.practice.chromium import picture
 from hosts.practice.corpus import write_corpus
 from hosts.practice.leftovers import running_on
-from hosts.screen.app import WatchApp
+from hosts.report.page import page
+from hosts.screen.app import Actions, WatchApp
 from hosts.screen.dialogs import Detail
 from hosts.series.listen import FleetSeries
-from hosts.series.view import FleetView
+from hosts.series.view import FleetView, HostView
 from remote.shared.files import make_directory
+from remote.shared.messages.history import Glance
 
 RUN = "practice-night"
 COST_PER_HOUR = 24.5
@@ -52,7 +58,11 @@ def main() -> None:
     options.add_argument("--docs", type=Path, default=Path("docs"))
     options.add_argument("--recorded", type=Path, default=Path("tests/recorded"))
     options.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    options.add_argument("--redraw", action="store_true")
     given = options.parse_args()
+    if given.redraw:
+        redraw(given.docs, given.recorded)
+        return
     with practising(hosts=3) as practice, webhook() as (address, told):
         prepare(practice, address)
         practice.inv("extract", "--hosts", "all", "--run", RUN, "--notify", "--detach")
@@ -155,7 +165,7 @@ def keep_views(folder: Path, view: FleetView) -> None:
 
 async def draw(
     source: Callable[[], FleetView],
-    actions: HostActions,
+    actions: Actions,
     target: Path,
     width: int,
     height: int,
@@ -180,16 +190,55 @@ async def draw(
 
 def report(practice: Practice, docs: Path, recorded: Path) -> None:
     """The report by its command, its pictures, and what it was made from."""
-    page = practice.paths.folder / "report.html"
-    practice.follow(practice.start("report", "--hosts", "all", "--run", RUN, "--out", str(page)))
-    picture(page, docs / "report.png", 1200, 3200)
-    picture(page, docs / "report-dark.png", 1200, 1400, dark=True)
-    practice.note(f"report.html has {page.stat().st_size:,} bytes")
-    shutil.copy(page, "/tmp/report.html")
+    path = practice.paths.folder / "report.html"
+    practice.follow(practice.start("report", "--hosts", "all", "--run", RUN, "--out", str(path)))
+    pictures(path, docs)
+    practice.note(f"report.html has {path.stat().st_size:,} bytes")
     inventory = load_inventory(practice.paths.inventory)
     with fleet_of(inventory, list(inventory.hosts.values())) as fleet:
         keep_records(recorded, asked(fleet, RUN), practice)
         shutil.copy(fleet.inventory.kept.plan(RUN), recorded / "plan.json")
+
+
+def redraw(docs: Path, recorded: Path) -> None:
+    """The pictures that need nothing but the recordings: all but the detail, whose log was not kept."""
+    view = read_view(recorded)
+    for width, height in SIZES:
+        asyncio.run(draw(lambda: view, NoActions(), docs / f"watch-{width}.png", width, height))
+    records = [HostRecord.model_validate(one) for one in json.loads((recorded / "report.json").read_text())]
+    plan = load(recorded / "plan.json") if (recorded / "plan.json").exists() else None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "report.html"
+        path.write_text(page(RUN, records, plan, [(view.at, f"inv report --hosts all --run {RUN}")]))
+        pictures(path, docs)
+
+
+class NoActions:
+    """What the keys do where no host is."""
+
+    def steer(self, host: str, action: str) -> str:
+        return f"{host} is a recording, and cannot {action}."
+
+    def tail(self, host: str) -> list[str]:
+        return [f"{host} is a recording."]
+
+
+def read_view(recorded: Path) -> FleetView:
+    """The fleet as it was recorded; the counterpart of `keep_views`."""
+    kept = json.loads((recorded / "fleet.json").read_text())
+    hosts = []
+    for name, one in kept["hosts"].items():
+        glance = None if one["glance"] is None else Glance.model_validate(one["glance"])
+        error = HostUnreachableError(one["error"]) if one["error"] else None
+        rates = tuple((at, rate) for at, rate in one["rates"])
+        hosts.append(HostView(name, glance, one["heard_at"], error, one["lost_at"], rates, one["cost_per_hour"]))
+    return FleetView(kept["at"], hosts)
+
+
+def pictures(path: Path, docs: Path) -> None:
+    """The report in Chromium, light and dark."""
+    picture(path, docs / "report.png", 1200, 3300)
+    picture(path, docs / "report-dark.png", 1200, 1400, dark=True)
 
 
 def keep_records(folder: Path, records: list[HostRecord], practice: Practice) -> None:

@@ -6,6 +6,7 @@ import json
 import time
 from pathlib import Path
 
+from benchmarks.watching import read_view
 from hosts.commands.report import HostRecord
 from hosts.errors import HostUnreachableError
 from hosts.series.view import FleetView, HostView
@@ -26,15 +27,7 @@ HOSTILE = "\x1b[31mred\x07 [bold]b[/bold] <script>alert(1)</script> 'x' \u202eab
 
 def recorded_fleet() -> FleetView:
     """Three hosts: one at work, one paused, one lost."""
-    kept = json.loads((RECORDED / "fleet.json").read_text())
-    hosts = []
-    for name, one in kept["hosts"].items():
-        glance = None if one["glance"] is None else Glance.model_validate(one["glance"])
-        error = HostUnreachableError(one["error"]) if one["error"] else None
-        rates = tuple((at, rate) for at, rate in one["rates"])
-        cost = one["cost_per_hour"]
-        hosts.append(HostView(name, glance, one["heard_at"], error, one["lost_at"], rates, cost))
-    return FleetView(kept["at"], hosts)
+    return read_view(RECORDED)
 
 
 def recorded_records() -> list[HostRecord]:

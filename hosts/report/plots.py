@@ -118,9 +118,7 @@ def _dashes() -> Any:
 
 
 def _figure(title: str, unit: str, *, height: int = _HEIGHT, **more: Any) -> Any:
-    plot: Any = figure(
-        title=title, height=height, sizing_mode="stretch_width", tools=TOOLS, output_backend="svg", **more
-    )
+    plot: Any = figure(title=title, height=height, sizing_mode="stretch_width", tools=TOOLS, **more)
     plot.title.text_color = GREY
     plot.toolbar.logo = None
     plot.toolbar.autohide = True
@@ -139,11 +137,9 @@ def _figure(title: str, unit: str, *, height: int = _HEIGHT, **more: Any) -> Any
 
 
 def _with_legend(plot: Any) -> Any:
-    """The legend above the plot, where it hides no point; a click hides a line."""
+    """The legend beside the plot, where it hides no point; a click hides a line."""
     legend = plot.legend[0]
-    plot.add_layout(legend, "above")
-    legend.orientation, legend.ncols = "horizontal", 8
-    legend.padding, legend.margin = 2, 2
+    plot.add_layout(legend, "right")
     legend.click_policy = "hide"
     legend.background_fill_alpha = 0.0
     legend.border_line_color, legend.label_text_color = None, GREY

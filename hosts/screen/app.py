@@ -5,6 +5,7 @@ It draws what `hosts/series` has heard and never waits for a host itself. Leavin
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import ClassVar, Protocol
@@ -49,6 +50,7 @@ class WatchApp(App[None]):
     Screen { layers: base; }
     #fleet { height: auto; max-height: 3; padding: 0 1; text-style: bold; }
     #hosts { height: 1fr; min-height: 4; }
+    #hosts:nocolor > .datatable--cursor { text-style: reverse; }
     #events { height: auto; max-height: 9; padding: 0 1; border-top: solid $primary;
       text-wrap: nowrap; text-overflow: ellipsis; }
     #small { display: none; padding: 1; }
@@ -66,7 +68,8 @@ class WatchApp(App[None]):
     TITLE = "inv watch"
 
     def __init__(self, source: Callable[[], FleetView], actions: Actions) -> None:
-        super().__init__()
+        # With NO_COLOR, Textual strips colours if it draws in the terminal's own ones; otherwise it would send greys.
+        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self._source, self._actions = source, actions
         self._order = 0
         self._names: list[str] = []
