@@ -122,7 +122,7 @@ class FleetSeries:
             if glance.recent and not heard.rates:
                 heard.rates.extend((point.at, point.values.get("tokens_per_second", 0.0)) for point in glance.recent)
             heard.glance, heard.heard_at, heard.heard, heard.error = glance, time.time(), time.monotonic(), None
-            rate = sum(run.state.tokens_per_second for run in glance.reading.runs if run.alive)
+            rate = sum(run.rate for run in glance.reading.runs)
             heard.rates.append((glance.reading.at, rate))
 
     def _broke(self, error: BaseException) -> None:

@@ -51,7 +51,7 @@ class HostView:
     @property
     def rate(self) -> float:
         """Tokens a second now; 0 if nothing moves or nothing is heard."""
-        return 0.0 if self.is_lost else sum(run.state.tokens_per_second for run in self.runs if run.alive)
+        return 0.0 if self.is_lost else sum(run.rate for run in self.runs)
 
     @property
     def left_seconds(self) -> float | None:

@@ -37,7 +37,7 @@ def of_run(run: RunReading, reading: Reading, tally: Tally) -> Point:
     counts, state = run.state.counts, run.state
     finished = counts.done + counts.freed
     values = {
-        "tokens_per_second": state.tokens_per_second if run.alive else 0.0,
+        "tokens_per_second": run.rate,
         "done": finished,
         "failed": counts.quarantined,
         "freed": counts.freed,

@@ -69,6 +69,11 @@ class RunReading(Message):
     capture_wait_seconds: float = 0.0
     """Time that the servers' forward passes waited for capture: dump directory or staging memory full."""
 
+    @property
+    def rate(self) -> float:
+        """Tokens a second that it extracts now: the last minute's, and 0 if it is paused or nothing is at work."""
+        return self.state.tokens_per_second if self.alive and self.word != "paused" else 0.0
+
 
 class ServerReading(Message):
     """A server at one moment: its record, and what SGLang says about its queue."""

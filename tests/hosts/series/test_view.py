@@ -14,6 +14,7 @@ def test_the_recorded_run_has_one_host_at_work_one_paused_and_one_lost() -> None
     view = recorded_fleet()
     assert [one.word for one in view.hosts][1:] == ["paused", "lost"]
     assert view.lost == ["practice3"]
+    assert [one.rate > 0 for one in view.hosts] == [True, False, False]
     assert view.done == sum(one.done for one in view.hosts)
     assert view.left_seconds is None  # nobody knows when a lost host is done
     assert not view.is_over
