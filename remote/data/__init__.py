@@ -1,1 +1,1 @@
-"""Datasets and formats: runs on `local` or on a host, under a Python that has datasets, torch and transformers."""
+"""Datasets and formats. Runs on `local` or on a host, under a Python with datasets, torch and transformers."""

@@ -1,4 +1,4 @@
-"""Every record accounted for: what was left out and why, and how long the others are. Pure; called by `prepare`."""
+"""Accounts for every record: which were left out and why, and the lengths of the rest. Pure; called by `prepare`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def drop_table(tally: Tally) -> list[Drop]:
 
 
 def why_empty(tally: Tally) -> str:
-    """One sentence on where all the records went."""
+    """Return a sentence on why no record is left."""
     reasons = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items())
     return f"Left out: {reasons}." if reasons else "The inputs hold no records."
 

@@ -1,4 +1,4 @@
-"""The spool's records to a dataset's Arrow files: dedup, order, and each file written on its own.
+"""Turns the spool's records into a dataset's Arrow files: removes duplicates, orders the records, writes each file.
 
 Called by `remote.data.prepare`; the order depends on the records and the seed alone, never on timing, on the
 number of processes or on the version of a random generator.
@@ -54,17 +54,17 @@ class Catalogue:
         return Catalogue(**{column.name: getattr(self, column.name)[places] for column in fields(self)})
 
     def methods(self) -> dict[MaskMethod, int]:
-        """Records by what made their mask."""
+        """Return the number of records by the method that made their mask."""
         counts = np.bincount(self.method, minlength=len(METHODS)).tolist()
         return {method: count for method, count in zip(METHODS, counts, strict=True) if count}
 
     def content_digest(self) -> str:
-        """xxh3-128 over the records' digests in order."""
+        """Return the xxh3-128 over the records' digests in order."""
         return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(self.digest, ">u8").tobytes())
 
 
 def catalogue(chunks: list[Chunk], spooled: list[SpooledChunk]) -> Catalogue:
-    """Put the chunks' indices together."""
+    """Return the chunks' indices as one catalogue."""
     counts = [len(chunk.length) for chunk in spooled]
     offsets = [np.cumsum(chunk.length.astype(np.int64)) - chunk.length for chunk in spooled]
     sources = np.repeat(np.array([chunk.source for chunk in chunks], np.int64), counts)
@@ -106,7 +106,7 @@ def shuffled(records: Catalogue, seed: int | None) -> np.ndarray:
 
 
 def cut(lengths: np.ndarray) -> list[tuple[int, int]]:
-    """Cut the dataset into half-open ranges of records, one an Arrow file."""
+    """Cut the dataset into half-open ranges of records, one for each Arrow file."""
     if not len(lengths):
         return []
     file_of = (np.cumsum(lengths, dtype=np.int64) - 1) // SHARD_TOKENS
@@ -174,7 +174,7 @@ def _read(task: ShardTask, start: int, stop: int) -> list[tuple[np.ndarray, np.n
 
 
 def spool_name(spool: Path, chunk: int) -> Path:
-    """Where a chunk is spooled, without suffix."""
+    """Return the path of a chunk in the spool, without suffix."""
     return spool / f"{chunk:06d}"
 
 

@@ -1,4 +1,4 @@
-"""Verb `assign`: a plan's shares to assignment folders, ready to be pushed to their hosts.
+"""The verb `assign`: writes a plan's shares as assignment folders, ready to be pushed to their hosts.
 
 Runs where the dataset is (`local`). Writes each share's `tokens.safetensors` (and, of prompts, how their
 conversations go on), then its `assignment.json`, whole;
@@ -24,7 +24,7 @@ from remote.shared.shard.header import TensorSpec
 
 
 def assign(request: AssignRequest, context: Context) -> AssignResult:
-    """Write every share of `request`; raise UsageError where one does not fit the dataset."""
+    """Write every share of `request`; raises UsageError if a share does not fit the dataset."""
     dataset = DatasetFolder.open(request.dataset)
     written: list[Assignment] = []
     sizes: list[int] = []

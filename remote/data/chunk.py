@@ -1,4 +1,4 @@
-"""One chunk of a source to tokenized records in the spool: what each worker process of `prepare` does.
+"""Turns one chunk of a source into tokenized records in the spool: the work of each worker process of `prepare`.
 
 Writes `<spool>/<chunk>.records` (for each record its ids as int32, then its mask as int8) and, last and whole,
 `<spool>/<chunk>.npz` with everything else. A chunk whose `.npz` exists is done.
@@ -40,7 +40,7 @@ _BATCH_CHARACTERS = 1 << 20
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides a record's tokens; the same for all chunks."""
+    """Everything that decides a record's tokens; the same for all chunks."""
 
     tokenizer: TokenizerSpec
     template_options: tuple[tuple[str, Any], ...]
@@ -76,7 +76,7 @@ class Tally:
             examples.append(name)
 
     def add(self, other: Tally) -> None:
-        """Count what `other` counted."""
+        """Add the counts of `other`."""
         for mine, theirs in (
             (self.dropped, other.dropped),
             (self.tokens_dropped, other.tokens_dropped),
@@ -92,7 +92,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class SpooledChunk:
-    """What the spool holds of one chunk, its records' tokens aside."""
+    """The spool's content for one chunk, except its records' tokens."""
 
     number: np.ndarray
     """int64 [N]: the record's number in its source."""
@@ -212,7 +212,7 @@ class ChunkWorker:
     def _marked(
         self, made: list[_Text | Tokens | RecordError]
     ) -> Iterator[tuple[np.ndarray, np.ndarray] | RecordError]:
-        """Ids and mask of each; all texts are encoded in one call, unless one of them cannot be."""
+        """Return ids and mask of each text; all texts are encoded in one call, unless one of them cannot be encoded."""
         texts = [one for one in made if isinstance(one, _Text)]
         encoded: Iterator[Marked | RecordError] = iter(())
         if texts:

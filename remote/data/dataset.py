@@ -60,7 +60,7 @@ class DatasetFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> DatasetFolder:
-        """Return the dataset at `path`; raise UsageError where there is none."""
+        """Return the dataset at `path`; raises UsageError if there is none."""
         root = Path(path).expanduser()
         if not (root / "manifest.json").is_file():
             raise UsageError(
@@ -94,7 +94,7 @@ class DatasetFolder:
         return origins
 
     def origin(self, index: int) -> str:
-        """Where record `index` comes from, as `FILE:NUMBER`."""
+        """Return the origin of record `index`, as `FILE:NUMBER`."""
         source, number = self.origins[index].tolist()
         return f"{Path(self.manifest.sources[source].path).name}:{number}"
 
@@ -111,7 +111,7 @@ class DatasetFolder:
         return np.cumsum([0, *(batch.num_rows for batch in self._batches)])
 
     def record(self, index: int) -> Record:
-        """Return row `index`; raise UsageError where there is no such row."""
+        """Return row `index`; raises UsageError if there is no such row."""
         if not 0 <= index < self.manifest.records:
             raise UsageError(f"There is no record {index}: the dataset has 0 to {self.manifest.records - 1}.")
         return next(self.records([(index, index + 1)]))
@@ -155,7 +155,7 @@ class DatasetFolder:
 
 
 def shard_filename(shard: int, shards: int) -> str:
-    """Name of one Arrow file, as `datasets` numbers them."""
+    """Return the name of one Arrow file, numbered like those of `datasets`."""
     return f"data-{shard:05d}-of-{shards:05d}.arrow"
 
 

@@ -1,4 +1,4 @@
-"""Text to ids, and which of them hold the characters of a span. Called by `remote.data.tokenizer`; pure.
+"""Encodes text to ids, and finds the ids that hold the characters of a span. Called by `remote.data.tokenizer`; pure.
 
 Tokens of byte-level vocabularies (Qwen, Llama 3, DeepSeek, GLM, gpt-oss, Kimi's tiktoken) are runs of the text's own
 bytes. So the bytes that each id stands for, added up, say where each token begins, exactly and faster than the offsets
@@ -79,7 +79,7 @@ class FastEncoder(Encoder):
 
     @cached_property
     def _composes(self) -> bool:
-        """Whether text is put into the form NFC first, which may change its bytes."""
+        """Return whether text is first put into the form NFC, which may change its bytes."""
         return self.backend.normalizer is not None
 
     @cached_property
@@ -104,7 +104,7 @@ def _state(component: Any) -> dict[str, Any]:
 
 
 def _loses_nothing(step: dict[str, Any]) -> bool:
-    """Whether a pre-tokenizer maps text to bytes one to one, in the end."""
+    """Return whether a pre-tokenizer maps text to bytes one to one in the end."""
     steps = step.get("pretokenizers", []) if step["type"] == "Sequence" else [step]
     return all(
         one["type"] in _PLAIN_STEPS and not one.get("add_prefix_space") and one.get("behavior") != "Removed"
@@ -157,7 +157,7 @@ class SlowEncoder(Encoder):
 
     @cached_property
     def _bytes_of(self) -> dict[int, bytes] | None:
-        """The bytes of every token, if the vocabulary is written in the byte-level alphabet."""
+        """Return the bytes of every token, if the vocabulary is written in the byte-level alphabet."""
         byte_of = {symbol: byte for byte, symbol in enumerate(alphabet())}
         found = {index: str(token).encode() for index, token in self._hf.added_tokens_decoder.items()}
         vocabulary = self._hf.get_vocab()
@@ -189,7 +189,7 @@ def mask_by_bytes(text: str, spans: Spans, lengths: np.ndarray) -> np.ndarray | 
 
 
 def _byte_edges(text: str, spans: Spans) -> Iterable[int]:
-    """The spans' edges in bytes of UTF-8 instead of characters."""
+    """Return the spans' edges in bytes of UTF-8 instead of characters."""
     if text.isascii():
         return (edge for span in spans for edge in span)
     edges, before, at = [], 0, 0
@@ -224,5 +224,5 @@ def alphabet() -> list[str]:
 
 
 def _found(lookup: Any, places: range) -> Iterator[int]:
-    """Tokens at `places`, if there is one (trimmed white space belongs to none)."""
+    """Return the tokens at `places`; trimmed white space belongs to no token."""
     return (token for token in map(lookup, places) if token is not None)

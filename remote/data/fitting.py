@@ -1,4 +1,4 @@
-"""A conversation fitted to what its chat template reads, so that nothing under the loss is dropped in silence.
+"""Fits a conversation to what its chat template reads, so that nothing under the loss is dropped silently.
 
 Called in the worker processes of `prepare`; pure. Datasets name the same thing in many ways, and templates read one
 of them: reasoning goes to the key that the template reads, tool-call arguments become objects or text. A key with
@@ -49,7 +49,7 @@ _REFUSE = "Mend it, leave such keys out with --ignore KEY, or let such records b
 
 
 def fit(template: ChatTemplate, conversation: Conversation) -> tuple[Conversation, Unread]:
-    """Return the conversation as the template takes it, and the keys that it does not read; raise RecordError."""
+    """Return the conversation in the template's form, and the keys that it does not read; raises RecordError."""
     unread: Unread = Counter()
     messages = [
         message if message.keys() <= _PLAIN else _fitted(template, message, number, unread)
@@ -87,7 +87,7 @@ def _reads_kind(template: ChatTemplate, role: str, key: str, kind: str, text: st
 
 
 def _reads(template: ChatTemplate, role: str, key: str, value: Any) -> bool:
-    """Whether the template reads `key`; asked once for texts, and once for each other value of few characters."""
+    """Return whether the template reads `key`; cached for texts, and for each other value of few characters."""
     if isinstance(value, str):
         return _reads_kind(template, role, key, "str", "")
     text = json.dumps(value, default=str)

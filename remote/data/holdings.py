@@ -1,4 +1,4 @@
-"""What a place claims to hold: the rows of its ledger, where their shards are, and the records it should have.
+"""The records that a place claims to hold: the rows of its ledger, their shards, and the expected records.
 
 Two places: a destination that shards were pulled to, and a run on a host. Read-only; called by `verify`, `export`.
 """
@@ -33,7 +33,7 @@ HIDDEN_STATES = "hidden_states"
 
 @dataclass(frozen=True)
 class Holdings:
-    """A place's own account of itself."""
+    """The holdings of one place, by its own ledger."""
 
     identity: RunIdentity
     shards: Path
@@ -50,17 +50,17 @@ class Holdings:
     """False if the dataset's files are not here (a pull from a laptop without them): token ids are then the shards'."""
 
     def path(self, row: ShardRow) -> Path:
-        """Where a record's shard is."""
+        """Return the path of a record's shard."""
         return self.shards / (shard_name(row.index) + (SUFFIX if row.stored == "compressed" else ""))
 
     def holes(self) -> np.ndarray:
-        """Expected records that no row speaks of, and that were not given up or delivered: int64."""
+        """Return the expected records, int64, without a row that were neither given up nor delivered."""
         known = np.array([row.index for row in self.rows], np.int64)
         settled = np.array(sorted(self.quarantined | self.delivered), np.int64)
         return np.setdiff1d(self.expected, np.concatenate([known, settled]))
 
     def strangers(self) -> Iterator[Path]:
-        """Files and folders beside the shards that no row speaks of."""
+        """Return the files and folders beside the shards that have no row."""
         known = {row.index for row in self.rows}
         for path in sorted(self.shards.iterdir()) if self.shards.is_dir() else []:
             match = _SHARD.fullmatch(path.name)
@@ -69,7 +69,7 @@ class Holdings:
 
 
 def of_destination(folder: Path) -> Holdings:
-    """A destination's holdings; raises UsageError where `folder` is not one."""
+    """Return a destination's holdings; raises UsageError if `folder` is not one."""
     manifest = _destination_manifest(folder)
     rows = {row.index: row for row in _delivered_rows(folder / "roost" / "ledger.sqlite")}
     dataset = DatasetFolder.open(folder) if (folder / "manifest.json").exists() else None
@@ -127,7 +127,7 @@ def _delivered_rows(path: Path) -> list[ShardRow]:
 
 
 def of_run(paths: RunPaths) -> Holdings:
-    """A run's holdings on this host; raises UsageError where the run is not known here."""
+    """Return a run's holdings on this host; raises UsageError if the run is not known here."""
     work = Holding(paths).work
     positions = {index: position for position, index in enumerate(work.index.tolist())}
     with Ledger(paths.ledger, to_read=True) as ledger:

@@ -1,4 +1,4 @@
-"""What `--input` names: files and folders, here or in a bucket, as they are or compressed.
+"""Reads what `--input` names: files and folders, here or in a bucket, plain or compressed.
 
 Called by `remote.data.prepare`. A folder is read as a whole: a dataset that `datasets` saved by its own list of files,
 any other folder with everything below it. Files in it that are not read are named. A file in a bucket, and a compressed
@@ -60,7 +60,7 @@ class InputFile:
 
 @dataclass
 class Found:
-    """What the inputs come to."""
+    """The files of all inputs."""
 
     files: list[InputFile] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
@@ -158,7 +158,7 @@ def _is_hidden(inside: str) -> bool:
 
 
 def _input_file(system: Any, name: str, prefix: str, forms: dict[str, SourceForm]) -> InputFile | None:
-    """The file as it will be read; None if its name says that it is not read."""
+    """Return the file as it will be read; None if files of its name are not read."""
     suffixes = [suffix.lower() for suffix in Path(name).suffixes]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSED else ""
     form = forms.get(suffixes[-1]) if suffixes else None
@@ -169,7 +169,7 @@ def _input_file(system: Any, name: str, prefix: str, forms: dict[str, SourceForm
 
 @contextmanager
 def _reached(text: str) -> Iterator[None]:
-    """What a bucket or a disk answers, as a sentence."""
+    """Turn errors of a bucket or a disk into a sentence."""
     try:
         yield
     except (UsageError, HostError):
@@ -187,7 +187,7 @@ def _first_line(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Plain:
-    """An input's bytes as a file of this machine."""
+    """An input's plain bytes as a file on this machine."""
 
     path: Path
     xxh3: str
@@ -251,7 +251,7 @@ def _blocks(opener: Callable[[Path], Any], path: Path) -> Iterator[bytes]:
 
 
 def _zstandard(path: Path) -> Iterator[bytes]:
-    """Frame by frame: the library's own reader takes a cut file for a whole one."""
+    """Decompress frame by frame, because the library's own reader accepts a cut file."""
     import zstandard
 
     frame: Any = zstandard.ZstdDecompressor().decompressobj()
@@ -280,7 +280,7 @@ _OPENERS: dict[str, Callable[[Path], Iterable[bytes]]] = {
 
 
 def file_digest(path: Path) -> str:
-    """xxh3-128 of a file's bytes, 32 hex digits."""
+    """Return the xxh3-128 of a file's bytes, 32 hex digits."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as stream:
         while block := stream.read(_BLOCK):

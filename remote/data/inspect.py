@@ -1,4 +1,4 @@
-"""Verb `inspect`: records of a dataset as a trainer sees them, cut where the loss mask changes.
+"""The verb `inspect`: shows records of a dataset as a trainer sees them, cut where the loss mask changes.
 
 Runs where the dataset and its tokenizer are; read-only. The laptop colours the pieces.
 """
@@ -88,7 +88,7 @@ def _note(account: Account) -> str:
 
 
 def _pieces(record: Record, tokenizer: ModelTokenizer | None) -> list[Piece]:
-    """The runs of tokens with the same mask; as ids if there is no tokenizer."""
+    """Yield the runs of tokens with the same mask; as ids if there is no tokenizer."""
     edges = [0, *(np.flatnonzero(np.diff(record.loss_mask.astype(np.int8))) + 1).tolist(), len(record.loss_mask)]
     return [
         Piece(

@@ -1,4 +1,4 @@
-"""One raw message to a message as chat templates take them.
+"""Turns one raw message into the form that chat templates take.
 
 Called by `remote.data.records`; pure. Whatever a message says is kept under one name: `content` and
 `reasoning_content` are texts, `tool_calls` a list of OpenAI calls. Keys that are not known here stay as they are;
@@ -77,7 +77,7 @@ def _role(turn: Message, number: int) -> str:
 
 
 def _weight(turn: Message, number: int, role: str) -> bool | None:
-    """Whether the message asks for the loss (True), asks for none (False), or says nothing (None)."""
+    """Return whether the message asks for the loss (True), refuses it (False), or says nothing (None)."""
     found = {key: turn[key] for key in WEIGHT_KEYS if turn.get(key) is not None}
     if not found:
         return None
@@ -113,7 +113,7 @@ def _add_calls(message: Message, turn: Message, number: int) -> None:
 
 
 def _add_reasoning(message: Message, turn: Message, thought: str, number: int) -> None:
-    """Put the reasoning of all places where it may stand under `reasoning_content`, once."""
+    """Put the reasoning, which may stand in several places, under `reasoning_content`, once."""
     found = {"parts of reasoning": thought} if thought else {}
     for key in REASONING_KEYS:
         value = turn.get(key)
@@ -136,7 +136,7 @@ def _add_reasoning(message: Message, turn: Message, thought: str, number: int) -
 
 
 def _call(call: Any) -> dict[str, Any]:
-    """An OpenAI tool call; a bare function with its arguments is wrapped."""
+    """Return an OpenAI tool call; a bare function with its arguments is wrapped."""
     if not isinstance(call, dict):
         raise RecordError("a tool call is not an object")
     wrapped = call if "function" in call else {"type": "function", "function": call}
@@ -148,7 +148,7 @@ def _call(call: Any) -> dict[str, Any]:
 
 
 def _text_and_reasoning(content: Any, number: int) -> tuple[str, str]:
-    """A message's text and its reasoning; the parts of each are joined, as text models' templates do."""
+    """Return a message's text and its reasoning; the parts of each are joined, as text models' templates do."""
     if content is None:
         return "", ""
     if isinstance(content, str):

@@ -1,4 +1,4 @@
-"""Verb `prospect`: the model's shape and digest, free disk, RAM disk and memory of a host, for the laptop's plan.
+"""The verb `prospect`: returns a host's model shape and digest, disk, RAM disk and memory, for the laptop's plan.
 
 Runs on a host; writes nothing but the cache of the model's digest. Imports nothing that is slow.
 """
@@ -24,7 +24,7 @@ _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
 def prospect(request: ProspectRequest, context: Context) -> Prospect:
-    """Look at this host; raise HostError where the model is missing or says too little of itself."""
+    """Examine this host; raises HostError if the model is missing or its config is incomplete."""
     disk = os.statvfs(_existing(context.workdir.root))
     ramdisk = os.statvfs(_existing(Path(request.dump_dir).expanduser()))
     return Prospect(
@@ -86,7 +86,7 @@ def _number(values: dict[str, Any], key: str, path: Path) -> int:
 
 
 def _existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that exists."""
+    """Return the path, or the nearest existing folder above it."""
     while not path.exists():
         path = path.parent
     return path

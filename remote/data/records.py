@@ -1,4 +1,4 @@
-"""Raw records of any known shape to one of two: a conversation, or tokens with their mask.
+"""Turns raw records of any known shape into one of two forms: a conversation, or tokens with their mask.
 
 Pure functions; called in the worker processes of `prepare`.
 """
@@ -25,7 +25,7 @@ _SYSTEM_KEYS = ("system", "system_prompt")
 
 @dataclass(frozen=True)
 class Reading:
-    """How the person wants records to be read."""
+    """The person's settings for reading records."""
 
     chosen: bool = False
     """Read the chosen answer of preference pairs, which are refused otherwise."""
@@ -147,7 +147,7 @@ def _as_turns(value: Any, role: str) -> list[Any]:
 
 
 def _chosen(raw: dict[str, Any], reading: Reading) -> Conversation:
-    """The chosen one of two answers: the whole conversation, or what follows `prompt`."""
+    """Return the chosen answer of two: the whole conversation, or what follows `prompt`."""
     if not reading.chosen:
         raise RecordError(
             "it is a preference pair (chosen, rejected)", remedy="Say --chosen to read the chosen answers alone."

@@ -1,4 +1,4 @@
-"""A record's hidden states as transformers computes them: the yardstick of `verify --model`. Imports torch.
+"""Computes a record's hidden states with transformers, the reference of `verify --model`. Imports torch.
 
 Hooks stand at the blocks themselves, so that boundary k is what left k blocks whatever the model's own
 `output_hidden_states` would say of its last entry. Runs where the model fits into memory; reads its folder.
@@ -71,7 +71,7 @@ class Reference:
         self._layers, self._norm = _blocks_and_norm(self._model, identity.boundaries[-1])
 
     def states(self, token_ids: np.ndarray) -> torch.Tensor:
-        """Return the slots of a record, float32 [L, slots, H]."""
+        """Compute the slots of a record, float32 [L, slots, H]."""
         seen: dict[int, torch.Tensor] = {}
         handles = [self._hook(boundary, seen) for boundary in self.identity.boundaries]
         ids = torch.from_numpy(token_ids.astype(np.int64)).unsqueeze(0).to(self._device)
@@ -109,6 +109,6 @@ def _blocks_and_norm(model: nn.Module, blocks: int) -> tuple[nn.ModuleList, nn.M
 
 
 def relative_errors(found: torch.Tensor, wanted: torch.Tensor) -> list[float]:
-    """For each slot the largest difference over the largest value; both [L, slots, H]."""
+    """Return for each slot the largest difference over the largest value of two arrays [L, slots, H]."""
     difference = (found.float() - wanted).abs().amax(dim=(0, 2))
     return (difference / wanted.abs().amax(dim=(0, 2)).clamp_min(1e-30)).tolist()  # type: ignore[no-any-return]

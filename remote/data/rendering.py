@@ -1,4 +1,4 @@
-"""Chat templates rendered as transformers does, without importing it (and torch with it), and within a deadline.
+"""Renders chat templates like transformers, without importing it (and torch with it), and within a deadline.
 
 Called by `remote.data.template` in the worker processes of `prepare`. The environment is that of
 `transformers.utils.chat_template_utils`: the same sandbox, filters, functions and `{% generation %}` blocks;

@@ -1,4 +1,4 @@
-"""Is one shard on disk what its ledger row says, and can it be hidden states of these tokens? Pure reading.
+"""Checks that one shard on disk is what its ledger row says, and can be hidden states of its tokens. Read-only.
 
 Called by `verify` from many threads; numpy and xxhash let go of the interpreter's lock while they work.
 """
@@ -28,7 +28,7 @@ _CHUNK_BYTES = 2 << 20
 
 @dataclass
 class Checked:
-    """What was found about one shard."""
+    """The result of checking one shard."""
 
     faults: list[Fault] = field(default_factory=list)
     without_sums: bool = False
@@ -121,7 +121,7 @@ def _of_tokens(shard: TensorFile, token_ids: np.ndarray) -> Iterator[tuple[Fault
 
 
 def _of_values(shard: TensorFile, rows: RowCheck, token_ids: np.ndarray) -> Iterator[tuple[FaultKind, str]]:
-    """Look at every row; the first that no forward pass leaves behind is the fault."""
+    """Check every row; the first row that no forward pass can produce is the fault."""
     span = shard.header.tensors[STATES]
     step = max(_CHUNK_BYTES // rows.row_bytes, 1) * rows.row_bytes
     content = memoryview(shard.content)
@@ -134,7 +134,7 @@ def _of_values(shard: TensorFile, rows: RowCheck, token_ids: np.ndarray) -> Iter
 
 
 def _of_sums(shard: TensorFile, rows: RowCheck) -> Iterator[tuple[FaultKind, str]]:
-    """Compare the sums of rows that were all looked at with those that capture claimed."""
+    """Compare the row sums of the whole shard with those that capture stored."""
     if rows.seen == shard.header.tensors[STATES].shape[0] and NAME in shard.metadata:
         try:
             rows.sums.compare(shard.metadata[NAME])

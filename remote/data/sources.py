@@ -1,4 +1,4 @@
-"""Input files of `prepare` cut into chunks for the workers, and a chunk read as raw records.
+"""Cuts the input files of `prepare` into chunks for the workers, and reads a chunk as raw records.
 
 Called by `remote.data.prepare` (`scan`) and in its worker processes (`read`). Writes only the spool folder that it is
 given: a JSON array is first turned into lines there, so that it can be read in parts.
@@ -99,7 +99,7 @@ def _refuse_other_encodings(file: InputFile, head: bytes) -> None:
 
 
 def _cut_lines(number: int, name: str, path: Path, form: SourceForm) -> list[Chunk]:
-    """Cut a text at ends of lines, by blocks: nothing is looked at but line breaks."""
+    """Cut a text at line ends, block by block, reading only line breaks."""
     chunks: list[Chunk] = []
     start, first = 0, 1
     with path.open("rb") as stream:
@@ -203,7 +203,7 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
 
 
 def read(chunk: Chunk) -> Iterator[tuple[int, Any]]:
-    """Yield (number, raw record) of a chunk; what cannot be read comes as the RecordError that says so."""
+    """Yield (number, raw record) of a chunk; an unreadable record comes as its RecordError."""
     if chunk.form == "jsonl":
         yield from ((number, parse_line(line)) for number, line in _lines(chunk))
     elif chunk.form == "answers":
@@ -239,7 +239,7 @@ def _answer(value: Any) -> Any:
 
 
 def parse_line(line: bytes) -> Any:
-    """The value of one line, or the RecordError that says why it has none."""
+    """Return the value of one line, or the RecordError that says why it has none."""
     try:
         return parse(line)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Which characters of a rendered conversation the assistant generated.
+"""Finds the characters of a rendered conversation that the assistant generated.
 
 Called in the worker processes of `prepare`; pure. Two ways, in this order:
 
@@ -70,7 +70,7 @@ def _marked_spans(
 
 
 def _unused_character(text: str) -> str:
-    """A private-use character that `text` does not hold."""
+    """Return a private-use character that is not in `text`."""
     return next(character for character in map(chr, range(0xE000, 0xF8FF)) if character not in text)
 
 

@@ -1,4 +1,4 @@
-"""The model's chat template: a conversation to text, and the facts about the template that masks need.
+"""The model's chat template: renders a conversation, and finds the facts about the template that masks need.
 
 Called in the worker processes of `prepare`. Every fact is found by a probe: a small conversation with a private-use
 character in one place, rendered, and looked for in the text.
@@ -113,7 +113,7 @@ class ChatTemplate:
 
     @cached_property
     def shows_call_ids(self) -> bool:
-        """Whether the ids of tool calls are in the text, and so generated (Mistral, Kimi)."""
+        """Return whether the ids of tool calls are in the text, and so generated (Mistral, Kimi)."""
         # Mistral's templates refuse ids that have not nine characters.
         return any(
             PROBE in self._probed({"tool_calls": [_call(self._arguments("x"), id=PROBE * length)]}, PROBE * length)
@@ -228,7 +228,7 @@ class ChatTemplate:
         return next((token for token in self._words.specials if bare.startswith(token)), "")
 
     def has_special(self, text: str) -> bool:
-        """Whether `text` holds a special token, as a turn's header does."""
+        """Return whether `text` holds a special token, as a turn's header does."""
         return any(token in text for token in self._words.specials)
 
     def last_boundary(self, text: str, start: int, stop: int) -> int:

@@ -1,4 +1,4 @@
-"""The model's own tokenizer: text to ids and a mask, and digests of what decides them.
+"""The model's own tokenizer: encodes text to ids and a mask, and digests what decides them.
 
 Runs under the data verbs. What the worker processes of `prepare` need of it travels as one file
 (`remote.data.carried`).
@@ -38,7 +38,7 @@ class TokenizerSpec:
 
 @dataclass(frozen=True)
 class Words:
-    """What a chat template has to do with of a tokenizer."""
+    """The parts of a tokenizer that a chat template uses."""
 
     chat_template: str | dict[str, str] | None
     variables: dict[str, Any]
@@ -61,7 +61,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Known:
-    """What takes the transformers object to find out."""
+    """Facts that only the transformers object can tell."""
 
     digest: str
     vocab_size: int
@@ -99,7 +99,7 @@ class ModelTokenizer:
 
     @cached_property
     def digest(self) -> str:
-        """xxh3-128 of everything that decides how text becomes ids."""
+        """Return the xxh3-128 of everything that decides how text becomes ids."""
         if self.known:
             return self.known.digest
         if self.hf.is_fast:
@@ -171,7 +171,7 @@ def embedding_rows(path: str) -> int | None:
 
 
 def _is_transformers_own(hf: Any) -> bool:
-    """Whether ids are what the backend makes: no class of the model's own is between."""
+    """Return whether the backend alone makes the ids, without a class of the model's own."""
     return type(hf).__module__.startswith("transformers.")
 
 

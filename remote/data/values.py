@@ -1,4 +1,4 @@
-"""JSON values as records may hold them, whatever file they come from.
+"""Checks JSON values of records, from any kind of file.
 
 Called in the worker processes of `prepare`; pure. NaN, infinities, lone surrogates, integers beyond 64 bits and nesting
 beyond `MOST_LEVELS` are refused alike in JSON lines, JSON arrays, Parquet and Arrow files, and in JSON that is kept as
@@ -33,7 +33,7 @@ def parse(text: str | bytes) -> Any:
 
 
 def check(value: Any) -> bool:
-    """Raise ValueError if `value` holds what JSON has not, or is nested too deeply.
+    """Raise ValueError if `value` holds something that JSON lacks, or is nested too deeply.
 
     Return True if it holds a float that may have been an integer of more than 64 bits.
     """

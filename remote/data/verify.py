@@ -1,4 +1,4 @@
-"""Verb `verify`: every shard of a destination, or of a run on this host, against ledger, dataset and sense.
+"""The verb `verify`: checks every shard of a destination, or of a run on this host, against ledger and dataset.
 
 Read-only. Streams faults as items while it finds them; the result counts them and says which records to do again.
 """
@@ -35,7 +35,7 @@ over the blocks; a wrong layer, norm or row is off by a third and more."""
 
 
 def verify(request: VerifyRequest, context: Context) -> VerifyResult:
-    """Check everything; a fault is a row of the answer, an error only what makes checking impossible."""
+    """Check everything; faults are rows of the answer, and only an impossible check is an error."""
     begun = time.monotonic()
     place = _place(request, context)
     if request.model and place.identity.answers is not None:
@@ -80,7 +80,7 @@ def _place(request: VerifyRequest, context: Context) -> Holdings:
 def _all_faults(
     place: Holdings, request: VerifyRequest, context: Context, parity: list[ParityResult], unsummed: list[int]
 ) -> Iterator[Fault]:
-    """Yield what is wrong; `parity` and `unsummed` (records without row sums) are filled on the way."""
+    """Yield all faults, and fill `parity` and `unsummed` (records without row sums) on the way."""
     for path in place.strangers():
         yield Fault(kind="stranger", file=path.name, message="No row of the ledger speaks of it.")
     yield from _shard_faults(place, request, context, unsummed)

@@ -1,4 +1,4 @@
-"""All cores on a list of tasks: processes for work in Python, ended with whoever started them.
+"""Runs a list of tasks on all cores, in processes that end with their starter.
 
 Called by the data verbs. Results come in the order of the tasks, so that what is made does not depend on timing.
 """
@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,1 +1,1 @@
-"""Shards to the layouts of drafter trainers. Runs where the destination is; the originals are never touched."""
+"""Exports shards in the layouts of drafter trainers. Runs where the destination is; the originals never change."""

@@ -1,4 +1,4 @@
-"""What lies beside an export's samples: the card for people, its JSON for programs, and each trainer's side files.
+"""The files beside an export's samples: the card for people, its JSON for programs, and each trainer's side files.
 
 Called by `remote.data.export.verb`; imports torch for `token_freq.pt` alone.
 """

@@ -1,4 +1,4 @@
-"""What each trainer's loader wants of a record: its file's name, its keys, its norm state. Imports torch.
+"""The layout that each trainer's loader expects of a record: file name, keys and norm state. Imports torch.
 
 Index i of the dataset is in every layout's file names, so that a record is found again. Side files lie outside the
 folders in which a loader takes every file for a sample. Called in the worker processes of `export`.
@@ -57,18 +57,18 @@ class TrainerLayout(ABC):
 
     @abstractmethod
     def path(self, index: int) -> Path:
-        """Where record `index` goes."""
+        """Return the path of record `index`."""
 
     @abstractmethod
     def write(self, shard: Path, index: int, loss_mask: np.ndarray) -> Written:
-        """Put one record in its place, whole."""
+        """Write one record atomically."""
 
     def found(self, path: Path) -> Written:
         """Return what is known of a record that an interrupted export left whole in `path`."""
         return Written(path.stat().st_size, linked=self.links)
 
     def final_state(self, sample: Sample) -> torch.Tensor:
-        """The final state [L, H] as this export holds it."""
+        """Return the final state [L, H] in this export's form."""
         return sample.final if self.norm is None else self.norm(sample.final)
 
 
@@ -163,7 +163,7 @@ class ModelOptimizer(TrainerLayout):
 
 
 def conversation_id(index: int) -> str:
-    """Sorts as the index does."""
+    """Return an id that sorts like the index."""
     return f"roost-{index:09d}"
 
 

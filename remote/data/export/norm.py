@@ -1,4 +1,4 @@
-"""The model's last norm, to make the state after it from the state before it. Imports torch; reads the model's files.
+"""The model's last norm, which turns `pre` states into `post` states. Imports torch; reads the model's files.
 
 The other way round loses the row's scale for good, so a `post` state is never turned into a `pre` one.
 """
@@ -34,7 +34,7 @@ class FinalNormWeight:
         return (wide * scale * self.weight).to(states.dtype)
 
     def digest(self) -> str:
-        """Weight and eps, as `XXH3@EPS`."""
+        """The digest of weight and eps, as `XXH3@EPS`."""
         return f"{xxhash.xxh3_128_hexdigest(self.weight.numpy().tobytes())}@{self.eps:g}"
 
 

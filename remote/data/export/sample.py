@@ -1,4 +1,4 @@
-"""One record as an exporter gets it, and the few ways in which exporters write one.
+"""One record as an exporter reads it, and the ways in which exporters write it.
 
 Called in the worker processes of `export`; imports torch.
 """
@@ -22,7 +22,7 @@ from remote.shared.shard.tensorfile import unpacked
 
 @dataclass(frozen=True)
 class Sample:
-    """A shard with its mask. `states` is mapped: what is kept of it must be copied."""
+    """A shard with its mask. `states` is mapped, so anything that is kept must be copied."""
 
     index: int
     input_ids: torch.Tensor
@@ -34,17 +34,17 @@ class Sample:
 
     @property
     def final(self) -> torch.Tensor:
-        """The final state, [L, H], contiguous, in memory of its own."""
+        """Return a contiguous copy of the final state, [L, H]."""
         return self.states[:, -1].clone(memory_format=torch.contiguous_format)
 
     @property
     def aux(self) -> torch.Tensor:
-        """The auxiliary states side by side, [L, (slots-1) * H], contiguous, in memory of its own."""
+        """Return a contiguous copy of the auxiliary states side by side, [L, (slots-1) * H]."""
         return self.states[:, :-1].flatten(1).clone(memory_format=torch.contiguous_format)
 
 
 def read_sample(path: Path, index: int, loss_mask: np.ndarray) -> Sample:
-    """Map a shard; raise HostError where it is not one or does not fit its mask."""
+    """Map a shard; raises HostError if it is damaged or does not fit its mask."""
     ids, states = read_tensors(path)
     if states.ndim != 3 or not len(ids) == len(loss_mask) == len(states):
         raise HostError(
@@ -54,7 +54,7 @@ def read_sample(path: Path, index: int, loss_mask: np.ndarray) -> Sample:
 
 
 def read_tensors(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and states of a shard, mapped, or unpacked where it is compressed; raise HostError."""
+    """Return a shard's token ids and states, mapped, or unpacked if compressed; raises HostError."""
     try:
         if path.suffix == SUFFIX:
             tensors = load(bytes(unpacked(path)))

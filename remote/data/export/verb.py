@@ -1,4 +1,4 @@
-"""Verb `export`: a destination's records in the layout of a trainer, on all cores, without touching the originals.
+"""The verb `export`: writes a destination's records in a trainer's layout, on all cores; the originals stay.
 
 Runs where the destination is. Writes `out`: the samples, each whole, then side files and the card. A record that
 is there already is not written again, so an interrupted export goes on where it stopped.
@@ -42,7 +42,7 @@ _DATASET_FILES = ("*.arrow", "dataset_info.json", "state.json", "lengths.npy", "
 
 @dataclass(frozen=True)
 class Job:
-    """What the worker processes share."""
+    """The settings that all worker processes share."""
 
     source: Path
     out: Path
@@ -56,7 +56,7 @@ class Job:
 
 
 def export(request: ExportRequest, context: Context) -> ExportResult:
-    """Write the export; raise UsageError where it cannot be right (wrong norm state, missing records)."""
+    """Write the export; raises UsageError if it cannot be right (wrong norm state, missing records)."""
     begun = time.monotonic()
     source, out = Path(request.folder).expanduser().absolute(), Path(request.out).expanduser().absolute()
     place, dataset = holdings.of_destination(source), DatasetFolder.open(source)
