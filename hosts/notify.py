@@ -7,6 +7,7 @@ only of what no host can tell: that it cannot be reached. A notification never f
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import time
@@ -17,9 +18,12 @@ from pydantic import BaseModel
 from hosts.errors import RoostError, UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host
+from remote.shared.redact import HIDDEN, without_credentials
 from remote.shared.webhook import WebhookError, post
 
 COMMAND_SECONDS = 30.0
+LONG_WORD = 8
+"""Characters from which on a word of the command may be a token."""
 
 
 class Event(BaseModel):
@@ -96,9 +100,21 @@ def _run(command: str, event: Event) -> None:
             check=False,
         )
     except OSError as error:
-        raise NotifyError(f"`notify.command` could not be run: {error}.") from error
+        program = without_credentials(str(error.filename or "it"))  # its other words may be secrets
+        raise NotifyError(f"`notify.command` could not be run: {program}: {error.strerror}.") from error
     except subprocess.TimeoutExpired as error:
         raise NotifyError(f"`notify.command` did not end within {COMMAND_SECONDS:.0f} s.") from error
     if ended.returncode != 0:
         said = (ended.stderr.strip().splitlines() or ["no word"])[-1]
-        raise NotifyError(f"`notify.command` ended with exit code {ended.returncode}: {said}.")
+        raise NotifyError(f"`notify.command` ended with exit code {ended.returncode}: {_without(said, command)}.")
+
+
+def _without(said: str, command: str) -> str:
+    """What the command printed, without URLs' credentials and the command's own words of eight characters or more.
+
+    A program that fails often repeats its arguments, and a token is mostly one of them.
+    """
+    for word in sorted(re.split(r"[\s='\"]+", command), key=len, reverse=True):
+        if len(word) >= LONG_WORD and not word.startswith(("-", "/")):
+            said = said.replace(word, HIDDEN)
+    return without_credentials(said)

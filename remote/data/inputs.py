@@ -28,6 +28,7 @@ from remote.data.answered import identity_at
 from remote.shared.errors import HostError, UsageError
 from remote.shared.files import written_aside
 from remote.shared.messages.dataset import SourceForm
+from remote.shared.redact import without_credentials
 
 FORMS: dict[str, SourceForm] = {
     ".jsonl": "jsonl",
@@ -57,6 +58,11 @@ class InputFile:
     remote: bool
     size_bytes: int
 
+    @property
+    def shown(self) -> str:
+        """Its path for a message or a manifest: a URL's user, password and signature are secrets."""
+        return without_credentials(self.path)
+
 
 @dataclass
 class Found:
@@ -79,7 +85,7 @@ def expand(inputs: list[str], forms: dict[str, SourceForm] = FORMS) -> Found:
 
 
 def _add(found: Found, text: str, forms: dict[str, SourceForm]) -> None:
-    remote = "://" in text
+    remote, shown = "://" in text, without_credentials(text)
     system, root = fsspec.core.url_to_fs(text if remote else str(Path(text).expanduser().absolute()))
     prefix = text.partition("://")[0] + "://" if remote else ""
     if not remote and identity_at(Path(root)) is not None:
@@ -88,18 +94,18 @@ def _add(found: Found, text: str, forms: dict[str, SourceForm]) -> None:
         before = len(found.files)
         _add_folder(found, system, root.rstrip("/"), prefix, forms)
         if len(found.files) == before:
-            raise UsageError(f"The input folder {text} has no {', '.join(forms)} file, compressed or not.")
+            raise UsageError(f"The input folder {shown} has no {', '.join(forms)} file, compressed or not.")
     elif system.isfile(root):
         file = _input_file(system, root, prefix, forms)
         if file is None:
             raise UsageError(
-                f"The input {text} is none of {', '.join(forms)}, alone or followed by one of {', '.join(COMPRESSED)}."
+                f"The input {shown} is none of {', '.join(forms)}, alone or followed by one of {', '.join(COMPRESSED)}."
             )
         if file.size_bytes == 0:
-            raise UsageError(f"The input {text} is empty.")
+            raise UsageError(f"The input {shown} is empty.")
         found.files.append(file)
     else:
-        raise UsageError(f"There is no input {text}.")
+        raise UsageError(f"There is no input {shown}.")
 
 
 def _add_folder(found: Found, system: Any, root: str, prefix: str, forms: dict[str, SourceForm]) -> None:
@@ -112,11 +118,11 @@ def _add_folder(found: Found, system: Any, root: str, prefix: str, forms: dict[s
             found.files.append(file)
         elif Path(name).name in _OF_DATASETS:
             if not in_saved:
-                found.unread.append(f"{prefix}{name}")
+                found.unread.append(without_credentials(f"{prefix}{name}"))
         elif file is None or in_saved:
-            found.unread.append(f"{prefix}{name}")
+            found.unread.append(without_credentials(f"{prefix}{name}"))
         elif file.size_bytes == 0:
-            found.unread.append(f"{prefix}{name} (empty)")
+            found.unread.append(without_credentials(f"{prefix}{name} (empty)"))
         else:
             found.files.append(file)
 
@@ -175,14 +181,14 @@ def _reached(text: str) -> Iterator[None]:
     except (UsageError, HostError):
         raise
     except (ImportError, ValueError) as error:
-        raise UsageError(f"The input {text} cannot be reached: {_first_line(error)}.") from error
+        raise UsageError(f"The input {without_credentials(text)} cannot be reached: {_first_line(error)}.") from error
     except Exception as error:
-        raise HostError(f"The input {text} could not be read: {_first_line(error)}.") from error
+        raise HostError(f"The input {without_credentials(text)} could not be read: {_first_line(error)}.") from error
 
 
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__).rstrip(".")
+    return without_credentials(lines[0] if lines else type(error).__name__).rstrip(".")
 
 
 @dataclass(frozen=True)
@@ -240,7 +246,7 @@ def _decompress(file: InputFile, source: Path, target: Path) -> None:
 
 def _damaged(file: InputFile, error: Exception) -> UsageError:
     return UsageError(
-        f"The input {file.path} cannot be decompressed: {_first_line(error)}.", remedy="Fetch it again; it is damaged."
+        f"The input {file.shown} cannot be decompressed: {_first_line(error)}.", remedy="Fetch it again; it is damaged."
     )
 
 

@@ -53,8 +53,8 @@ def scan(number: int, file: InputFile, spool: Path) -> tuple[Source, list[Chunk]
         return _scan_answers(number, file, spool)
     plain = make_plain(file, spool)
     if plain.path.stat().st_size == 0:
-        raise UsageError(f"The input {file.path} is empty.")
-    source = Source(path=file.path, form=file.form, xxh3=plain.xxh3, size_bytes=plain.size_bytes, records=0)
+        raise UsageError(f"The input {file.shown} is empty.")
+    source = Source(path=file.shown, form=file.form, xxh3=plain.xxh3, size_bytes=plain.size_bytes, records=0)
     if file.form == "parquet":
         return source, _cut_parquet(number, file, plain.path)
     if file.form == "arrow":
@@ -76,7 +76,7 @@ def _scan_answers(number: int, file: InputFile, spool: Path) -> tuple[Source, li
     xxh3, size = lines_of(folder, identity, lines)
     if not size:
         raise UsageError(f"No answer was pulled to {folder} yet.", remedy="Bring them with inv pull.")
-    source = Source(path=file.path, form="answers", xxh3=xxh3, size_bytes=size, records=0)
+    source = Source(path=file.shown, form="answers", xxh3=xxh3, size_bytes=size, records=0)
     return source, _cut_lines(number, file.name, lines, "answers")
 
 
@@ -93,7 +93,7 @@ def _refuse_other_encodings(file: InputFile, head: bytes) -> None:
         encoding = "UTF-16" if head[:4].count(0) < 3 else "UTF-32"
     if encoding:
         raise UsageError(
-            f"The input {file.path} is {encoding} text, and JSON is read as UTF-8.",
+            f"The input {file.shown} is {encoding} text, and JSON is read as UTF-8.",
             remedy=f"Convert it: iconv -f {encoding} -t UTF-8 {file.name} > utf8-{file.name}",
         )
 
@@ -152,7 +152,7 @@ def _elements(stream: BinaryIO, file: InputFile) -> Iterator[bytes]:
                     return
         block = stream.read(max(_BLOCK, len(window) - begin))
         if not block:
-            raise UsageError(f"The input {file.path} is not a whole JSON array: it ends inside an element.")
+            raise UsageError(f"The input {file.shown} is not a whole JSON array: it ends inside an element.")
         window, at, begin = window[begin:] + block, at - begin, 0
 
 
@@ -162,7 +162,7 @@ def _cut_parquet(number: int, file: InputFile, path: Path) -> list[Chunk]:
     try:
         meta = pyarrow.parquet.read_metadata(path)
     except (OSError, ValueError) as error:
-        raise UsageError(f"The input {file.path} is not a Parquet file: {error}.") from error
+        raise UsageError(f"The input {file.shown} is not a Parquet file: {error}.") from error
     chunks, first = [], 1
     for group in range(meta.num_row_groups):
         rows, size = meta.row_group(group).num_rows, meta.row_group(group).total_byte_size
@@ -183,7 +183,7 @@ def _cut_arrow(number: int, file: InputFile, path: Path) -> list[Chunk]:
                 chunks.append(Chunk(number, file.name, str(path), "arrow", start, place + 1, first + 1, size))
                 start, first, size = place + 1, rows, 0
     except pyarrow.ArrowInvalid as error:
-        raise UsageError(f"The input {file.path} is not an Arrow file: {error}.") from error
+        raise UsageError(f"The input {file.shown} is not an Arrow file: {error}.") from error
     if rows > first:
         chunks.append(Chunk(number, file.name, str(path), "arrow", start, 1 << 62, first + 1, size))
     return chunks

@@ -82,6 +82,20 @@ def test_a_command_that_fails_is_one_sentence(command: str, said: str) -> None:
         notify(host_with(command=command), event())
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sh -c 'echo cannot reach https://me:s3cr3t-word@hooks/x?token=s3cr3t-word >&2; exit 1'",
+        "sh -c 'echo refused: $0 >&2; exit 1' s3cr3t-word",
+        "/no/such/program --key=s3cr3t-word",
+    ],
+)
+def test_what_a_failed_command_says_repeats_none_of_its_secrets(command: str) -> None:
+    with pytest.raises(NotifyError) as caught:
+        notify(host_with(command=command), event())
+    assert "s3cr3t-word" not in str(caught.value)
+
+
 def test_asking_to_notify_nobody_is_wrong_usage(tmp_path: Path) -> None:
     inventory = Inventory(path=tmp_path, hosts={}, local=Host(name="local"))
     with pytest.raises(UsageError, match="no `notify`"):

@@ -16,6 +16,7 @@ import zstandard
 
 from remote.context import Context
 from remote.data.dataset import DatasetFolder
+from remote.data.inputs import InputFile, expand
 from remote.data.prepare import prepare
 from remote.data.tokenizer import TokenizerSpec, load
 from remote.shared.errors import HostError, RecordError, UsageError
@@ -164,6 +165,16 @@ def test_a_bucket_that_cannot_be_reached_is_a_sentence(prepared: Prepare) -> Non
 
 
 RECORD = chat("naïve?", "yes — 好")
+
+
+def test_no_message_and_no_manifest_repeats_the_credentials_of_a_url(tmp_path: Path) -> None:
+    url = "memory://me:s3cr3t@bucket/records.jsonl?token=s3cr3t"
+    with pytest.raises(UsageError) as missing:
+        expand([url])
+    with pytest.raises((UsageError, HostError)) as unknown:
+        expand(["no-such-scheme://me:s3cr3t@bucket/x"])
+    file = InputFile(url, "records.jsonl", "jsonl", "", True, 9)
+    assert "s3cr3t" not in f"{missing.value} {unknown.value} {file.shown}"
 
 
 @pytest.mark.parametrize(

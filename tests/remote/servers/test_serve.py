@@ -57,17 +57,15 @@ CHANGING = (
 
 
 POISON = """
-import json, urllib.error, urllib.request
 port, model = sys.argv[1:]
-body = json.dumps({"model_path": model, "load_format": "auto"}).encode()
-for path in ("/update_weights_from_disk", "/update_weights_from_distributed", "/flush_cache"):
-    for key in ({}, {"Authorization": "Bearer " + "0" * 64}):
-        headers = {"Content-Type": "application/json", **key}
-        try:
-            urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers), timeout=60)
-            print(200)
-        except urllib.error.HTTPError as error:
-            print(error.code)
+body = '{"model_path": "' + model + '"}'
+for path in ("/update_weights_from_disk", "/update_weights_from_tensor", "/flush_cache"):
+    for key in ("", "Authorization: Bearer " + "0" * 64 + "\\r\\n"):
+        head = f"POST {path} HTTP/1.1\\r\\nHost: h\\r\\nContent-Length: {len(body)}\\r\\n"
+        head += "Content-Type: application/json\\r\\n"
+        with socket.create_connection(("127.0.0.1", int(port)), 60) as connection:
+            connection.sendall((head + key + "Connection: close\\r\\n\\r\\n" + body).encode())
+            print(connection.recv(64).split()[1].decode())
 """
 
 
