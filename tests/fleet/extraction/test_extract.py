@@ -14,6 +14,8 @@ from hosts.fleet import Fleet
 from hosts.inventory.kept import Kept
 from hosts.inventory.model import Host
 from hosts.plan.plan import load
+from hosts.pull.push import OnBytes, Pushed, push
+from hosts.transport.backend import Backend
 from remote.shared import ranges
 from remote.shared.messages.extract import Assignment, RunStatus, ShardBatch, ShardsRequest, ShardsResult
 from remote.shared.messages.transfer import DeliveredRow
@@ -168,3 +170,35 @@ def test_changed_settings_reach_the_hosts_as_a_new_epoch(site: Site) -> None:
     given = Workdir(site.root / "a").run(RUN).assignment(2) / "assignment.json"
     assert Assignment.model_validate_json(given.read_bytes()).in_flight_tokens == 4000
     extraction.follow(site.fleet(), RUN, lambda *_: None)
+
+
+@pytest.mark.parametrize("reached", [[], ["a"]], ids=["before any host has it", "once one host has it"])
+def test_an_extract_that_is_interrupted_between_two_epochs_is_gone_on_from(
+    site: Site, monkeypatch: pytest.MonkeyPatch, reached: list[str]
+) -> None:
+    """The plan is saved before the first host is told, so the next command finds the newer epoch and sends it on."""
+    site.serve("a")
+    site.serve("b")
+    extraction.start(site.fleet(), RUN)
+    extraction.follow(site.fleet(), RUN, lambda *_: None)
+    text = site.inventory.read_text()
+    site.inventory.write_text(text.replace("min_free: 1MiB", "min_free: 2MiB"))
+
+    def interrupted(backend: Backend, folder: Path, there: str, *more: OnBytes, owner: str) -> Pushed:
+        if backend.host.name not in reached:
+            raise KeyboardInterrupt
+        return push(backend, folder, there, *more, owner=owner)
+
+    monkeypatch.setattr("hosts.commands.extract.push", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        extraction.start(site.fleet(), RUN)
+    monkeypatch.undo()
+    assert load(site.fleet().inventory.kept.plan(RUN)).epoch == 2
+    again = extraction.start(site.fleet(), RUN)
+    assert again.plan.epoch == 2
+    assert all(outcome.ok for outcome in again.outcomes)
+    ended = extraction.follow(site.fleet(), RUN, lambda *_: None)
+    assert {(outcome.result.state.status, outcome.result.state.epoch) for outcome in ended} == {("complete", 2)}
+    done = finished(site.fleet())
+    assert done["a"] | done["b"] == set(range(len(LENGTHS)))
+    assert not done["a"] & done["b"]
