@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import threading
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import sync_playwright
 
@@ -20,7 +21,11 @@ from hosts.web.serve import listen, serve
 from tests.views import recorded_fleet
 
 TOKEN = "recorded"
-SIZES = (("page", 1280, 560, "light"), ("page-dark", 1280, 560, "dark"), ("page-narrow", 400, 900, "light"))
+SIZES: tuple[tuple[str, int, int, Literal["light", "dark"]], ...] = (
+    ("page", 1280, 560, "light"),
+    ("page-dark", 1280, 560, "dark"),
+    ("page-narrow", 400, 900, "light"),
+)
 
 
 def main() -> None:
