@@ -85,6 +85,8 @@ _NEXT = _widened(
     linear_key_head_dim=64,
     linear_value_head_dim=64,
 )
+_MINIMAX = _widened("minimax_m2", intermediate_size=EXPERT, rotary_dim=32)
+_LLAMA4 = _widened("llama4", intermediate_size=EXPERT, intermediate_size_mlp=INNER)
 _HYBRID_FLAGS = ("--max-running-requests=8", "--max-mamba-cache-size=16")
 
 CASES = (
@@ -92,6 +94,9 @@ CASES = (
     Case("gpt_oss", _GPT_OSS),
     Case("qwen3_next-fp32", _NEXT, "float32", flags=_HYBRID_FLAGS),
     Case("qwen3_next", _NEXT, flags=_HYBRID_FLAGS),
+    Case("minimax_m2-fp32", _MINIMAX, "float32"),
+    Case("minimax_m2", _MINIMAX),
+    Case("llama4", _LLAMA4),
     Case("deepseek", _DEEPSEEK),
     Case(
         "kimi-int4",

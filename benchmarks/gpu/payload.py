@@ -32,7 +32,7 @@ SERVED = {"__init__", "registry", "utils", "transformers", "deepseek_v2", "deeps
 """Model modules that are imported, and those below that others import; the rest is disabled by name."""
 SERVED |= {f"qwen2{kind}" for kind in ("", "_moe")}
 SERVED |= {f"qwen3{kind}" for kind in ("", "_asr", "_moe", "_next", "_omni_moe", "_vl", "_vl_moe")}
-SERVED |= {"gpt_oss", "kimi_k25", "kimi_vl_moonvit", "llama"}
+SERVED |= {"ernie4", "gpt_oss", "hunyuan", "kimi_k25", "kimi_vl_moonvit", "llama", "llama4", "minimax_m2"}
 
 
 def build(target: Path) -> Path:

@@ -63,6 +63,11 @@ class GpuServer:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int:
+        """Pid of its first process."""
+        return self._process.pid
+
     def wait(self, seconds: float) -> None:
         """Return when it is healthy; raises RuntimeError with the log's end otherwise."""
         deadline = time.monotonic() + seconds

@@ -36,14 +36,14 @@ MODELS = (
     Model("phi3", "llama"),
     Model("glm4", "glm4"),
     Model("glm4_moe", "glm4_moe"),
-    Model("minimax_m2", "minimax_m2"),
+    Model("minimax_m2", "minimax_m2", on_cpu=False),
     Model("gemma3", "gemma3"),
     Model("hunyuan_moe", "hunyuan"),
     Model("ernie4_moe", "ernie4"),
     Model("llama4", "llama4"),
     Model("qwen3_vl", "qwen3"),
-    Model("gpt_oss", "gpt_oss"),
-    Model("qwen3_next", "qwen3_next"),
+    Model("gpt_oss", "gpt_oss", on_cpu=False),
+    Model("qwen3_next", "qwen3_next", on_cpu=False),
 )
 """Smallest first is not needed: one server a row."""
 
