@@ -2,8 +2,8 @@
 
     python -m benchmarks.day --root ~/sglang-gpu --out benchmarks/results --layers 2 --records 220
 
-The host is this machine (`connection: local`). The model is Kimi-K2.5's folder with fewer layers (benchmarks/gpu/kimi.py),
-the records have lengths as real ones (lognormal, mean 2,353 tokens). The same prompts are prefilled plainly in the same
+The host is this machine (`connection: local`). The model is Kimi-K2.5 with fewer layers (benchmarks/gpu/kimi.py), the
+records have lengths as real ones (lognormal, mean 2,353 tokens). The same prompts are prefilled plainly in the same
 server at the same concurrency before and after the extraction, which `inv pull --follow --free` drains meanwhile.
 
 `--practice` tries the same on a CPU: the tiny model, `.engine`, a few short records.

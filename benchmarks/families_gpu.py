@@ -1,6 +1,6 @@
 """Is capture right for families and quantised weights that need a GPU? Every case in one call, servers side by side.
 
-    python -m benchmarks.families_gpu --root ~/sglang-gpu --out benchmarks/results [--only kimi-int4,gpt_oss]
+    python -m benchmarks.families_gpu --root ~/sglang-gpu --out benchmarks/results [--only kimi-k2.5,gpt_oss]
 
 Every case of benchmarks/gpu/cases.py is served by real SGLang and asked for unequal prompts at once, in chunks, with a
 shared prefix and one prompt twice; every row of every boundary is compared with transformers in float32 on the same
@@ -17,7 +17,6 @@ import shutil
 import sys
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,8 +77,8 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     (given.root / "logs").mkdir(parents=True, exist_ok=True)
     models = given.root / "models" / "families"
-    with ThreadPoolExecutor(4) as pool:
-        folders = list(pool.map(lambda case: made(case, models), chosen))
+    models.mkdir(parents=True, exist_ok=True)
+    folders = [case.make(models) for case in chosen]
     served = [
         start(given.root, case, folder, number)
         for number, (case, folder) in enumerate(zip(chosen, folders, strict=True))
@@ -103,11 +102,6 @@ def machine() -> str:
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no GPU"
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "sglang", "transformers"))
     return f"{gpu}, {packages}, Python {sys.version.split()[0]}"
-
-
-def made(case: Case, models: Path) -> Path:
-    models.mkdir(parents=True, exist_ok=True)
-    return case.make(models)
 
 
 def start(root: Path, case: Case, folder: Path, number: int) -> Served:

@@ -55,12 +55,16 @@ def main() -> None:
             for way in WAYS:
                 run(server, drain, way, SHAPE, 90)
             found["timed"] = timed(server, drain)
+            save(given.out, found)
             found["profiled"] = profiled(server, drain, given.root / "traces")
     finally:
         server.stop()
-        path = given.out / f"profile_gpu-{found['date']}.json"
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        save(given.out, found)
         print(json.dumps(found, indent=1), flush=True)
+
+
+def save(out: Path, found: dict[str, Any]) -> None:
+    (out / f"profile_gpu-{found['date']}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 def wait_for(path: Path | None) -> None:
@@ -69,7 +73,7 @@ def wait_for(path: Path | None) -> None:
         time.sleep(0.5)
 
 
-def timed(server: GpuServer, drain: Drain, rounds: int = 10) -> dict[str, Any]:
+def timed(server: GpuServer, drain: Drain, rounds: int = 7) -> dict[str, Any]:
     """Microseconds a token without a profiler, and CPU seconds a round of each thread of the scheduler's process."""
     scheduler = scheduler_of(server)
     micros: dict[str, list[float]] = defaultdict(list)

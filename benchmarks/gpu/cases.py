@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu import quantise
+from benchmarks.gpu import kimi, quantise
 from hosts.practice.engine.published import PUBLISHED, build_from
 
 HIDDEN, INNER, EXPERT, EXPERTS, LAYERS, VOCABULARY = 512, 1024, 512, 8, 6, 2048
@@ -89,6 +89,13 @@ _MINIMAX = _widened("minimax_m2", intermediate_size=EXPERT, rotary_dim=32)
 _LLAMA4 = _widened("llama4", intermediate_size=EXPERT, intermediate_size_mlp=INNER)
 _HYBRID_FLAGS = ("--max-running-requests=8", "--max-mamba-cache-size=16")
 
+_PACKED = _kept(quantise.packed_int4, {**quantise.COMPRESSED, "ignore": quantise.KIMI_IGNORES}, r"mlp\.experts\.")
+
+
+def _wrapped(plain: Path, out: Path) -> Path:
+    return kimi.wrap(_PACKED(plain, out))
+
+
 CASES = (
     Case("gpt_oss-fp32", _GPT_OSS, "float32"),
     Case("gpt_oss", _GPT_OSS),
@@ -98,14 +105,8 @@ CASES = (
     Case("minimax_m2", _MINIMAX),
     Case("llama4", _LLAMA4),
     Case("deepseek", _DEEPSEEK),
-    Case(
-        "kimi-int4",
-        _DEEPSEEK,
-        quantise=_kept(
-            quantise.packed_int4, {**quantise.COMPRESSED, "ignore": quantise.KIMI_IGNORES}, r"mlp\.experts\."
-        ),
-        drop=_MOE,
-    ),
+    Case("deepseek-int4", _DEEPSEEK, quantise=_PACKED, drop=_MOE),
+    Case("kimi-k2.5", _DEEPSEEK, quantise=_wrapped, flags=("--trust-remote-code",), drop=_MOE),
     Case("llama-int4", _LLAMA, quantise=_kept(quantise.packed_int4, {**quantise.COMPRESSED, "ignore": ["lm_head"]})),
     Case("deepseek-fp8", _DEEPSEEK, quantise=_kept(quantise.fp8_blocks, quantise.FP8)),
     Case("qwen2-awq", _widened("qwen2"), quantise=_kept(quantise.awq_int4, quantise.AWQ)),

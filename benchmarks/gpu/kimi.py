@@ -3,8 +3,8 @@
     python -m benchmarks.gpu.kimi ~/models/kimi --layers 2 [--dense 1]
 
 The config is the published one but for `num_hidden_layers` (and `first_k_dense_replace`, if more blocks than the
-first are to be dense): the language model nested in `text_config`, routed experts of true width packed to int4 in groups of
-32 (compressed-tensors), code of its own beside it, a tiktoken tokenizer with code of its own. The vision tower's weights
+first are dense): the language model nested in `text_config`, routed experts of true width in int4, groups of 32
+(compressed-tensors), code of its own beside it, a tiktoken tokenizer with code of its own. The vision tower's weights
 are left out, since requests are text. One layer of experts is 9.4 GB; it is drawn on the GPU if there is one.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from benchmarks.gpu.quantise import COMPRESSED, GROUP, KIMI_IGNORES
 
@@ -164,6 +164,21 @@ def write(folder: Path, layers: int, dense: int = 1) -> None:
     (folder / "configuration_kimi_k25.py").write_text(CONFIGURATION)
     write_tokenizer(folder)
     _Files(folder).write_all(said["text_config"])
+
+
+def wrap(folder: Path) -> Path:
+    """Make the DeepSeek-V3 in `folder` the language model of a Kimi-K2.5: config, code, names."""
+    text = json.loads((folder / "config.json").read_text())
+    outer = config(1)
+    vision = {**VISION, "text_hidden_size": text["hidden_size"]}
+    said = {**outer, "text_config": {**text, "model_type": "kimi_k2"}, "vision_config": vision}
+    said |= {key: text[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    (folder / "config.json").write_text(json.dumps(said, indent=1))
+    (folder / "configuration_kimi_k25.py").write_text(CONFIGURATION)
+    tensors = load_file(folder / "model.safetensors")
+    named = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 def write_tokenizer(folder: Path) -> None:

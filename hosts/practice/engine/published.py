@@ -157,6 +157,11 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "intermediate_size": DENSE_INNER,
         "num_experts": EXPERTS,
         "moe_topk": 2,
+        # What SGLang reads of the published config, and transformers takes for granted.
+        "moe_intermediate_size": DENSE_INNER,
+        "use_mixed_mlp_moe": True,
+        "num_shared_expert": 1,
+        "use_qk_norm": True,
         "rope_parameters": _ROPE,
     },
     "ernie4_moe": {
