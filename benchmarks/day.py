@@ -110,7 +110,7 @@ class Day:
         """The dataset's token ids, in order."""
         import datasets
 
-        return [list(row["input_ids"]) for row in datasets.load_from_disk(str(self.dataset / "data"))]
+        return [list(row["input_ids"]) for row in datasets.load_from_disk(str(self.dataset))]
 
     def plain(self, prompts: list[list[int]], name: str) -> float:
         """Prefill all prompts plainly at the extraction's concurrency; tokens a second."""

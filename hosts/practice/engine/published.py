@@ -139,6 +139,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "model_type": "qwen3_vl",
         "text_config": {**_GQA, "intermediate_size": DENSE_INNER, **_ROTATED_VISION},
         "vision_config": {**_VISION, "deepstack_visual_indexes": []},
+        # SGLang's own name for a checkpoint that is served without its processor.
+        "language_model_only": True,
     },
     "llama4": {
         "model_type": "llama4_text",

@@ -40,7 +40,7 @@ MODELS = (
     Model("gemma3", "gemma3"),
     Model("hunyuan_moe", "hunyuan"),
     Model("ernie4_moe", "ernie4"),
-    Model("llama4", "llama4"),
+    Model("llama4", "llama4", on_cpu=False),
     Model("qwen3_vl", "qwen3"),
     Model("gpt_oss", "gpt_oss", on_cpu=False),
     Model("qwen3_next", "qwen3_next", on_cpu=False),
