@@ -110,7 +110,8 @@ class Day:
         """The dataset's token ids, in order."""
         import datasets
 
-        return [list(row["input_ids"]) for row in datasets.load_from_disk(str(self.dataset))]
+        rows = datasets.load_from_disk(str(self.dataset)).with_format(None)
+        return [list(tokens) for tokens in rows["input_ids"]]
 
     def plain(self, prompts: list[list[int]], name: str) -> float:
         """Prefill all prompts plainly at the extraction's concurrency; tokens a second."""
@@ -214,6 +215,12 @@ def extracted(day: Day, begun: float, ended: float) -> dict[str, Any]:
     }
 
 
+def await_run(day: Day, extraction: subprocess.Popen[str]) -> None:
+    """Return when the run is at work on the host, or its command has ended."""
+    while not day.workdir.run(RUN).state.exists() and extraction.poll() is None:
+        time.sleep(0.05)
+
+
 def run(day: Day, *, verify_model: bool) -> None:
     """Every command of the day; what fails is kept, and the server is stopped in any case."""
     given = day.settings
@@ -232,7 +239,7 @@ def run(day: Day, *, verify_model: bool) -> None:
         before = day.plain(prompts, "plain_before")
         begun = time.time()
         extraction = day.start("extract", "--hosts", "all", "--run", RUN)
-        time.sleep(2)
+        await_run(day, extraction)
         pull = day.start("pull", "--hosts", "all", "--run", RUN, "--to", str(day.destination), "--follow", "--free")
         day.end("extract", extraction, begun)
         ended = time.time()
@@ -259,9 +266,7 @@ def run(day: Day, *, verify_model: bool) -> None:
 def on_gpu(root: Path, folder: Path, model: Path, records: int, layers: int) -> Settings:
     from benchmarks.gpu.server import FLAGS, serving
 
-    pairs = [
-        flag.removeprefix("--").partition("=") for flag in FLAGS if "graph" not in flag and "moe-runner" not in flag
-    ]
+    pairs = [flag.removeprefix("--").partition("=") for flag in FLAGS if "graph" not in flag]
     flags: dict[str, Any] = {name: value or True for name, _, value in pairs}
     flags |= {"trust-remote-code": True, "mem-fraction-static": "0.8", "chunked-prefill-size": "8192"}
     flags |= {"max-total-tokens": "262144", "watchdog-timeout": "300"}
@@ -296,7 +301,8 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--root", type=Path, help="where the payload was unpacked (see benchmarks/gpu/README.md)")
     options.add_argument("--out", type=Path, required=True)
-    options.add_argument("--folder", type=Path, default=Path("/tmp/roost-day"), help="gets the model and all data")
+    options.add_argument("--folder", type=Path, default=Path("/tmp/roost-day"), help="gets all data")
+    options.add_argument("--model", type=Path, default=Path("/tmp/roost-day-model"), help="gets the model")
     options.add_argument("--records", type=int, default=220)
     options.add_argument("--layers", type=int, default=2)
     options.add_argument("--dense", type=int, default=1, help="the first layers, without experts")
@@ -304,7 +310,6 @@ def main() -> None:
     options.add_argument("--verify-model", action="store_true", help="compare a sample with transformers at the end")
     given = options.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
-    model = given.folder / "model"
     shutil.rmtree(given.folder, ignore_errors=True)
     given.folder.mkdir(parents=True)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -314,9 +319,9 @@ def main() -> None:
     else:
         from benchmarks.gpu import kimi
 
-        settings = on_gpu(given.root, given.folder, model, given.records, given.layers)
+        settings = on_gpu(given.root, given.folder, given.model, given.records, given.layers)
         begun = time.monotonic()
-        kimi.write(model, given.layers, given.dense)
+        kimi.write(given.model, given.layers, given.dense)
         print(f"the model was made in {time.monotonic() - begun:.0f} s", flush=True)
     day = Day(settings, out)
     day.keep(date=datetime.date.today().isoformat(), layers=given.layers, dense=given.dense)

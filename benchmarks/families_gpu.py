@@ -38,7 +38,7 @@ from remote.shared.shard.sessions import register
 
 PORT = 30100
 CHUNK = 256
-READY_SECONDS = 240.0
+READY_SECONDS = 150.0
 SERVING = f"--mem-fraction-static=0.9 --max-total-tokens=16384 --context-length=4096 --chunked-prefill-size={CHUNK}"
 TIMES_ALLOWED = 2.0
 """Of transformers' own error in the served dtype."""

@@ -54,9 +54,9 @@ def main() -> None:
         with Drain(server.dumps, given.logs) as drain:
             for way in WAYS:
                 run(server, drain, way, SHAPE, 90)
-            found["timed"] = timed(server, drain)
-            save(given.out, found)
             found["profiled"] = profiled(server, drain, given.root / "traces")
+            save(given.out, found)
+            found["timed"] = timed(server, drain)
     finally:
         server.stop()
         save(given.out, found)

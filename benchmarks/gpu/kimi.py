@@ -137,6 +137,40 @@ class KimiK25Config(PretrainedConfig):
 """
 
 
+PROCESSOR = '''\
+from types import SimpleNamespace
+
+from transformers import AutoTokenizer, ProcessorMixin
+
+
+class KimiK25Processor(ProcessorMixin):
+    """What a server of text alone asks of Kimi's processor: its tokenizer and its settings."""
+
+    def __init__(self, tokenizer, media_proc_cfg):
+        self.tokenizer = tokenizer
+        self.image_processor = self.media_processor = SimpleNamespace(media_proc_cfg=media_proc_cfg)
+        self.chat_template = getattr(tokenizer, "chat_template", None)
+
+    @classmethod
+    def from_pretrained(cls, folder, trust_remote_code=False, **_):
+        import json
+        from pathlib import Path
+
+        settings = json.loads((Path(folder) / "preprocessor_config.json").read_text())
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+        return cls(tokenizer, settings["media_proc_cfg"])
+'''
+MEDIA = {
+    "in_patch_limit": 16384,
+    "patch_size": 14,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    "merge_kernel_size": 2,
+    "fixed_output_tokens": None,
+    "patch_limit_on_one_side": 512,
+}
+
+
 def config(layers: int, dense: int = 1) -> dict[str, Any]:
     """The published `config.json` with so many layers, the first `dense` of them without experts."""
     return {
@@ -161,9 +195,17 @@ def write(folder: Path, layers: int, dense: int = 1) -> None:
     folder.mkdir(parents=True)
     said = config(layers, dense)
     (folder / "config.json").write_text(json.dumps(said, indent=1))
-    (folder / "configuration_kimi_k25.py").write_text(CONFIGURATION)
+    write_code(folder)
     write_tokenizer(folder)
     _Files(folder).write_all(said["text_config"])
+
+
+def write_code(folder: Path) -> None:
+    """The model's own code: its configuration, and the processor that a server builds also for text alone."""
+    (folder / "configuration_kimi_k25.py").write_text(CONFIGURATION)
+    (folder / "kimi_k25_processor.py").write_text(PROCESSOR)
+    said = {"auto_map": {"AutoProcessor": "kimi_k25_processor.KimiK25Processor"}, "media_proc_cfg": MEDIA}
+    (folder / "preprocessor_config.json").write_text(json.dumps(said, indent=1))
 
 
 def wrap(folder: Path) -> Path:
@@ -174,7 +216,8 @@ def wrap(folder: Path) -> Path:
     said = {**outer, "text_config": {**text, "model_type": "kimi_k2"}, "vision_config": vision}
     said |= {key: text[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     (folder / "config.json").write_text(json.dumps(said, indent=1))
-    (folder / "configuration_kimi_k25.py").write_text(CONFIGURATION)
+    write_code(folder)
+    write_tokenizer(folder)
     tensors = load_file(folder / "model.safetensors")
     named = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
     save_file(named, folder / "model.safetensors", metadata={"format": "pt"})

@@ -28,7 +28,7 @@ def load_model(folder: Path, dtype: torch.dtype) -> Any:
 
     Raises HostError if transformers does not have it, or its weights are kept in a way that Roost cannot read.
     """
-    checkpoint = Checkpoint(folder)
+    checkpoint = Checkpoint(folder, "cuda" if torch.cuda.is_available() else "cpu")
     try:
         if checkpoint.quantisation:
             return _dequantised(checkpoint, dtype)
@@ -55,7 +55,7 @@ def _dequantised(checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
     kind = str(said.pop("model_type"))
     config = AutoConfig.for_model(_SAME_AS.get(kind, kind), **said)
     names = [name for name in checkpoint.names() if not name.startswith(_NOT_LANGUAGE)]
-    weights = {name.removeprefix("language_model."): checkpoint.read(name).to(dtype) for name in names}
+    weights = {name.removeprefix("language_model."): checkpoint.read(name).to(dtype).cpu() for name in names}
     model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     return model.from_pretrained(None, config=config, state_dict=weights, dtype=dtype, attn_implementation="eager")
 

@@ -31,9 +31,10 @@ _BESIDE = (
 class Checkpoint:
     """The safetensors files of a model folder."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises HostError if the folder holds no readable checkpoint."""
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
+        """`device` is where tensors are read to. Raises HostError if the folder holds no readable checkpoint."""
         self.folder = folder
+        self._device = device
         try:
             self.config: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
             self.files = _files(folder)
@@ -80,7 +81,7 @@ class Checkpoint:
     def _tensor(self, name: str) -> torch.Tensor:
         path = self.files[name]
         try:
-            with safe_open(str(path), framework="pt") as file:
+            with safe_open(str(path), framework="pt", device=self._device) as file:
                 tensor: torch.Tensor = file.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise HostError(f"{path} could not be read: {error}.") from error

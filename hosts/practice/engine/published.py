@@ -36,7 +36,7 @@ _LINEAR = {
     "linear_num_value_heads": 4,
     "linear_conv_kernel_dim": 4,
 }
-_HYBRID = ["linear_attention", "linear_attention", "linear_attention", "full_attention"]
+_HYBRID = ["linear_attention", "linear_attention", "linear_attention", "full_attention", "linear_attention"]
 _VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": HIDDEN}
 _ROTATED_VISION = {"rope_parameters": {**_ROPE, "mrope_section": [8, 4, 4], "mrope_interleaved": True}}
 
@@ -132,7 +132,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         **_LINEAR,
         "intermediate_size": DENSE_INNER,
         "shared_expert_intermediate_size": EXPERT_INNER,
-        "layer_types": _HYBRID + _HYBRID[2:],
+        "layer_types": [*_HYBRID, "linear_attention"],
         "rope_parameters": _HALF_ROPE,
     },
     "qwen3_vl": {
