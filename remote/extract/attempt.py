@@ -6,9 +6,7 @@ Runs on the host inside the extractor's event loop; heavy work runs in the colle
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 from remote.extract import room
 from remote.extract.dump import Expected
 from remote.extract.join import join
-from remote.extract.parity import Parity, sample
+from remote.extract.parity import Parity
 from remote.extract.prefill import prefill
 from remote.extract.store import Stored, store
 from remote.extract.watch import Found, Watch
@@ -44,8 +42,8 @@ class Harvest:
     """What all attempts of a session share."""
 
     work: Work
-    refused: Sequence[int]
-    """The positions of records that no server can take."""
+    sample: frozenset[int]
+    """Indices of the records that are compared with the server's own logprobs."""
     paths: RunPaths
     nonce: str
     watch: Watch
@@ -53,11 +51,6 @@ class Harvest:
     disk: DiskWriter
     parity: Parity
     band: NormBand
-
-    @cached_property
-    def sample(self) -> frozenset[int]:
-        """The indices of the records that are compared with the server's own logprobs."""
-        return sample(np.delete(self.work.index, self.refused).tolist(), self.work.assignment.parity_rate)
 
     def rid(self, task: Task) -> str:
         """Return the request id of an attempt."""

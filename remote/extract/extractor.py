@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from remote.extract.attempt import Harvest
 from remote.extract.canaries import Canaries
 from remote.extract.dump import layout_of
 from remote.extract.leftovers import Leftovers
-from remote.extract.parity import Parity
+from remote.extract.parity import Parity, not_last, sample
 from remote.extract.room import CAUSE_BYTES, room_bytes
 from remote.extract.watch import Watch
 from remote.parity.bands import NormBand
@@ -72,6 +73,14 @@ class Extractor(Dispatcher):
     def refusals(cls, work: Work) -> list[tuple[int, str]]:
         return list(refusals(work))
 
+    @cached_property
+    def _sample(self) -> frozenset[int]:
+        refused = [position for position, _ in refusals(self._work)]
+        return sample(np.delete(self._work.index, refused).tolist(), self._assignment.parity_rate)
+
+    def ordered(self, positions: list[int]) -> list[int]:
+        return not_last(positions, lambda position: int(self._work.index[position]) in self._sample)
+
     async def attempt(self, task: Task, endpoint: Endpoint) -> Row:
         return await self._harvest.attempt(task, endpoint)
 
@@ -82,6 +91,8 @@ class Extractor(Dispatcher):
         with Ledger(self._paths.ledger) as ledger:
             check_server(ledger, self._assignment.identity, endpoint.state)
         self._dumps.setdefault(endpoint.dump_dir, Budget(0)).limit = endpoint.high_water_bytes
+        if self._sample and self._parity is not None:
+            self._parity.prepare(Path(endpoint.state.model).expanduser())
         self._sweep()
 
     def tokens(self, position: int) -> int:
@@ -96,7 +107,7 @@ class Extractor(Dispatcher):
         self._pool = Pool(self._assignment.workers, "collector")
         self._harvest = Harvest(
             work=self._work,
-            refused=[position for position, _ in refusals(self._work)],
+            sample=self._sample,
             paths=self._paths,
             nonce=self._opened.nonce,
             watch=watch,

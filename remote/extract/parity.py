@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,15 @@ def sample(indices: Iterable[int], rate: float) -> frozenset[int]:
     return frozenset([*least, *(index for index, place in order.items() if place < rate * 2**64)])
 
 
+def not_last(positions: Sequence[int], compared: Callable[[int], bool]) -> list[int]:
+    """Positions in their order, but for compared ones in the last quarter, which come first.
+
+    A comparison takes a core for seconds; behind the last record, the end of the run would wait for it.
+    """
+    late = {position for position in positions[len(positions) * 3 // 4 :] if compared(position)}
+    return [*sorted(late), *(position for position in positions if position not in late)]
+
+
 class Parity:
     """Compares records of the sample, one at a time."""
 
@@ -47,6 +56,10 @@ class Parity:
         self._final = final
         self._heads: dict[Path, Head] = {}
         self._thread = Pool(1, "parity")
+
+    def prepare(self, model: Path) -> None:
+        """Begin to read the model's head, gigabytes of it; if it cannot be read, the first comparison says so."""
+        self._thread.submit(self._head, model)
 
     async def check(self, shard: Path, tokens: NDArray[np.int32], meta: dict[str, Any], model: Path) -> dict[str, Any]:
         """Compare a shard's final slot with `meta`, the server's answer; returns the measured numbers for the ledger.

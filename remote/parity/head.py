@@ -50,7 +50,8 @@ def load_head(model: Path) -> Head:
     except KeyError as error:
         raise HostError(f"The checkpoint in {model} lacks {error}, which tells how its head is kept.") from error
     except HostError as error:
-        raise HostError(f"The head cannot be read. {error.message}", remedy=error.remedy or _WITHOUT) from error
+        why = f"The head of the model in {model} cannot be read: {error.message}"
+        raise HostError(why, remedy=error.remedy or _WITHOUT) from error
     if head.dtype == torch.float32 and norm.dtype != torch.float32:
         head = head.to(norm.dtype)  # a quantised head: the server multiplies in the model's dtype
     norm = norm.float() + 1 if norm_adds_one(config) else norm

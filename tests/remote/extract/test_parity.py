@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from remote.extract import canaries
-from remote.extract.parity import sample
+from remote.extract.parity import not_last, sample
 from remote.parity.bands import LEARN
 from remote.shared.errors import HostError
 from remote.shared.messages.extract import RunRequest
@@ -47,6 +47,13 @@ def test_every_sampled_record_is_compared_row_by_row_and_the_numbers_are_kept(ho
     assert (state.counts.done, state.parity_checked) == (4, 4)
     assert state.parity_excess <= 1
     assert {index: parity["rows"] for index, parity in parities(host).items()} == {0: 16, 1: 1, 2: 300, 3: 40}
+
+
+def test_no_compared_record_is_among_the_last_and_none_is_lost() -> None:
+    order = not_last([*range(0, 40, 2), 3, 5], lambda position: position in (4, 36, 38, 5))
+    assert order[:3] == [5, 36, 38]
+    assert sorted(order) == sorted([*range(0, 40, 2), 3, 5])
+    assert order[3:] == [position for position in [*range(0, 40, 2), 3] if position not in (36, 38)]
 
 
 @pytest.mark.parametrize("fault", ["shift", "foreign", "normed"])
