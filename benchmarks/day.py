@@ -221,7 +221,13 @@ def await_run(day: Day, extraction: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
-def run(day: Day, *, verify_model: bool) -> None:
+def await_file(path: Path | None, seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while path is not None and not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
+def run(day: Day, *, verify_model: bool, quiet_after: Path | None) -> None:
     """Every command of the day; what fails is kept, and the server is stopped in any case."""
     given = day.settings
     chats = given.folder / "chats.jsonl"
@@ -235,6 +241,7 @@ def run(day: Day, *, verify_model: bool) -> None:
     try:
         day.type("serve", "--hosts", "all", "--mode", "extract")
         prompts = day.prompts()
+        await_file(quiet_after)
         day.plain(prompts, "plain_warm")
         before = day.plain(prompts, "plain_before")
         begun = time.time()
@@ -307,6 +314,7 @@ def main() -> None:
     options.add_argument("--layers", type=int, default=2)
     options.add_argument("--dense", type=int, default=1, help="the first layers, without experts")
     options.add_argument("--practice", action="store_true", help="on a CPU, with the practice model")
+    options.add_argument("--quiet-after", type=Path, help="measure nothing before this file is there")
     options.add_argument("--verify-model", action="store_true", help="compare a sample with transformers at the end")
     given = options.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
@@ -326,7 +334,7 @@ def main() -> None:
     day = Day(settings, out)
     day.keep(date=datetime.date.today().isoformat(), layers=given.layers, dense=given.dense)
     day.write_inventory()
-    run(day, verify_model=given.verify_model)
+    run(day, verify_model=given.verify_model, quiet_after=given.quiet_after)
 
 
 if __name__ == "__main__":
