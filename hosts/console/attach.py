@@ -1,4 +1,4 @@
-"""Output of `inv attach`, `attached` and `detach`: one line for each host, then its files and servers."""
+"""Output of `inv attach` (also `--probe`), `attached` and `detach`: one line a host, then its files and servers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,38 @@ from collections.abc import Sequence
 
 from hosts.console.output import Output
 from hosts.fleet import Outcome
-from remote.shared.messages.attach import AttachReport, ServerCapture
+from remote.shared.messages.attach import AttachReport, ProbeReport, ServerCapture
 
 
 def attach_line(report: AttachReport, dry_run: bool = False) -> str:
     """Return `SGLang 0.5.23 in /opt/…/sglang: plugin (nothing of SGLang is edited)`."""
     changed = f"; {_files(report)} {'would be ' if dry_run else ''}patched" if report.changed else ""
     return f"{_where(report)}: {report.choice.way} ({report.choice.reason}){changed}"
+
+
+def probe_line(report: ProbeReport) -> str:
+    """Say of a model's architecture whether capture serves it, and what its loop over the blocks looks like."""
+    if report.served:
+        verdict = f"captured, by the family {report.served}"
+    elif report.refused:
+        verdict = f"not captured: {report.refused}"
+    else:
+        verdict = "not captured"
+    return f"{report.architecture or 'a model without an architecture'}: {verdict}; {_loop(report)}"
+
+
+def _loop(report: ProbeReport) -> str:
+    if not report.model_class:
+        return f"SGLang {report.sglang} has no loop for it that can be read"
+    place = f"in SGLang {report.sglang} {report.model_class} of {report.module} runs its blocks"
+    if not report.shape:
+        return f"{place}, in none of the known ways"
+    return f"{place}: {report.shape}, as in {' and '.join(report.near) or 'no family'}"
+
+
+def is_strange(report: ProbeReport) -> bool:
+    """Return whether no known family hands the residual stream on as this model does."""
+    return not report.served and not report.shape
 
 
 def attached_line(report: AttachReport) -> str:

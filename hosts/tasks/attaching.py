@@ -7,12 +7,29 @@ from typing import cast, get_args
 
 from invoke.context import Context
 
-from hosts.console.attach import attach_line, attached_line, detach_line, is_amiss, show_standing
+from hosts.console.attach import (
+    attach_line,
+    attached_line,
+    detach_line,
+    is_amiss,
+    is_strange,
+    probe_line,
+    show_standing,
+)
 from hosts.console.live import live_lines
+from hosts.console.output import Output
 from hosts.errors import UsageError
+from hosts.fleet import Fleet
 from hosts.inventory.model import Host
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, roost_task, session
-from remote.shared.messages.attach import AttachedRequest, AttachReport, AttachRequest, DetachRequest
+from remote.shared.messages.attach import (
+    AttachedRequest,
+    AttachReport,
+    AttachRequest,
+    DetachRequest,
+    ProbeReport,
+    ProbeRequest,
+)
 from remote.shared.messages.server import Attach
 
 DEADLINE_SECONDS = 300.0
@@ -25,6 +42,7 @@ DEADLINE_SECONDS = 300.0
     DRY_RUN,
     WAIT,
     way="auto, plugin or patch (default: the inventory's `attach`)",
+    probe="change nothing: say whether each host's model is captured, and if not, whether its loop is a known one",
     example="inv attach --hosts all --dry-run",
 )
 def attach(
@@ -32,6 +50,7 @@ def attach(
     host: str | None = None,
     hosts: str | None = None,
     way: str | None = None,
+    probe: bool = False,
     wait: bool = False,
     dry_run: bool = False,
     inventory: str | None = None,
@@ -40,6 +59,9 @@ def attach(
     """Attach capture to the hosts' SGLang and check that it is imported; `deploy` does this too."""
     with session(host, hosts, inventory, json) as (fleet, output):
         chosen = _way(way)
+        if probe:
+            finish(_probe(fleet, output))
+            return
 
         def request(host: Host) -> AttachRequest:
             return AttachRequest(attach=chosen or host.attach, env=host.env, dry_run=dry_run, wait_for_lock=wait)
@@ -94,6 +116,18 @@ def detach(
         with live_lines(output, fleet) as lines:
             outcomes = fleet.call("detach", request, AttachReport, deadline=DEADLINE_SECONDS, on_progress=lines)
         finish(output.outcomes(outcomes, partial(detach_line, dry_run=dry_run)))
+
+
+def _probe(fleet: Fleet, output: Output) -> int:
+    """Ask each host about the inventory's `model`; exit 1 if the loop of one has no known shape."""
+
+    def request(host: Host) -> ProbeRequest:
+        if host.model is None:
+            raise UsageError(f"The inventory names no `model` for {host.name}.")
+        return ProbeRequest(model=host.model, env=host.env)
+
+    outcomes = fleet.call("probe", request, ProbeReport, deadline=DEADLINE_SECONDS)
+    return output.outcomes(outcomes, probe_line, is_strange, amiss="has a loop of no known shape")
 
 
 def _way(text: str | None) -> Attach | None:

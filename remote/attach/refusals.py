@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from remote.attach.situation import Situation
-from remote.model_families import FAMILIES, architecture, family_of
+from remote.model_families import FAMILIES, REFUSED, architecture, family_of, nearest
 from remote.shared.messages.attach import CheckedFlags, Refusal
 
 
@@ -190,9 +190,20 @@ def refusals(
     return [_refusal(rule, situation) for rule in RULES if rule.applies(situation)]
 
 
+def unserved(name: str) -> str:
+    """One sentence on an architecture that capture does not serve: why, or which served ones are near it."""
+    if not name:
+        return "no capture is written for this model: its config.json names no architecture"
+    if name in REFUSED:
+        return f"{name} is not captured: {REFUSED[name]}"
+    near = nearest(name)
+    like = f"; the nearest that are served: {', '.join(near)}" if near else ""
+    return f"no capture is written for {name}{like}; `inv attach --probe` says whether its loop is a known one"
+
+
 def _refusal(rule: Rule, situation: Situation) -> Refusal:
     cure = next(cure for setting, cure in rule.cures if not setting or situation.has(setting))
     sentence = rule.sentence
     if rule.name == "model":
-        sentence = f"{sentence} ({architecture(situation.model_config) or 'config.json names none'})"
+        sentence = unserved(architecture(situation.model_config))
     return Refusal(name=rule.name, sentence=sentence, cure=cure)

@@ -47,6 +47,7 @@ VERBS: dict[str, str] = {
     "logs": "remote.logs.verb:logs",
     "plan": "remote.work.held:plan",
     "prepare": "remote.data.prepare:prepare",
+    "probe": "remote.attach.loop:probe",
     "prompts": "remote.data.prompts:prompts",
     "prospect": "remote.data.prospect:prospect",
     "rate": "remote.work.standing:rate",

@@ -19,8 +19,9 @@ from remote.capture.environment import VARIABLES as CAPTURE_VARIABLES
 from remote.capture.environment import environment as capture_environment
 from remote.context import Context
 from remote.servers.probing import gpu
+from remote.servers.probing.gpu import gpus, indices
 from remote.servers.probing.holders import other_people
-from remote.servers.probing.model import check_model, depth
+from remote.servers.probing.model import check_format, check_model, depth
 from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.attach import CheckedFlags
 from remote.shared.messages.server import CaptureState, GpuId, ServerSpec
@@ -77,6 +78,8 @@ def plan_launch(spec: ServerSpec, context: Context, cwd: Path) -> Launch:
     """
     _refuse_owned_flags(spec)
     config = check_model(spec.model)
+    known = gpus() if spec.gpus else []
+    check_format(spec.model, config, [gpu.name for gpu in known if gpu.index in indices(spec.gpus, known)])
     env = {**spec.env, **_devices(spec)}
     installation = find_installation(payload=context.payload, env=env, cwd=cwd)
     way = choose(spec.capture.attach, installation).way if spec.capture else None

@@ -6,15 +6,19 @@ seconds to find what SGLang finds after minutes, or not at all: SGLang serves a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from remote.model_config import find_number
+from remote.model_config import find_number, language_model
 from remote.shared.errors import HostError
 from remote.shared.shard.header import LONGEST, HeaderError, open_regular, read
 
+_BEFORE_FP4 = re.compile(r"\b(GH200|H[128]00|H20|H800|A100|A800|A40|A10|L40S?|L4|T4|V100)\b")
+"""Data centre GPUs of Hopper and older, as the driver names them."""
 _BLOCK = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
@@ -36,6 +40,24 @@ def check_model(path: str) -> dict[str, Any]:
         )
     _check_blocks(folder, config)
     return config
+
+
+def check_format(path: str, config: dict[str, Any], gpu_names: Sequence[str]) -> None:
+    """Raise HostError if the weights are kept in a way that a GPU of this server cannot multiply with."""
+    older = next((name for name in gpu_names if _BEFORE_FP4.search(name)), None)
+    if older is not None and _is_nvfp4(Path(path).expanduser(), config):
+        raise HostError(
+            f"The model in {path} is quantised to NVFP4, which needs a Blackwell GPU; this server has {older}.",
+            remedy="Serve another quantisation of the model here (FP8, INT4, AWQ, MXFP4), or use a B200.",
+        )
+
+
+def _is_nvfp4(folder: Path, config: dict[str, Any]) -> bool:
+    """ModelOpt says so in a file of its own or in `config.json`, compressed-tensors in its format."""
+    said = [language_model(config).get("quantization_config")]
+    with contextlib.suppress(OSError, ValueError):
+        said.append(json.loads((folder / "hf_quant_config.json").read_bytes()))
+    return "nvfp4" in json.dumps(said).lower()
 
 
 def depth(config: dict[str, Any]) -> int:

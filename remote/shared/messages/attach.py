@@ -146,3 +146,30 @@ class AttachReport(Message):
     """The files that were replaced (with `dry_run`: that would be)."""
     checks: list[ModuleCheck] = Field(default_factory=list)
     servers: list[ServerCapture] = Field(default_factory=list)
+
+
+class ProbeRequest(Message):
+    """Read from SGLang's source whether a model's loop over its blocks has the shape of a known family's."""
+
+    model: str
+    """The model's folder on this host."""
+    env: dict[str, str] = Field(default_factory=dict)
+
+
+class ProbeReport(Message):
+    """What the source says; nothing was run and nothing changed."""
+
+    architecture: str
+    """The first that the model's `config.json` names."""
+    served: str = ""
+    """The family that captures it; empty if none does."""
+    refused: str = ""
+    """Why capture does not serve it, if it was tried."""
+    sglang: str
+    module: str = ""
+    """Where the class stands that runs the blocks; empty if this SGLang has none for the architecture."""
+    model_class: str = ""
+    shape: str = ""
+    """How a block hands the residual stream on, in a phrase; empty if it is none of the known ways."""
+    near: list[str] = Field(default_factory=list)
+    """Families with that shape, the one whose loop is most alike first."""

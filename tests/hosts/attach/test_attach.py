@@ -12,9 +12,9 @@ import pytest
 from invoke.context import Context
 from invoke.tasks import Task
 
-from hosts.console.attach import attach_line, attached_line, detach_line, is_amiss
+from hosts.console.attach import attach_line, attached_line, detach_line, is_amiss, is_strange, probe_line
 from hosts.tasks.attaching import attach, attached, detach
-from remote.shared.messages.attach import AttachReport
+from remote.shared.messages.attach import AttachReport, ProbeReport
 from tests.remote.attach.installs import MODULES, make_install
 
 
@@ -86,3 +86,25 @@ def test_an_edited_file_stops_the_host_and_its_lines_come_along(hosts: Hosts, si
     assert "was edited after Roost's block went in, and was not restored" in error["message"]
     assert "+mine = 1" in str(error["details"]["lines"])
     assert is_amiss(hosts.report(attached, imports=False))
+
+
+@pytest.mark.parametrize(
+    ("fields", "line", "strange"),
+    [
+        ({"served": "llama", "model_class": "LlamaModel", "shape": "a sum", "near": ["llama"]}, "captured, by", False),
+        ({"refused": "it has two streams"}, "A: not captured: it has two streams; SGLang 1 has no loop for it", True),
+        ({"model_class": "M", "shape": "a sum", "near": ["llama", "qwen2"]}, "a sum, as in llama and qwen2", False),
+        ({"model_class": "M"}, "runs its blocks, in none of the known ways", True),
+    ],
+)
+def test_a_probe_is_one_line(fields: dict[str, Any], line: str, strange: bool) -> None:
+    report = ProbeReport.model_validate({"architecture": "A", "sglang": "1", "module": "m", **fields})
+    assert line in probe_line(report)
+    assert is_strange(report) is strange
+
+
+def test_the_probe_asks_the_host_about_the_inventory_s_model(hosts: Hosts) -> None:
+    """Neither host of this inventory names one."""
+    with pytest.raises(SystemExit) as ended:
+        attach(Context(), hosts="good", inventory=str(hosts._inventory), probe=True)
+    assert ended.value.code

@@ -1,4 +1,6 @@
-"""The tables of `docs/attach.md`, made by doing what they say: `python -m tests.remote.attach.tables` rewrites them.
+"""The tables of `docs/attach.md` and `docs/models.md`, made by doing what they say.
+
+`python -m tests.remote.attach.tables` rewrites them.
 
 Run under the engine's Python. The wheels are downloaded once; each release's own parser is asked for its flags.
 """
@@ -6,19 +8,22 @@ Run under the engine's Python. The wheels are downloaded once; each release's ow
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from remote.attach import block, patch
 from remote.attach.interpreter import Interpreter
+from remote.attach.loop import Models
 from remote.attach.probe import find_installation
 from remote.attach.refusals import RULES, Rule
 from remote.attach.ways import choose
-from remote.model_families import FAMILIES
+from remote.model_families import FAMILIES, REFUSED, Family
 from tests.remote.attach.wheels import VERSIONS, unpack
+from tests.remote.capture.cases import MODELS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "attach.md"
+MODELS_PAGE = ROOT / "docs" / "models.md"
 
 
 def refusals_table() -> str:
@@ -73,6 +78,44 @@ def _added(file: Path, before: dict[Path, bytes]) -> int:
     return content.count(b"\n") - before[file].count(b"\n")
 
 
+def families_table() -> str:
+    """Every family: where parity was seen, and its loop's shape in each release, to which the patch was applied."""
+    read = {version: _shapes(version) for version in VERSIONS}
+    rows = [family_row(family, {version: read[version][family.name] for version in VERSIONS}) for family in FAMILIES]
+    return _table(("family", "architectures", "parity", *VERSIONS), rows)
+
+
+def family_row(family: Family, shapes: Mapping[str, str]) -> tuple[str, ...]:
+    """One family's row."""
+    names = ", ".join(f"`{name}`" for name in family.served)
+    return (family.name, names, parity_of(family), *(shapes[version] for version in VERSIONS))
+
+
+def parity_of(family: Family) -> str:
+    """Where the family's models were held to transformers."""
+    places = {model.on_cpu for model in MODELS if model.family == family.name}
+    said = {True: "fp32, CPU, 0.5.23", False: "bf16, H200, 0.5.17"}
+    return "; ".join(said[place] for place in sorted(places, reverse=True))
+
+
+def _shapes(version: str) -> dict[str, str]:
+    with tempfile.TemporaryDirectory() as folder:
+        unpack(version, Path(folder))
+        return shapes_in(Path(folder) / "sglang")
+
+
+def shapes_in(package: Path) -> dict[str, str]:
+    """Of each family, how its blocks hand the stream on in this SGLang."""
+    models = Models(package)
+    found = {family.name: models.loop_of(family.architectures[0]) for family in FAMILIES}
+    return {name: loop.shape if loop else "" for name, loop in found.items()}
+
+
+def refused_table() -> str:
+    """Architectures that are refused by name."""
+    return _table(("architecture", "why"), [(f"`{name}`", why) for name, why in REFUSED.items()])
+
+
 def flags_table() -> str:
     """What each release's parser is given on top of the operator's flags."""
     return _table(("SGLang", "flags that capture adds"), [flags_row(version) for version in VERSIONS])
@@ -116,6 +159,10 @@ def main() -> None:
     for name, make in (("refusals", refusals_table), ("wheels", wheels_table), ("flags", flags_table)):
         page = rewritten(page, name, make())
     PAGE.write_text(page)
+    page = MODELS_PAGE.read_text()
+    for name, make in (("families", families_table), ("refused", refused_table)):
+        page = rewritten(page, name, make())
+    MODELS_PAGE.write_text(page)
 
 
 if __name__ == "__main__":

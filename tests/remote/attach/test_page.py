@@ -1,12 +1,22 @@
-"""`docs/attach.md` says what is so."""
+"""`docs/attach.md` and `docs/models.md` say what is so."""
 
 from __future__ import annotations
 
 import pytest
 
 from remote.attach.block import append
-from tests.remote.attach.tables import PAGE, refusals_table, table_row, wheel_row
+from remote.model_families import FAMILIES
+from tests.remote.attach.tables import (
+    MODELS_PAGE,
+    PAGE,
+    families_table,
+    refusals_table,
+    refused_table,
+    table_row,
+    wheel_row,
+)
 from tests.remote.attach.wheels import VERSIONS, NoRegistry
+from tests.remote.capture.cases import MODELS
 
 
 def test_the_page_lists_every_refusal_as_it_is() -> None:
@@ -25,3 +35,20 @@ def test_the_page_says_what_a_release_did(version: str) -> None:
     except NoRegistry as error:
         pytest.skip(str(error))
     assert table_row(row) in PAGE.read_text()
+
+
+def test_the_models_page_lists_every_refused_architecture() -> None:
+    assert refused_table() in MODELS_PAGE.read_text()
+
+
+def test_every_family_was_held_to_transformers_somewhere() -> None:
+    assert {model.family for model in MODELS} == {family.name for family in FAMILIES}
+
+
+@pytest.mark.wheels
+def test_the_models_page_says_what_every_release_s_source_says() -> None:
+    try:
+        table = families_table()
+    except NoRegistry as error:
+        pytest.skip(str(error))
+    assert table in MODELS_PAGE.read_text()

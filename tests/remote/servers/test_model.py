@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from remote.servers.probing.model import check_model, depth
+from remote.servers.probing.model import check_format, check_model, depth
 from remote.shared.errors import HostError
 
 
@@ -88,3 +89,26 @@ def test_the_depth_of_a_wrapped_language_model_is_found() -> None:
     assert depth({"text_config": {"num_hidden_layers": 61}}) == 61
     with pytest.raises(HostError, match="num_hidden_layers"):
         depth({})
+
+
+@pytest.mark.parametrize(
+    ("config", "beside"),
+    [
+        ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, None),
+        ({"text_config": {"quantization_config": {"format": "nvfp4-pack-quantized"}}}, None),
+        ({}, {"quantization": {"quant_algo": "NVFP4"}}),
+    ],
+    ids=["config.json", "a wrapped model's", "a file of its own"],
+)
+def test_nvfp4_is_refused_on_hopper_in_one_sentence(tmp_path: Path, config: Any, beside: Any) -> None:
+    if beside:
+        (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
+    with pytest.raises(HostError, match="NVFP4, which needs a Blackwell GPU; this server has NVIDIA H200"):
+        check_format(str(tmp_path), config, ["NVIDIA H200"])
+    check_format(str(tmp_path), config, ["NVIDIA B200"])
+    check_format(str(tmp_path), config, [])
+
+
+def test_other_quantisations_are_let_through(tmp_path: Path) -> None:
+    for said in ({"quant_method": "fp8"}, {"quant_method": "mxfp4"}, {"format": "pack-quantized"}):
+        check_format(str(tmp_path), {"quantization_config": said}, ["NVIDIA H200", "NVIDIA A100-SXM4-80GB"])
