@@ -15,10 +15,10 @@ from typing import Any
 def _fabric(box: dict[str, Any]) -> None:
     from fabric import Config, Connection
 
-    config = Config(overrides={"load_ssh_configs": False})
     options = {"key_filename": box["key"], "look_for_keys": False, "allow_agent": False, "banner_timeout": 60}
 
     def one(address: str) -> None:
+        config = Config(overrides={"load_ssh_configs": False})  # threads cannot share one
         with Connection(address, port=box["port"], config=config, connect_kwargs=options) as connection:
             connection.client.load_host_keys(box["known_hosts"])
             connection.run(f"{box['python']} -c pass", hide=True, in_stream=False)

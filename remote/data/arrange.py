@@ -22,8 +22,8 @@ from remote.data.sources import Chunk
 from remote.shared.files import written_aside
 from remote.shared.messages.dataset import MaskMethod
 
-SHARD_TOKENS = 32 << 20
-"""Tokens an Arrow file: 160 MB, well below the 2^31 elements that one Arrow list column can hold."""
+SHARD_TOKENS = 8 << 20
+"""Tokens an Arrow file: 40 MB, so that 16 processes have files to write from a hundred million tokens on."""
 _BATCH_TOKENS = 1 << 20
 """Tokens a record batch: bounds what a writer holds in memory to some 10 MB."""
 
