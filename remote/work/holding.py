@@ -95,7 +95,7 @@ class Holding:
             yield from ((pool, chunk) for chunk in reversed(range(len(pool.chunks))) if chunk not in claimed)
 
     def unfinished(self, pool: Pool, chunk: int, finished: Container[int]) -> list[int]:
-        """Positions of a chunk's records that are not finished, whoever has to do them."""
+        """Return the positions of a chunk's unfinished records, of this and of other hosts."""
         return [place for place in pool.positions(chunk) if self._index(place) not in finished]
 
     def _index(self, position: int) -> int:

@@ -1,4 +1,4 @@
-"""What a host could do beyond its own records of a run, for whoever moves work between hosts. On the host; reads."""
+"""Tells how much work a host could do beyond its own records of a run, for moving work. On the host; read-only."""
 
 from __future__ import annotations
 
