@@ -13,7 +13,9 @@ COLUMNS = ("job", "state", "node", "running for", "reason", "expected start")
 def show_submitted(output: Output, cluster: str, run: str, result: SubmitResult) -> None:
     """Say which job was submitted, or which ones are in the queue already."""
     output.document({"cluster": cluster, "run": run, **result.model_dump(mode="json")})
-    if result.earlier:
+    if result.over:
+        output.line(f"{cluster}: every record of the run {run!r} is done; nothing was submitted.")
+    elif result.earlier:
         output.line(f"{cluster}: the run {run!r} is in the queue already: {', '.join(result.earlier)}.")
     else:
         output.line(f"{cluster}: submitted as job {result.job}; `inv status --cluster {cluster} --run {run}` shows it.")

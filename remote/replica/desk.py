@@ -36,6 +36,8 @@ from remote.work.verbs import freed
 BEAT_SHARE = 6
 """A holder beats so often within a lease."""
 PUBLISH_SECONDS = 1.0
+DEAD_SECONDS = 60.0
+"""A server that was ready and is gone for so long is not started again by anybody but the engine's next attempt."""
 
 
 class Desk:
@@ -106,7 +108,16 @@ class Desk:
         target = self._own.assignment(whole.epoch)
         if target.exists():
             return
-        none = {"host": self._queue.holder, "ranges": [], "records": 0, "tokens": 0, "plan": "", "then_stop": False}
+        none: dict[str, object] = {
+            "host": self._queue.holder,
+            "ranges": [],
+            "records": 0,
+            "tokens": 0,
+            "plan": "",
+            "then_stop": False,
+        }
+        if not any(server.restart for server in self._spec.servers):
+            none["server_wait_seconds"] = DEAD_SECONDS
         with placed(target) as aside:
             aside.mkdir(mode=DIRECTORY_MODE)
             write_records(aside, np.zeros(0, np.int64), [], np.zeros(0, np.int32))

@@ -13,18 +13,17 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from pydantic import ValidationError
-
 from remote.context import Context
 from remote.replica import guard
 from remote.replica.desk import Desk
 from remote.shared.errors import HostError, UsageError
-from remote.shared.files import read_own, write_whole
+from remote.shared.files import write_whole
 from remote.shared.messages.extract import Control
 from remote.shared.messages.replica import ReplicaRequest, ReplicaResult, ReplicaSpec
 from remote.shared.messages.server import ServeRequest, StopRequest
 from remote.shared.paths import RunPaths, Workdir
 from remote.work.epochs import newest_epoch
+from remote.work.gathered import read_spec
 from remote.work.launch import run_here
 
 IDLE_SECONDS = 2.0
@@ -35,7 +34,7 @@ STOP_SECONDS = 20.0
 def replica(request: ReplicaRequest, context: Context) -> ReplicaResult:
     """Be a replica until the run is over, or until told to drain."""
     shared = RunPaths(Path(request.folder).expanduser())
-    spec = read_spec(shared)
+    spec = _spec_of(shared)
     scratch = Context(Workdir(Path(request.scratch).expanduser()), context.report, request.name)
     _end_earlier(scratch)
     with Desk(shared, spec, request.name, scratch) as desk, guard.posted(scratch):
@@ -51,17 +50,9 @@ def replica(request: ReplicaRequest, context: Context) -> ReplicaResult:
         return result
 
 
-def read_spec(shared: RunPaths) -> ReplicaSpec:
-    """What the run's replicas do; raises UsageError if this machine does not see the run's folder."""
-    try:
-        spec = ReplicaSpec.model_validate_json(read_own(shared.replicas))
-    except OSError as error:
-        raise UsageError(
-            f"{shared.replicas} cannot be read on this node: {error.strerror}.",
-            remedy="The cluster's `workdir` must lie on a file system that login host and nodes share.",
-        ) from error
-    except ValidationError as error:
-        raise UsageError(f"{shared.replicas} is damaged.", remedy="`inv extract --cluster` writes it anew.") from error
+def _spec_of(shared: RunPaths) -> ReplicaSpec:
+    """What this replica does; raises UsageError if this machine does not see the run's folder as it is."""
+    spec = read_spec(shared)
     if newest_epoch(shared) != spec.epoch:
         raise UsageError(f"{shared.replicas} is of epoch {spec.epoch}, and the run of {newest_epoch(shared)}.")
     return spec

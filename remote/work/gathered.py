@@ -13,12 +13,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from remote.shared.errors import HostError
+from remote.shared.errors import HostError, UsageError
 from remote.shared.files import fsync_directory, make_directory, read_own
 from remote.shared.leases.queue import LEASE_SECONDS
 from remote.shared.leases.results import Results
 from remote.shared.messages.extract import Counts, ExtractorStatus
-from remote.shared.messages.replica import ChunkRows
+from remote.shared.messages.replica import ChunkRows, ReplicaSpec
 from remote.shared.paths import ROWS_FILE, RunPaths
 from remote.work.epochs import newest, read_description
 from remote.work.ledger import Ledger, Row
@@ -29,6 +29,21 @@ _GATHERED = "chunk {} is here"
 def is_shared_out(paths: RunPaths) -> bool:
     """Whether the run is done by a cluster's replicas."""
     return paths.replicas.is_file()
+
+
+def read_spec(paths: RunPaths) -> ReplicaSpec:
+    """What the run's replicas do; raises UsageError if that is damaged, or not to be seen on this machine."""
+    try:
+        return ReplicaSpec.model_validate_json(read_own(paths.replicas))
+    except OSError as error:
+        raise UsageError(
+            f"{paths.replicas} cannot be read on this node: {error.strerror}.",
+            remedy="The cluster's `workdir` must lie on a file system that login host and nodes share.",
+        ) from error
+    except ValidationError as error:
+        raise UsageError(
+            f"{paths.replicas} is damaged.", remedy="Move it away; `inv extract --cluster` writes it anew."
+        ) from error
 
 
 def gather(paths: RunPaths) -> None:

@@ -105,6 +105,7 @@ def inside(name: str, seed: int) -> int:
     root = Path(tempfile.mkdtemp(prefix="roost-slurm-"))
     try:
         namespaces.run("ip", "link", "set", "lo", "up")
+        namespaces.run("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")  # no other trial's dumps
         site = Site(root, Lab(root / "lab", nodes))
         site.lab.start()
         site.build(**settings)

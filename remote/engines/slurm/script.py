@@ -1,7 +1,8 @@
 """The batch script of a run's replicas: one array, one task a node. Pure.
 
 The batch shell gets USR1 before the time limit (`--signal=B:`), hands it to the replica, and requeues its own task if
-the run is not over. A replica that was killed (out of memory, by a person) is requeued too, `FAILURES` times.
+the run is not over. A replica that failed or was killed (its server died,
+out of memory) is requeued too, `FAILURES` times; one that was refused (exit code 2) is not.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ while kill -0 $replica 2>/dev/null; do wait $replica; done
 wait $replica
 code=$?
 if [ "$code" -eq 0 ] && [ -n "$drained" ] && [ ! -e {over} ]; then again "its time was over"; fi
-if [ "$code" -gt 128 ]; then
+if [ "$code" -ne 0 ] && [ "$code" -ne 2 ]; then
   count=$(($(cat "$failures" 2>/dev/null || echo 0) + 1))
   echo "$count" > "$failures"
-  echo "roost: the replica was killed by signal $((code - 128)) (9: out of memory, or by a person), $count of {most}"
-  if [ "$count" -le {most} ]; then again "it was killed"; fi
+  echo "roost: the replica ended with $code (137: killed, most likely out of memory), $count of {most}"
+  if [ "$count" -le {most} ]; then again "it failed"; fi
 fi
 exit "$code"
 """

@@ -11,6 +11,7 @@ from remote.context import Context
 from remote.engines.slurm.script import jobs_folder, script
 from remote.shared.errors import HostError, UsageError
 from remote.shared.files import make_directory, write_whole
+from remote.shared.messages.replica import ReplicaSpec
 from remote.shared.messages.slurm import (
     CancelRequest,
     CancelResult,
@@ -21,6 +22,7 @@ from remote.shared.messages.slurm import (
     SubmitResult,
 )
 from remote.shared.paths import RunPaths
+from remote.work.gathered import read_spec
 from remote.work.known import known
 
 SECONDS = 60.0
@@ -41,10 +43,12 @@ def submit(request: SubmitRequest, context: Context) -> SubmitResult:
     earlier = [row.job for row in _rows(paths)]
     if request.dry_run or earlier:
         return SubmitResult(script=text, earlier=earlier)
+    spec = _as_begun(paths, request.spec)
+    if (paths.queue / OVER).exists():
+        return SubmitResult(script=text, over=True)
     folder = make_directory(jobs_folder(paths))
     _keep_payload(context.payload, payload)
-    (paths.queue / OVER).unlink(missing_ok=True)
-    write_whole(paths.replicas, request.spec.model_dump_json(indent=1).encode())
+    write_whole(paths.replicas, spec.model_dump_json(indent=1).encode())
     write_whole(folder / "array.sh", text.encode())
     said = _run("sbatch", "--test-only", str(folder / "array.sh"))
     if said.returncode:
@@ -72,6 +76,23 @@ def cancel(request: CancelRequest, context: Context) -> CancelResult:
         if said.returncode:
             raise HostError(f"scancel refused: {said.stderr.strip()}.")
     return CancelResult(jobs=[row.job for row in rows])
+
+
+def _as_begun(paths: RunPaths, spec: ReplicaSpec) -> ReplicaSpec:
+    """The spec with the chunks that the run was begun with: another cut would give the same numbers to other records.
+
+    Raises UsageError if the assignment is another one by now.
+    """
+    if not paths.replicas.exists():
+        return spec
+    before = read_spec(paths)
+    if before.epoch != spec.epoch:
+        raise UsageError(
+            f"The run {paths.root.name!r} was shared out at epoch {before.epoch}, and this plan is of epoch "
+            f"{spec.epoch}: settings of its hosts were changed since.",
+            remedy="Set them back, or plan what is left as a run of its own.",
+        )
+    return spec.model_copy(update={"chunk_tokens": before.chunk_tokens})
 
 
 def _rows(paths: RunPaths) -> list[JobRow]:

@@ -82,8 +82,11 @@ class Queue:
         return None
 
     def _unpublished(self) -> Iterator[Claim]:
+        """Claims whose chunks are not published; of the others, which are most, none is read."""
         published = set(self.results.chunks())
-        yield from (claim for chunk, claim in self.claims.all().items() if chunk not in published)
+        for chunk in self.claims.tokens():
+            if chunk not in published and (claim := self.claims.newest(chunk)) is not None:
+                yield claim
 
     def _next(self, claim: Claim) -> Claim | None:
         """The claim with the next token, if nobody else makes it first."""

@@ -45,6 +45,8 @@ class SubmitResult(Message):
     script: str
     job: str = ""
     """Slurm's number of the array; "" if nothing was submitted."""
+    over: bool = False
+    """Whether every chunk of the run was published before: nothing was submitted."""
     earlier: list[str] = Field(default_factory=list)
     """Jobs of this run that are in the queue already: nothing was submitted."""
 
