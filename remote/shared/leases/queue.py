@@ -33,6 +33,7 @@ class Queue:
     """`<replica>.<attempt>`: an attempt takes over what the replica's earlier attempts held."""
     lease_seconds: float = LEASE_SECONDS
     _fresh: Iterator[int] = field(init=False)
+    _start: int = field(init=False)
 
     def __post_init__(self) -> None:
         safe_name(self.holder, "replica")
@@ -40,7 +41,8 @@ class Queue:
         self.results = Results(self.folder / "published")
         drawn = int.from_bytes(hashlib.blake2b(self.holder.encode(), digest_size=8).digest(), "big")
         start = drawn % max(1, self.count)  # so that replicas don't race for the same chunks
-        self._fresh = iter([*range(start, self.count), *range(start)])
+        self._start = start
+        self._fresh = self._unclaimed()
         self.beat()
 
     def beat(self) -> float:
@@ -56,11 +58,17 @@ class Queue:
 
     def take(self) -> Claim | None:
         """Claim a chunk: one that nobody has claimed, or one whose holder is dead; None if there is none now."""
-        for chunk in self._fresh:
+        while (chunk := next(self._fresh, None)) is not None:
             claim = Claim(chunk=chunk, token=1, holder=self.holder)
             if self.claims.claim(claim):
                 return claim
+            self._fresh = self._unclaimed()  # somebody else is at work here: one look costs less than many tries
         return self._take_over()
+
+    def _unclaimed(self) -> Iterator[int]:
+        claimed = self.claims.tokens()
+        order = (*range(self._start, self.count), *range(self._start))
+        return iter([chunk for chunk in order if chunk not in claimed])
 
     def is_over(self) -> bool:
         """Whether every chunk is published."""
