@@ -67,7 +67,7 @@ class Cores:
         self._before = psutil.cpu_times()
 
     def at_work(self) -> float:
-        """Return how many streams worked, for any host."""
+        """Return how many cores were busy since the last call, by any process."""
         before, self._before = self._before, psutil.cpu_times()
         passed = sum(self._before) - sum(before)
         idle = self._before.idle - before.idle
