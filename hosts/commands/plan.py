@@ -36,6 +36,7 @@ class Speed:
     tokens_per_second: float | None
     source: str
     """The source in words: `the median of 214 minutes at work in the run 'kimi-1'`; empty if nothing is known."""
+    measured: bool = False
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ def measured_rates(fleet: Fleet, rate: float | None, task: Literal["extract", "a
 def _speed(outcome: Outcome[Rate]) -> Speed:
     found, promised = outcome.value or Rate(), outcome.host.tokens_per_second
     if known := credible(found):
-        return Speed(known, f"the median of {found.minutes:,} minutes at work in the run {found.run!r}")
+        return Speed(known, f"the median of {found.minutes:,} minutes at work in the run {found.run!r}", True)
     return Speed(promised, "the inventory's `tokens_per_second`" if promised else "")
 
 

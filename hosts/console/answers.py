@@ -35,7 +35,8 @@ def show_planned(output: Output, planned: PlannedAnswers) -> None:
     rows = []
     for share in plan.shares:
         speed = planned.speeds.get(share.host)
-        seconds = share.tokens / speed.tokens_per_second if speed and speed.tokens_per_second else None
+        known = speed.tokens_per_second if speed is not None and speed.measured else None
+        seconds = share.tokens / known if known else None
         rows.append((share.host, share.records, share.tokens, "unknown" if seconds is None else duration(seconds)))
     output.table(("host", "prompts", "expected tokens", "time"), rows)
 

@@ -169,7 +169,8 @@ class FaultFleet:
         """`inv extract` as it waits until no extractor of the run is at work; how each host ended."""
         with self.connected() as fleet:
             ended = extraction.follow(fleet, run, lambda *_: None)
-        return {outcome.host.name: outcome.result.state.status for outcome in ended}
+        states = {outcome.host.name: outcome.result.state for outcome in ended}
+        return {name: f"{state.status} {state.cause}".strip() for name, state in states.items()}
 
     def extracts(self, run: str, name: str) -> bool:
         """Whether a box has an extractor of the run at work, by the lock that the kernel keeps for it."""
