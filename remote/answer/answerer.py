@@ -8,6 +8,7 @@ server runs at once.
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,9 @@ from remote.work.session import Opened
 
 WORKERS = 2
 """Threads that decode, judge and write finished conversations."""
+YIELD_SECONDS, YIELD_POLL_SECONDS = 0.25, 0.002
+SWITCH_SECONDS = 0.0005
+"""For so long a thread may keep the interpreter from the event loop; Python's default is ten times that."""
 BYTES_A_TOKEN = 16
 """Of a record's file: id, mask, text and logprob."""
 
@@ -46,6 +50,7 @@ class Answerer(Dispatcher):
 
     mode = "serve"
 
+    observe_seconds = 0.05
     takes_all = True
     """The longest go first, of all."""
 
@@ -89,6 +94,9 @@ class Answerer(Dispatcher):
     def ordered(self, positions: list[int]) -> list[int]:
         """The longest first, so that no server waits for a long conversation that was begun last."""
         return sorted(positions, key=lambda position: (-int(self._expected[position]), position))
+
+    async def begin(self) -> None:
+        sys.setswitchinterval(SWITCH_SECONDS)
 
     async def accept(self, endpoint: Endpoint, client: Client) -> None:
         """A server is one for answers if it does not capture, and serves the model that the prompts were made for."""
@@ -141,6 +149,7 @@ class Answerer(Dispatcher):
             await conversation.hold(ask)  # type: ignore[arg-type]
         finally:
             self._let_go(task, endpoint)  # its place is the next one's while this one is written
+        await self._after_sending()
         path = self._paths.shard(index)
         writer = self.disk_writer(self._pool)
         identity = self._assignment.identity
@@ -189,6 +198,18 @@ class Answerer(Dispatcher):
         endpoint.tokens.give(taken)
         self._asking[endpoint.name] -= 1
         self._changed.set()
+
+    async def _after_sending(self) -> None:
+        """Let free places be filled first: the threads that write would hold up the event loop that sends."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + YIELD_SECONDS
+        while len(self._backlog) and self._has_places() and loop.time() < deadline:
+            await asyncio.sleep(YIELD_POLL_SECONDS)
+
+    def _has_places(self) -> bool:
+        """Whether a server could be given one more conversation."""
+        names = [endpoint.name for endpoint in self._endpoints if endpoint.ready and endpoint.name in self._facts]
+        return any(self._asking.get(name, 0) < self._places(name) for name in names)
 
     def _places(self, name: str) -> int:
         """Conversations that may be out on a server at once."""

@@ -59,6 +59,7 @@ class Dispatcher(Hooks, ABC):
         self._finished: Mapping[int, object] = {}
         """Records that need not be begun, because an earlier epoch finished them or they were refused."""
         self._ending = False
+        self._observed_at = float("-inf")
         self._lacks_room = False
         """Whether only missing room on the disk or RAM disk keeps a record from being sent; set by `with_room`."""
         self._unready_since: float | None = None
@@ -174,6 +175,9 @@ class Dispatcher(Hooks, ABC):
 
     async def _observe(self, http: aiohttp.ClientSession) -> None:
         """Check for changes outside: requests of a person, a newer epoch, servers that came or went."""
+        if time.monotonic() - self._observed_at < self.observe_seconds:
+            return
+        self._observed_at = time.monotonic()
         epoch = self._conditions.superseded_by()
         if epoch is not None or self._conditions.wish() == "stop":
             self._ending = True

@@ -19,6 +19,9 @@ class Hooks:
         """The open records in the order in which they are sent."""
         return positions
 
+    observe_seconds = 0.0
+    """How long what was seen of servers and wishes is good for; many tries that end at once are then one look."""
+
     async def begin(self) -> None:
         """The session's tasks may be started now; nothing has been sent."""
 
