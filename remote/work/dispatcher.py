@@ -29,7 +29,7 @@ from remote.work.commit import Committer
 from remote.work.conditions import Conditions
 from remote.work.disk import DiskWriter
 from remote.work.endpoint import Endpoint, endpoints
-from remote.work.failures import TRY_ERRORS, AttemptError
+from remote.work.failures import TRY_ERRORS, AttemptError, ServerGoneError
 from remote.work.holding import Holding
 from remote.work.hooks import Hooks
 from remote.work.judgement import DEATHS_ALONE, Judgement
@@ -192,6 +192,8 @@ class Dispatcher(Hooks, ABC):
             seconds = self._assignment.request_timeout_seconds
             client = Client(http, endpoint.state.port, endpoint.headers, seconds)
             await self.accept(endpoint, client)
+        except (ServerGoneError, AttemptError):
+            return  # it ended in this moment, or is not quite there: the next look finds out
         except RoostError as error:
             self._judgement.end(error)
             return
