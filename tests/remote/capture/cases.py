@@ -40,7 +40,6 @@ MODELS = (
     Model("minimax_m2", "minimax_m2", on_cpu=False),
     Model("gemma3", "gemma3"),
     Model("ernie4_moe", "ernie4"),
-    Model("qwen3_vl", "qwen3"),
     Model("gpt_oss", "gpt_oss", on_cpu=False),
 )
 
