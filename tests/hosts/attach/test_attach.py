@@ -73,7 +73,7 @@ def test_a_patched_host_is_put_back_and_a_host_without_sglang_costs_only_itself(
     assert f"is imported from {models / 'deepseek_v2.py'}" in attached_line(seen)
     assert not is_amiss(seen)
 
-    assert detach_line(hosts.report(detach)).endswith("4 files put back")
+    assert detach_line(hosts.report(detach)).endswith("4 files restored")
     assert {path.name: path.read_bytes() for path in models.glob("*.py")} == before
     assert len(before) == len(MODULES) + 1
 
