@@ -63,7 +63,8 @@ for path in ("/update_weights_from_disk", "/update_weights_from_tensor", "/flush
     for key in ("", "Authorization: Bearer " + "0" * 64 + "\\r\\n"):
         head = f"POST {path} HTTP/1.1\\r\\nHost: h\\r\\nContent-Length: {len(body)}\\r\\n"
         head += "Content-Type: application/json\\r\\n"
-        with socket.create_connection(("127.0.0.1", int(port)), 60) as connection:
+        with socket.socket() as connection:
+            connection.connect(("127.0.0.1", int(port)))
             connection.sendall((head + key + "Connection: close\\r\\n\\r\\n" + body).encode())
             print(connection.recv(64).split()[1].decode())
 """
