@@ -119,7 +119,11 @@ def servers(facts: Facts, wanted: Expectations) -> Iterator[Finding]:
     """Judge the servers; each server whose record says ready was asked for a generation."""
     for report in facts.servers:
         if report.remedy:
-            yield red("servers", report.problem.rstrip("."), report.remedy)
+            yield red(
+                "servers",
+                report.problem.rstrip(".") or f"{report.state.name} does not say what is wrong",
+                report.remedy,
+            )
         elif report.problem:
             yield yellow("servers", f"{report.state.name}: {report.problem.rstrip('.')}", "`inv stop` ends the rest.")
         elif report.state.status == "ready":
