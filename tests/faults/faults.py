@@ -97,10 +97,10 @@ class Fault:
     name: str
     step: Step
     strike: Action
-    prepare: Action = nothing
-    """Before a pull begins."""
     mend: Action = nothing
     restore: Action = nothing
+    prepare: Action = nothing
+    """Before a pull begins."""
     moments: tuple[str, ...] = (*MOMENTS, RANDOM)
     needs_namespaces: bool = False
     unreachable: bool = False
