@@ -23,7 +23,7 @@ from rich.table import Table
 from hosts.errors import HostError, RoostError
 from hosts.practice import fleet
 from hosts.practice.corpus import write_corpus
-from hosts.practice.paths import PracticePaths, is_clone, practice_root
+from hosts.practice.paths import CODE, PracticePaths, is_clone, practice_root
 from hosts.practice.readers import reader_python
 
 READER = "speculators-0.9.0"
@@ -46,7 +46,9 @@ class Demo:
         self.paths = paths
         self.run = run
         self.console = console
-        self.program = "inv" if is_clone(paths.root) else "roost"
+        self.program = "inv" if is_clone(CODE) else "roost"
+        self.folder = CODE if is_clone(CODE) else paths.root
+        """Where the commands are typed: `inv` needs the clone's `tasks.py`."""
         self.steps: list[Step] = []
 
     @property
@@ -81,7 +83,7 @@ class Demo:
         try:
             done = subprocess.run(
                 command,
-                cwd=self.paths.root,
+                cwd=self.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 timeout=STEP_SECONDS,
@@ -134,8 +136,7 @@ class Demo:
 
     def _short(self, path: Path) -> str:
         """Return the command as a person in the root folder would type it."""
-        root = self.paths.root
-        return str(path.relative_to(root) if path.is_relative_to(root) else path)
+        return str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path)
 
 
 def main(root: Path | None = None) -> int:
