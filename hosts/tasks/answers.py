@@ -31,33 +31,33 @@ from remote.shared.messages.answers import MARKS
     NOTIFY,
     WORK_OPTIONS,
     iterable=["input", "stop_string", "ignore"],
-    input="what is answered: what inv prepare reads, prompts alone too, and .txt files with a prompt a line",
+    input="the prompts: any input of inv prepare, prompts without answers, or .txt files with one prompt on each line",
     run="name of the run (default: the one planned last)",
     tokenizer="folder of the model or its tokenizer on this laptop (default: the hosts' `model`, if it is here)",
     trust_remote_code="let the tokenizer's folder run code of its own",
-    turns="which turns of a conversation are answered: all, each on top of the answers before it, or the last",
-    samples="answers a prompt",
-    temperature="of sampling; this and the next four default to the model's generation_config.json",
-    top_p="nucleus",
-    top_k="most likely tokens; -1 for all",
-    min_p="least probability relative to the likeliest token",
-    repetition_penalty="1 for none",
-    presence_penalty="0 for none",
-    max_tokens="most tokens of one answer",
+    turns="which turns of a conversation are answered: last, or all (each sees the new answers to the earlier turns)",
+    samples="how many answers each prompt gets",
+    temperature="sampling temperature (default: the model's, from its generation_config.json)",
+    top_p="nucleus sampling: keep the likeliest tokens up to this probability (default: the model's)",
+    top_k="sample from this many likeliest tokens; -1 for all (default: the model's)",
+    min_p="sample no token below this share of the likeliest token's probability (default: the model's)",
+    repetition_penalty="factor against tokens that have occurred; 1 for none (default: the model's)",
+    presence_penalty="penalty subtracted from tokens that have occurred; 0 for none",
+    max_tokens="longest answer in tokens",
     stop_string="text that ends an answer; may be given several times",
-    seed="of sampling; every turn's own seed is derived from it",
+    seed="seed of sampling, from which the seed of every turn is derived",
     logprobs="keep the logprob of each sampled token",
-    too_long="answers that were cut at --max-tokens: mark, keep or drop",
-    drop="answers that inv prepare leaves out: of empty, repeating, refused, length, separated by commas",
-    last_only="of a conversation that becomes several records, keep the last alone",
-    bad="a prompt that cannot be used: error (names it and stops) or drop (counts it)",
+    too_long="what inv prepare does with answers cut at --max-tokens: mark, keep or drop them",
+    drop="answers that inv prepare leaves out: any of empty, repeating, refused, length, separated by commas",
+    last_only="if a conversation becomes several records, keep only the last record",
+    bad="what to do with an unusable prompt: error (names it and stops) or drop (counts it)",
     keys="your records' own keys, as in prompt=ask",
-    ignore="a key of messages that is left out on purpose; may be given several times",
+    ignore="a key of messages to leave out on purpose; may be given several times",
     template_options="further variables of the chat template, as JSON",
     date="day for templates that write today's date, as in 2026-01-31 (default: today)",
-    concurrency="conversations out at once on each server (default: what the server says, and an eighth more)",
-    to="folder that the answers are pulled to: what it has of a lost host's share is not done again",
-    dataset="the folder of the run's prompts, where this laptop has it elsewhere than the plan says",
+    concurrency="conversations in flight on each server (default: an eighth more than the server runs at once)",
+    to="folder that the answers are pulled to; a lost host's prompts are not answered again if it has their answers",
+    dataset="the folder of the run's prompts, if it is not where the plan says",
     example="inv answer --hosts all --input prompts.jsonl --run answers-1",
 )
 def answer(
@@ -104,10 +104,10 @@ def answer(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Have the model answer prompts on every host, detached; ids are kept as they were sampled.
+    """Have the model answer prompts on every host, detached; the sampled token ids are kept as they are.
 
     The first call plans the run; the same command later resumes it. `inv pull` brings the answers, and
-    `inv prepare --input FOLDER` takes them as they are.
+    `inv prepare --input FOLDER` makes training records of their token ids without tokenizing again.
     """
     with session(host, hosts, inventory, json) as (fleet, output):
         wish = wish_of(

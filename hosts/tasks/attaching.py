@@ -42,7 +42,7 @@ DEADLINE_SECONDS = 300.0
     DRY_RUN,
     WAIT,
     way="auto, plugin or patch (default: the inventory's `attach`)",
-    probe="change nothing: say whether each host's model is captured, and if not, whether its loop is a known one",
+    probe="change nothing: say whether each host's model is captured; if not, whether its loop has a known shape",
     example="inv attach --hosts all --dry-run",
 )
 def attach(

@@ -33,7 +33,7 @@ _TOKENIZER = {
     iterable=["input", "ignore"],
     input="a file (.jsonl, .json, .parquet, .arrow; also .gz, .zst, .bz2, .xz), a folder, or an address in a bucket; "
     "may be given several times",
-    out="the dataset's folder, which is created",
+    out="the dataset's folder, which this command creates",
     seed="seed of the shuffle",
     keep_order="do not shuffle: indices follow the sources",
     max_len="longest record in tokens",
@@ -157,9 +157,9 @@ def inspect(
     dataset="the dataset's folder on this laptop",
     run="name of the run (default: the dataset folder's name)",
     rate="tokens per second and host, if no speed was measured yet",
-    freeing="shards are pulled and freed during the extraction, so disks need not hold all of them",
+    freeing="plan for pull --follow --free: shards leave the hosts during the extraction, so disks need not hold all",
     anew="begin another run under the name of a planned run; the earlier plan is kept",
-    force="with --anew: even if records of the earlier run are finished",
+    force="with --anew: plan even if records of the earlier run are finished",
     changes=True,
     example="inv plan --hosts all --dataset data/kimi --run kimi-1",
 )
@@ -176,7 +176,7 @@ def plan(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Share a dataset out to the hosts by tokens, and say how many bytes and hours, and whether it fits."""
+    """Share a dataset out to the hosts by tokens; say how many bytes and hours it takes, and whether it fits."""
     with session(host, hosts, inventory, json) as (fleet, output):
         demand("inv plan --hosts all --dataset data/kimi --run kimi-1", dataset=dataset)
         _not_negative("--rate", rate)

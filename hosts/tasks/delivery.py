@@ -37,14 +37,14 @@ from remote.shared.words import counted
     to="folder for the dataset and its hidden states; or a bucket (s3://bucket/run), or a host (gpu3:/data/run)",
     run="name of the run (default: the one planned last)",
     streams="streams for each host (default: found by measuring)",
-    limit_rate="limit for all streams together in bytes per second, as in 50MB",
+    limit_rate="limit in bytes per second for all streams together, as in 50MB",
     compress="lossless compression on the wire: never, always, or auto (measures which is faster)",
     store="how shards are stored here: plain, or compressed (see inv unpack)",
     follow="continue while extraction runs, until the run is complete",
     free="let each host delete records that are verified and durable here",
     notify=NOTIFY["notify"],
     check="read the records of earlier pulls again; damaged records are pulled again",
-    export="folder for an export in the inventory's `format`, which is made once nothing is missing",
+    export="folder for an export in the inventory's `format`, made as soon as no record is missing",
     dtype="dtype of --export: fp8 for float8 states with scales, half the size, for speculators 0.9",
     example="inv pull --hosts all --run kimi-1 --to /data/kimi-1 --follow --free",
 )
@@ -68,7 +68,7 @@ def pull(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Bring verified shards back at the speed of the wire; after an interruption, the next call brings the rest."""
+    """Bring verified shards back as fast as the network allows; the call after an interruption brings the rest."""
     with session(host, hosts, inventory, json) as (fleet, output):
         if not to:
             raise UsageError("--to is missing.")

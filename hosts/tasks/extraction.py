@@ -38,7 +38,7 @@ _RUN = {"run": "name of the run (default: the one planned last)"}
     _RUN,
     NOTIFY,
     WORK_OPTIONS,
-    to="folder that the run is pulled to; records of a lost host that it holds are not extracted again",
+    to="folder that the run is pulled to; a lost host's records that are in this folder are not extracted again",
     dataset="the dataset's folder, if it is not where the plan says",
     cluster=CLUSTER,
     example="inv extract --hosts all --run kimi-1",
@@ -64,7 +64,7 @@ def extract(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Extract a run's hidden states, detached on every host; shows progress, which Ctrl-C leaves without harm.
+    """Extract a run's hidden states, detached on every host, and show progress; Ctrl-C ends only the display.
 
     Hosts of the plan that are not chosen count as lost: their share goes to the others, after you agree. Chosen hosts
     without a share get one, so `--hosts all` includes a lost host again.

@@ -46,7 +46,7 @@ class Done:
 @roost_task(
     TARGET,
     JSON,
-    since="only what was typed in the last while, as 30s, 10m, 2h, 1d",
+    since="only commands typed within this time, as in 30s, 10m, 2h, 1d",
     example="inv history --hosts all --since 1d",
 )
 def history(
@@ -57,9 +57,9 @@ def history(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Show who typed what that changed something on these hosts, from which laptop, and how it ended.
+    """Show the commands that changed these hosts: who typed each, on which laptop, and how it ended.
 
-    This laptop's own commands and those that the hosts recorded, of any laptop, are one list, oldest first.
+    The list holds this laptop's own commands and those that the hosts recorded from any laptop, oldest first.
     """
     with session(host, hosts, inventory, json) as (fleet, output):
         seconds = span(since)

@@ -39,7 +39,7 @@ class Deployed(BaseModel):
 
 
 @roost_task(
-    out="file to write; one that exists is never overwritten",
+    out="file to write; an existing file is never overwritten",
     example="inv init --out inventory.yaml",
 )
 def init(context: Context, out: str = DEFAULT_NAME) -> None:
@@ -72,7 +72,7 @@ def trust(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Show the keys of each host and its jump hosts, and add accepted keys to known_hosts; exit code 1 if any is not.
+    """Show each host's and jump host's keys, add accepted keys to known_hosts; exit code 1 if a key stays untrusted.
 
     A key that differs from the one in known_hosts is never replaced.
     """

@@ -47,7 +47,7 @@ def export_dtype(dtype: str) -> ExportDtype:
     run="a run, checked on its hosts (default: the run planned last)",
     model="a model folder: also compare a sample with what transformers computes",
     quick="check only names, sizes and headers: takes seconds instead of reading every byte",
-    repair="queue exactly the wrong records again; those of a folder on --hosts (default: all)",
+    repair="queue exactly the wrong records again; with --folder, on the hosts of --hosts (default: all)",
     example="inv verify --folder /data/kimi-1",
 )
 def verify(
@@ -63,7 +63,7 @@ def verify(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Check every shard: digest, shape, dtype, finite, token ids; holes and strangers; exit code 1 on any fault."""
+    """Check every shard's bytes, shape, values, token ids; name missing and unknown files; exit code 1 on any fault."""
     if dry_run and not repair:
         with printing(json):
             raise UsageError("--dry-run needs --repair: a verification changes nothing.")
@@ -148,7 +148,7 @@ def _verify_folder(
     PLACES,
     JSON,
     folder="the destination of inv pull --to",
-    out="the export's folder, which is created",
+    out="the export's folder, which this command creates",
     format=f"one of: {', '.join(FORMATS)} (default: the inventory's)",
     dtype="fp8: float8 states with scales, half the size, for speculators 0.9 (default: as they were extracted)",
     model="the model's folder, if the format wants the state after the last norm",

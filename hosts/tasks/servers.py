@@ -35,7 +35,7 @@ STOP_OVERHEAD_SECONDS = 300.0
 DEFAULT_MODE = "extract"
 _MODE = {"mode": "mode of the inventory: extract (captures hidden states; the default), serve, or your own"}
 _ENDING = {
-    "force": "also end other processes in the way: exactly those that --dry-run lists",
+    "force": "also end the processes of others that are in the way: exactly those that --dry-run lists",
     "grace": "seconds between SIGTERM and SIGKILL",
 }
 

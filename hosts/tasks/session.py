@@ -35,7 +35,7 @@ TARGET = {
 }
 JSON = {"json": "print one JSON document instead of text"}
 WAIT = {"wait": "wait for another operator's command on a host instead of refusing"}
-DRY_RUN = {"dry_run": "only say what would be done"}
+DRY_RUN = {"dry_run": "change nothing, and say what would be done"}
 
 
 def roost_task(

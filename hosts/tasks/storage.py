@@ -30,7 +30,7 @@ CLEAN_DEADLINE_SECONDS = 3600.0
     JSON,
     DRY_RUN,
     WAIT,
-    named="runs, payloads or servers (their old logs) to remove at any age, separated by commas",
+    named="names of runs, payloads or servers to remove at any age, separated by commas; of a server, its old logs",
     older_than="days since the last change (named items are removed at any age)",
     force="also remove a named run that holds records which no pull has freed",
     example="inv clean --hosts all --older-than 14 --dry-run",
@@ -80,7 +80,7 @@ def compress(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Compress finished shards in place, without loss, to two thirds; pull and verify can read them."""
+    """Compress finished shards in place to two thirds of their size, without loss; pull and verify read both forms."""
     with session(host, hosts, inventory, json) as (fleet, output):
         request = CompressRequest(identity=plan_for(fleet, chosen_run(fleet, output, run)).identity, dry_run=dry_run)
         with live_lines(output, fleet) as lines:

@@ -52,7 +52,7 @@ def diff_modes(
 @roost_task(
     TARGET,
     JSON,
-    server="which of the host's servers",
+    server="which of the host's servers to measure",
     mode="run the server in this mode for the measurement, then restore it (default: measure it as it runs)",
     profile="single, prefill, concurrent, or several separated by commas (default: all)",
     repetitions="how often each profile is measured after a warm-up",

@@ -40,11 +40,11 @@ EXTRA = "pip install 'roost-fleet[watch]'"
 
 @roost_task(
     TARGET,
-    {"json": "print one JSON document a line, again and again"},
+    {"json": "print one JSON document on each line, one for every refresh"},
     run="name of the run (default: every run at work, or else each host's newest)",
-    lines="print lines instead of drawing a screen, as it is done when piped",
+    lines="print lines instead of drawing a screen; always so if the output is piped",
     web="a live page on 127.0.0.1 instead of the screen; its address, with a token, is printed",
-    port="of the page; 0 takes a free one",
+    port="port of the --web page; 0 takes a free port",
     example="inv watch --hosts all",
 )
 def watch(
@@ -58,7 +58,7 @@ def watch(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Watch the fleet live, full-screen; piped, as lines until no run is at work. Leaving it changes nothing."""
+    """Watch the fleet live, full-screen, or print lines until every run ends if piped. Leaving changes nothing."""
     with session(host, hosts, inventory, json) as (fleet, output):
         fleet.watcher = None
         if web:
@@ -76,7 +76,7 @@ def watch(
     JSON,
     run="name of the run (default: the one planned last)",
     out="the page's file (default: RUN.html)",
-    source="make it from what a pull kept in this folder, and ask no host",
+    source="make the report from what a pull kept in this folder, and ask no host",
     example="inv report --hosts all --run kimi-1 --out report.html",
 )
 def report(

@@ -21,11 +21,11 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     TARGET,
     {"json": "print one JSON object for each line"},
     server="only this server's log (default: all of the host's servers)",
-    run="the extractor's log of this run instead",
+    run="show the extractor's log of this run instead of the servers' logs",
     lines="how many of the last lines to show first, or all",
     follow="continue with new lines, across restarts and cut connections",
     grep="only lines that match this regular expression",
-    access="also access lines of health probes and of Roost's own requests",
+    access="also show the access lines of health probes and of Roost's own requests",
     since="only lines within this time, as in 30s, 10m, 2h, 1d",
     example="inv logs --hosts all -f --grep error",
 )
@@ -43,7 +43,7 @@ def logs(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Show the servers' or an extraction's logs, of any number of hosts at once."""
+    """Show the logs of the servers, or of one run's extractor, from any number of hosts at once."""
     with session(host, hosts, inventory, json) as (fleet, output):
         if server and run:
             raise UsageError("--server and --run exclude each other.", remedy="Give only one of them.")

@@ -25,9 +25,9 @@ WORK_OPTIONS = {
     "pause": "begin no further records until --resume",
     "resume": "continue after --pause",
     "stop": "finish the records in flight and end; the same command continues later",
-    "retry_quarantined": "first open quarantined records again, after their cause was repaired",
+    "retry_quarantined": "open quarantined records again, then start or continue; use it once their cause is repaired",
     "records": "with --retry-quarantined: only the records with these indices, as in 0,17,203",
-    "yes": "give away the shares of hosts that are not chosen, without asking",
+    "yes": "give the shares of hosts that are not chosen to the others, without asking",
     "then": "'stop': stop a host's servers once its share is complete",
 }
 
