@@ -107,7 +107,7 @@ def kept(destination: Path, run: str) -> list[HostRecord]:
     if not any(one.account for one in mine):
         raise UsageError(
             f"{destination} keeps no account of the run {run!r}.",
-            remedy="A pull into a folder keeps one of each host; or leave --from out and ask the hosts.",
+            remedy="Name a folder that a pull filled, or leave out --source, so that the hosts are asked.",
         )
     return mine
 

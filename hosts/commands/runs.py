@@ -92,7 +92,9 @@ def _plan_of(backend: Backend, identity: RunIdentity) -> Plan:
     try:
         plan = Plan.model_validate_json(content)
     except ValidationError as error:
-        raise ProtocolError(f"{backend.host.name} holds a plan that is none: {error.errors()[0]['msg']}.") from error
+        raise ProtocolError(
+            f"{backend.host.name} holds a plan that cannot be read: {error.errors()[0]['msg']}."
+        ) from error
     refuse_other_run(backend.host.name, plan.identity, identity, OTHER_NAME)
     return plan
 
@@ -109,7 +111,7 @@ def refuse_conflicts(plan: Plan, found: list[HeldOn]) -> None:
             given.identity,
             plan.identity,
             f"Plan the run under another name; or pull what you need of {host}'s run and remove it there with "
-            f"inv clean --host {host} --names {plan.run} --force.",
+            f"inv clean --host {host} --named {plan.run} --force.",
         )
         by = given.planned_by or "another launcher"
         remedy = f"Take the newer plan with inv runs --hosts all --take {plan.run}, then run this again."
@@ -120,7 +122,8 @@ def refuse_conflicts(plan: Plan, found: list[HeldOn]) -> None:
             )
         if given.epoch == plan.epoch and given.plan not in ("", plan.digest):
             raise UsageError(
-                f"{host} was given another epoch {given.epoch} of the run {plan.run!r} by {by}; {mine}.", remedy=remedy
+                f"{host} was given a different plan of epoch {given.epoch} of the run {plan.run!r} by {by}; {mine}.",
+                remedy=remedy,
             )
 
 

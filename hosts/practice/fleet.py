@@ -93,7 +93,7 @@ def _build_engine(paths: PracticePaths) -> None:
     done = subprocess.run([sys.executable, str(script), str(folder)], stdout=sys.stderr, check=False)
     if done.returncode:
         raise HostError(
-            f"The practice hosts' Python could not be built in {folder}.", remedy="Its messages above say why."
+            f"The practice hosts' Python could not be built in {folder}.", remedy="The messages above say why."
         )
 
 
@@ -143,8 +143,8 @@ def _read(paths: PracticePaths) -> FleetState:
         return FleetState()
     except ValidationError as error:
         raise HostError(
-            f"{paths.state} cannot be read, so nothing in it can be ended by its process id.",
-            remedy="Look for its sshd by hand (ps), then remove the file.",
+            f"{paths.state} cannot be read, so Roost does not know which processes of the practice fleet to end.",
+            remedy="Find the fleet's sshd with ps and end it by hand, then remove the file.",
         ) from error
 
 

@@ -71,7 +71,7 @@ def end_running(workdir: Path, python: Path) -> list[str]:
     left = running_on(workdir)
     if left:
         raise HostError(
-            f"{left[0].kind} {left[0].name} (pid {left[0].process.pid}) of {workdir} would not end.",
+            f"{left[0].kind} {left[0].name} (pid {left[0].process.pid}) of {workdir} did not end.",
             remedy="End it by hand and try again.",
         )
     return sorted({f"ended {one.kind} {one.name}" for one in before})

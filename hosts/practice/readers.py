@@ -53,7 +53,7 @@ def reader_python(name: str, root: Path | None = None) -> Path:
     """
     paths = PracticePaths(root or practice_root())
     if not paths.engine_python.exists():
-        raise HostError("The readers borrow torch from .engine and that is not there.", remedy="Run make engine.")
+        raise HostError("The readers borrow torch from .engine, which does not exist.", remedy="Run make engine.")
     folder = paths.readers / name
     paths.readers.mkdir(exist_ok=True)
     with FileLock(paths.readers / f".{name}.lock"):

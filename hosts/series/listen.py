@@ -85,7 +85,7 @@ class FleetSeries:
     def _view(self, heard: _Heard) -> HostView:
         error, lost_at = heard.error, heard.lost_at
         if error is None and heard.glance is not None and time.monotonic() - heard.heard > SILENT_SECONDS:
-            error, lost_at = RoostError("It has said nothing for a while."), heard.heard_at
+            error, lost_at = RoostError(f"The host has sent nothing for {SILENT_SECONDS:.0f} s."), heard.heard_at
         return HostView(
             name=heard.host.name,
             glance=heard.glance,
@@ -117,7 +117,7 @@ class FleetSeries:
         try:
             glance = Glance.model_validate(value)
         except ValidationError as error:
-            raise ProtocolError(f"It sent a glance that is none: {error.errors()[0]['msg']}.") from error
+            raise ProtocolError(f"The host sent a message that cannot be read: {error.errors()[0]['msg']}.") from error
         with self._lock:
             if glance.recent and not heard.rates:
                 heard.rates.extend((point.at, point.values.get("tokens_per_second", 0.0)) for point in glance.recent)

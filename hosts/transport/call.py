@@ -105,7 +105,7 @@ class Conversation:
                     return _as_error(line)
         except RoostError as error:
             return error
-        return ProtocolError("The host stopped reading and went on sending.")
+        return ProtocolError("The host read no more of the request but went on sending.")
 
     def _await_hello(self, nonce: str) -> Hello:
         noise = 0
@@ -170,7 +170,7 @@ class Conversation:
         if patience >= SILENCE_SECONDS:
             return ConnectionLostError(
                 f"Nothing came back for {SILENCE_SECONDS:.0f} s.",
-                remedy="The host or the way to it hangs; what runs detached there goes on.",
+                remedy="The host or the network to it hangs; detached work there goes on. Try again later.",
             )
         return ConnectionLostError(f"No result came within {self._deadline:.0f} s.")
 
@@ -185,7 +185,7 @@ class Conversation:
         words = _printable(self._process.stderr_tail().encode()[-600:]) or "nothing on stderr"
         if status == STATUS_COMMAND_NOT_FOUND:
             return PythonError(
-                f"The command was not found there ({words}).",
+                f"The host did not find the command ({words}).",
                 remedy="Set `python` (and `exec`, if there is one) for this host.",
             )
         if missing := _MISSING_MODULE.search(words):
@@ -202,7 +202,7 @@ class Conversation:
         said = b" ".join((self._noise, bytes(self._buffer), self._process.stderr_tail().encode()))
         words = _printable(said[-NOISE_SHOWN_BYTES:]) or "nothing"
         return ProtocolError(
-            f"The session ended with status {status} before Python started there; it printed: {words}.",
+            f"The session ended with status {status} before Python started on the host; the session printed: {words}.",
             remedy="A start-up file of the login shell that ends or replaces the session (exit, exec tmux), a shell "
             "such as nologin, or a ForceCommand does this. `ssh HOST true` must end with status 0.",
         )

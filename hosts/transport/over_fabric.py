@@ -118,7 +118,7 @@ class Link:
     def _no_command(self, error: Exception) -> HostUnreachableError:
         return HostUnreachableError(
             f"The SSH session could not start a command: {str(error).rstrip('.') or type(error).__name__}.",
-            remedy="The host may be frozen or out of processes; look at it by hand.",
+            remedy="The host may be frozen or out of processes; log in by hand to see.",
         )
 
     def _connect(self, route: Route, hop: Hop) -> Connection:
@@ -279,8 +279,9 @@ class SshProcess(Process):
         chunk = self._channel.recv(size)
         if not chunk and (self._out.overflowed or self._err.overflowed):
             raise ConnectionLostError(
-                f"The host sent over {MOST_UNREAD_BYTES >> 20} MiB more than it may, so the connection was closed.",
-                remedy="Its SSH server ignores flow control: it is broken or means harm.",
+                f"The host sent over {MOST_UNREAD_BYTES >> 20} MiB more than the SSH window allows, so the "
+                "connection was closed.",
+                remedy="The host's SSH server ignores flow control: it is broken or hostile.",
             )
         return chunk
 

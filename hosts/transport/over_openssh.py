@@ -83,7 +83,7 @@ class OpenSshBackend(Backend):
         except subprocess.TimeoutExpired as error:
             raise HostUnreachableError(
                 f"{route.target.where} did not finish the login within {patience:.0f} s.",
-                remedy="Look at it by hand: `ssh` shows where it waits with -v.",
+                remedy="Type `ssh -v` to that host by hand: it shows which step waits.",
             ) from error
         if said.returncode != 0:
             raise explain(said.stderr.decode("utf-8", "replace"), route)

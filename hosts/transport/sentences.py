@@ -29,7 +29,7 @@ def dropped(where: str) -> LoginDroppedError:
     """`MaxStartups`, a server that is just starting, or no SSH server at all."""
     return LoginDroppedError(
         f"{where} could not be reached: the connection was closed before an SSH server spoke.",
-        remedy="Its sshd may be at its limit of logins (`MaxStartups`), or something else listens on that port.",
+        remedy="Its sshd may be at its limit of logins (`MaxStartups`), or another program listens on that port.",
     )
 
 
@@ -40,7 +40,7 @@ def bad_key(hop: Hop, verdict: Verdict, name: str) -> HostKeyError:
         what = "revokes a key that cannot be read, so no key is safe" if line.problem else "revokes that key"
         return HostKeyError(
             f"The host key of {hop.where} is not to be trusted: {line.place} {what}; nothing was sent.",
-            remedy="Ask whoever runs the host for its new key; mend that line only if you know why it is there.",
+            remedy="Ask the host's administrator for the new key; change that line only if you know why it is there.",
         )
     if verdict.judgement == "changed" and line is not None:
         return HostKeyError(

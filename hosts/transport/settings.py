@@ -141,7 +141,7 @@ def resolve(host: Host) -> Route:
     """
     if host.identity_file and not os.access(Path(host.identity_file).expanduser(), os.R_OK):
         raise AuthenticationError(
-            f"The key {host.identity_file} does not exist or may not be read.",
+            f"The key {host.identity_file} does not exist or cannot be read.",
             remedy="Correct `identity_file` in the inventory.",
         )
     config = _config_file(ssh_config(host))
@@ -246,7 +246,7 @@ def _ask_openssh(config: Path, name: str, arguments: Sequence[str]) -> Options:
         reason = (" ".join(words).strip() or f"it ended with status {said.returncode}").rstrip(".")
         raise HostUnreachableError(
             f"OpenSSH refuses its configuration for {name}: {reason}.",
-            remedy=f"Mend it; `ssh -G {name}` says the same.",
+            remedy=f"Correct the configuration file; `ssh -G {name}` shows the same error.",
         )
     found: dict[str, list[str]] = {}
     for line in said.stdout.decode("utf-8", "replace").splitlines():

@@ -67,7 +67,7 @@ class Bounds:
         least = self.tensor_bytes(row.rows)
         if not least < row.size_bytes <= least + LONGEST_OF_A_SHARD + self._spare_bytes(row.rows):
             return f"it is said to have {row.size_bytes:,} bytes, and its {row.rows:,} rows take {least:,}"
-        return "" if _DIGEST.fullmatch(row.xxh3) else "its digest is not one"
+        return "" if _DIGEST.fullmatch(row.xxh3) else "its digest does not have the form of one"
 
     def misfit(self, row: ShardRow, path: Path) -> str:
         """Why the whole, plain shard at `path` is no record of this run by its own header; "" if it is one."""
@@ -112,6 +112,6 @@ class Listing:
         for row in rows:
             problem = self._bounds.problem(row) or ("it is offered twice" if self._seen[row.index] else "")
             if problem:
-                raise OfferError(f"The host offers a record {row.index} that cannot be: {problem}.")
+                raise OfferError(f"The host offers an impossible record {row.index}: {problem}.")
             self._seen[row.index] = 1
             self._each(row)

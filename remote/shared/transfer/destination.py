@@ -227,7 +227,7 @@ def cannot_write(destination: Destination, error: OSError) -> HostError:
     free = f" ({destination.free_bytes() / 1e9:.1f} GB free)" if error.errno == errno.ENOSPC else ""
     return HostError(
         f"{destination.name} could not be written: {error.strerror or error}{free}.",
-        remedy="What was delivered is in its ledger; make room, and the next pull goes on from there.",
+        remedy="Make room; the next pull goes on from what the ledger lists as delivered.",
     )
 
 

@@ -173,7 +173,7 @@ class _Session:
             raise HostError(
                 f"{counted(self._tally.not_durable, 'record was', 'records were')} not freed: "
                 "the destination's file system cannot fsync.",
-                remedy="Pull to a local disk, or free by hand after checking with inv verify.",
+                remedy="Pull to a local disk; or check with inv verify, then remove the run with inv clean.",
             )
 
     def _free(self) -> None:

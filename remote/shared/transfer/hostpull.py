@@ -115,7 +115,7 @@ class HostPull:
             return cannot_write(self._pull.destination, self._work.error)
         errors = [lane.error for lane in self._lanes if lane.error is not None]
         if not errors:
-            return LostHostError("The streams ended before the work was done.", remedy="Run it again.")
+            return LostHostError("The streams from the host ended before all records had come.", remedy="Run it again.")
         if isinstance(errors[0], RoostError):
             return errors[0]
         if isinstance(errors[0], OSError):

@@ -153,7 +153,7 @@ class Lane:
         frame = stream.frame()
         job = self._pending[0]
         if frame.ticket != job.landing.row.index:
-            raise StreamBrokenError(f"An answer about record {frame.ticket} came where another was asked for.")
+            raise StreamBrokenError(f"The host answered about record {frame.ticket}, but another record was asked for.")
         if frame.kind == REFUSED:
             self._refused(stream, frame)
         elif frame.kind == DIGESTS and job.wanted is None:
@@ -163,7 +163,9 @@ class Lane:
         elif frame.kind == PACKED and job.wanted is not None:
             self._take_packed(stream, job, job.wanted, frame.length)
         else:
-            raise StreamBrokenError(f"An answer of kind {frame.kind} and {frame.length:,} bytes was not asked for.")
+            raise StreamBrokenError(
+                f"The host sent an answer of kind {frame.kind} and {frame.length:,} bytes that nothing asked for."
+            )
 
     def _refused(self, stream: Stream, frame: Frame) -> None:
         reason = stream.payload(frame.length)[:LONGEST_REASON].decode("utf-8", "replace")

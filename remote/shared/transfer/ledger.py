@@ -41,7 +41,7 @@ FOREIGN_SECONDS = 120.0
 """A million rows take three."""
 _STEPS = 100_000
 """Of SQLite's machine between two looks at the clock."""
-_REMEDY = "Move the ledger away and pull again: what is there is adopted after its digest was checked."
+_REMEDY = "Move the ledger away and pull again: files whose digests are right are kept and listed again."
 
 
 class DestinationLedger:
@@ -60,7 +60,7 @@ class DestinationLedger:
         except sqlite3.DatabaseError as error:
             raise HostError(
                 f"The destination's ledger {path} could not be opened: {error}.",
-                remedy="Move it away and pull again: what is there is adopted after its digest was checked.",
+                remedy=_REMEDY,
             ) from error
 
     def __enter__(self) -> DestinationLedger:
@@ -127,7 +127,7 @@ class DestinationLedger:
             except sqlite3.Error as error:
                 raise HostError(
                     f"The destination's ledger {self._path} could not be read or written: {error}.",
-                    remedy="Make room there, or end the program that holds it; the next pull goes on from there.",
+                    remedy="Make room on its disk, or end the program that locks it, and pull again.",
                 ) from error
 
 
@@ -147,16 +147,14 @@ def foreign_rows(path: Path) -> Iterator[DeliveredRow]:
                 yield _row(values, path)
     except sqlite3.Error as error:
         took = f"it was not read to its end within {FOREIGN_SECONDS:.0f} s" if time.monotonic() > ends else str(error)
-        raise HostError(
-            f"A ledger that was found in the destination cannot be read: {took}.", remedy=_REMEDY
-        ) from error
+        raise HostError(f"The ledger in the destination cannot be read: {took}.", remedy=_REMEDY) from error
 
 
 def _check_table(db: sqlite3.Connection, path: Path) -> None:
     """A view of that name could be endless, and a virtual table runs another module's code."""
     found = db.execute("SELECT type, sql FROM sqlite_master WHERE name = 'deliveries'").fetchone()
     if found is None or found[0] != "table" or not str(found[1]).upper().startswith("CREATE TABLE"):
-        raise HostError(f"{path} is no ledger of Roost's: its `deliveries` is no table.", remedy=_REMEDY)
+        raise HostError(f"{path} is not a ledger of Roost's: its `deliveries` is not a table.", remedy=_REMEDY)
 
 
 def _row(values: tuple[object, ...], path: Path) -> DeliveredRow:

@@ -37,7 +37,7 @@ def manifest_of(place: Destination) -> DestinationManifest | None:
     if content is None:
         if place.holds_records():
             raise UsageError(
-                f"{place.name} holds shards and does not say of which run: it has no {MANIFEST}.", remedy=OWN_FOLDER
+                f"{place.name} holds shards but does not say of which run: it has no {MANIFEST}.", remedy=OWN_FOLDER
             )
         return None
     try:
@@ -52,7 +52,7 @@ def manifest_of(place: Destination) -> DestinationManifest | None:
         raise UsageError(
             f"The {MANIFEST} of {place.name} was edited: its identity has the digest {manifest.identity.digest}, and "
             f"{manifest.identity_digest} was written there.",
-            remedy="Put the file back as it was, or pull into a folder of its own.",
+            remedy="Put the file back as it was, or pull into another folder.",
         )
     return manifest
 

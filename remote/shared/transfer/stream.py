@@ -148,7 +148,7 @@ class Child:
         while (end := self._heard.find(b"\n", searched)) < 0:
             searched = len(self._heard)
             if searched > most_bytes:
-                raise StreamBrokenError(f"The far end sent a line of over {most_bytes >> 20} MiB.")
+                raise StreamBrokenError(f"The host sent a line of over {most_bytes >> 20} MiB.")
             if time.monotonic() > ends_at:
                 raise StreamLost("the answer did not end in time")
             self._heard += piece[: self.read_into(memoryview(piece))]
@@ -161,7 +161,7 @@ class Child:
         try:
             status = self._child.wait(5.0)
         except subprocess.TimeoutExpired:
-            return StreamLost("the stream ended while its process lives")
+            return StreamLost("the stream ended although its process still runs")
         with contextlib.suppress(DeadlineError):
             self._listener.join(1.0)
         words = self._last_words()
@@ -169,7 +169,7 @@ class Child:
         if status == _STATUS_NOT_FOUND or any(word in words for word in hopeless):
             return StreamRefused(
                 f"The bulk connection was refused: {words or 'the command was not found there'}.",
-                remedy="The same login works for `inv doctor`; compare with `ssh` by hand.",
+                remedy="If `inv doctor` can log in to this host, compare with `ssh` by hand.",
             )
         return StreamLost(words or f"the connection ended with status {status}")
 
@@ -204,7 +204,7 @@ class Stream(Child):
         asked = time.monotonic()
         self.ask({"do": "ping", "ticket": 0})
         if self._heard or self.frame() != Frame(PONG, 0, 0):
-            raise StreamBrokenError("The far end answers, and not as a sender does.")
+            raise StreamBrokenError("The host answers, but not as Roost's sender does.")
         self.round_trip = time.monotonic() - asked
         self._patience = SILENCE_SECONDS
 
@@ -220,7 +220,7 @@ class Stream(Child):
     def payload(self, length: int, most: int = NOISE_BYTES) -> bytes:
         """Exactly `length` bytes; raises StreamBrokenError where the far end announces more than `most`."""
         if length > most:
-            raise StreamBrokenError(f"An answer of {length:,} bytes was announced where {most:,} are possible.")
+            raise StreamBrokenError(f"The host announced an answer of {length:,} bytes; at most {most:,} are possible.")
         data = bytearray(length)
         view = memoryview(data)
         while view:

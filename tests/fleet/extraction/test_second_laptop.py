@@ -129,7 +129,7 @@ def test_two_laptops_that_plan_on_apart_are_told_of_each_other(site: Site, extra
     assert taking.take(second, RUN).epoch == 2
     apart = plan_on(second).model_copy(update={"lost": ["nobody"]})
     save(apart, second.inventory.kept.plan(RUN))
-    with pytest.raises(UsageError, match="a was given another epoch 2 of the run"):
+    with pytest.raises(UsageError, match="a was given a different plan of epoch 2 of the run"):
         extraction.start(second, RUN)
 
 

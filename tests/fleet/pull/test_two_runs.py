@@ -76,7 +76,7 @@ def other_dataset(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (no_manifest, "holds shards and does not say of which run: it has no roost/manifest.json"),
+        (no_manifest, "holds shards but does not say of which run: it has no roost/manifest.json"),
         (edited, "was edited: its identity has the digest [0-9a-f]{32}, and [0-9a-f]{32} was written there"),
         (of_before, "names no run .* written by a Roost that knew no run identity"),
         (other_dataset, "holds the dataset e, and the run 'trial' is of d"),

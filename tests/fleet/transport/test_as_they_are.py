@@ -108,18 +108,18 @@ def test_a_terminal_title_without_an_end_of_line_does_no_harm(start: Start) -> N
 def test_a_start_up_file_that_ends_the_session_is_one_sentence(start: Start, ends: str) -> None:
     host = start()
     (home(host) / ".bashrc").write_text(f"{ends}\n")
-    with pytest.raises(ProtocolError, match="before Python started there") as caught:
+    with pytest.raises(ProtocolError, match="before Python started on the host") as caught:
         hello(host)
     assert "start-up file" in caught.value.remedy
 
 
 def test_a_forced_command_is_one_sentence_that_shows_what_it_printed(start: Start) -> None:
-    with pytest.raises(ProtocolError, match=r"it printed: .*only backups here.*"):
+    with pytest.raises(ProtocolError, match=r"the session printed: .*only backups here.*"):
         hello(start(ForceCommand="echo only backups here"))
 
 
 def test_an_account_without_a_login_is_one_sentence_that_shows_what_it_printed(start: Start) -> None:
-    with pytest.raises(ProtocolError, match=r"it printed: .*account is currently not available"):
+    with pytest.raises(ProtocolError, match=r"the session printed: .*account is currently not available"):
         hello(start(shell=shutil.which("nologin", path="/usr/sbin:/sbin") or "/usr/sbin/nologin"))
 
 

@@ -80,7 +80,7 @@ def test_a_host_that_sends_nonsense_is_lost_with_a_sentence(said: dict[str, list
     said["a"] = [[{"reading": "nothing"}]] * 3
     with series(tmp_path) as listened:
         until(lambda: listened.view().lost == ["a"])
-        assert "sent a glance that is none" in listened.view().hosts[0].trouble
+        assert "sent a message that cannot be read" in listened.view().hosts[0].trouble
 
 
 def test_a_host_that_says_nothing_for_long_is_lost(

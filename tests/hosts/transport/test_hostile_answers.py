@@ -185,11 +185,11 @@ def test_a_host_that_leaves_while_it_is_written_to_is_still_heard() -> None:
 
 def test_what_a_session_printed_before_it_ended_is_shown() -> None:
     conversation = Conversation(Leaving([b"only backups here\n"], reads=0), 5.0)
-    with pytest.raises(ProtocolError, match=r"it printed: .*only backups here"):
+    with pytest.raises(ProtocolError, match=r"the session printed: .*only backups here"):
         conversation.ask(current_payload(), workdir="/w", verb="hello")
 
 
 def test_a_host_that_stops_reading_and_floods_is_left() -> None:
     conversation = Conversation(Leaving([b"x" * 99 + b"\n"] * 20_000, reads=0), None)
-    with pytest.raises(ProtocolError, match="stopped reading and went on sending"):
+    with pytest.raises(ProtocolError, match="read no more of the request but went on sending"):
         conversation.ask(current_payload(), workdir="/w", verb="hello")

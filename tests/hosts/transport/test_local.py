@@ -197,7 +197,9 @@ exec {sys.executable} -c "$code" """
 
 def test_a_program_that_ends_at_once_gives_its_last_words_with_escapes_shown(tmp_path: Path) -> None:
     backend = fake_python(tmp_path, "printf 'bad \\033[31mnews' >&2; exit 3")
-    with pytest.raises(ProtocolError, match=r"status 3 before Python started there; it printed: bad \\x1b\[31mnews"):
+    with pytest.raises(
+        ProtocolError, match=r"status 3 before Python started on the host; the session printed: bad \\x1b\[31mnews"
+    ):
         hello(backend)
 
 
