@@ -92,11 +92,11 @@ def _lines(path: Path, xxh3: str) -> Iterator[bytes]:
     try:
         shard = TensorFile.open(path)
         if xxhash.xxh3_128_hexdigest(shard.content) != xxh3:
-            raise RecordError("it is not what was delivered: its digest is another one")
+            raise RecordError("it is not the file that was delivered: its digest differs")
         found = read(shard)
     except RecordError as error:
         raise UsageError(
-            f"{path} cannot be prepared: {error.message}.", remedy="Bring it again with inv pull --check."
+            f"{path} cannot be prepared: {error.message}.", remedy="Pull the file again with inv pull --check."
         ) from error
     if found.account.summary.dropped is not None:
         left = {"left_out": DROPPED[found.account.summary.dropped]}

@@ -75,7 +75,7 @@ def script_of(conversation: Conversation, turns: Turns) -> Script:
     if turns == "last":
         asks = asks[-1:]
     if not any(message["role"] == "user" for message in messages[: asks[0]]):
-        raise RecordError("the assistant speaks first in it, and there is no question to answer")
+        raise RecordError("its first message is the assistant's, so there is no question to answer")
     empty = next((place for place in range(asks[-1]) if _is_empty(messages[place])), None)
     if empty is not None:
         raise RecordError(f"message {empty} ({messages[empty]['role']}) is empty, and it is a prompt")

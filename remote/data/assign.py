@@ -42,8 +42,8 @@ def _check(dataset: DatasetFolder, share: HostShare) -> None:
     if share.assignment.identity.dataset != manifest.digest:
         raise UsageError(
             f"The plan for {host} was made for dataset {share.assignment.identity.dataset}, "
-            f"and {dataset.root} is {manifest.digest}.",
-            remedy="Plan again.",
+            f"but the dataset in {dataset.root} is {manifest.digest}.",
+            remedy="Make a new plan with inv plan.",
         )
     if not share.ranges:
         raise UsageError(f"The plan gives {host} no records.")

@@ -278,9 +278,9 @@ def _check(ids: np.ndarray, mask: np.ndarray, vocab_size: int) -> None:
     if low < 0 or high >= vocab_size:
         raise RecordError(f"token id {low if low < 0 else high} is outside the vocabulary of {vocab_size}")
     if not mask.any():
-        raise RecordError("its loss mask is all 0: no turn of the assistant is shown by the template and has a weight")
+        raise RecordError("its loss mask is all 0: the template shows no assistant turn whose weight is above 0")
     if mask.all():
-        raise RecordError("its loss mask is all 1: nothing in it was asked of the assistant")
+        raise RecordError("its loss mask is all 1: it holds no prompt, only answers")
 
 
 class _Row(NamedTuple):

@@ -45,7 +45,7 @@ _ABOUT_THE_MESSAGE = frozenset(
     | {"source", "annotator", "status", "metadata", "toxic", "redacted", "openai_moderation", "detoxify_moderation"}
 )
 """Keys that say something about a message and are nothing that the assistant wrote."""
-_REFUSE = "Mend it, leave such keys out with --ignore KEY, or let such records be dropped and counted with --bad drop."
+_REFUSE = "Correct the record, leave such keys out with --ignore KEY, or drop and count such records with --bad drop."
 
 
 def fit(template: ChatTemplate, conversation: Conversation) -> tuple[Conversation, Unread]:
@@ -112,7 +112,8 @@ def _with_reasoning(template: ChatTemplate, message: Message, number: int) -> Me
     place = template.reasoning_place
     if not place:
         raise RecordError(
-            f"message {number} (assistant) has reasoning, and the chat template reads it under no key", remedy=_REFUSE
+            f"message {number} (assistant) has reasoning, but the chat template reads it from no key",
+            remedy=_REFUSE,
         )
     reasoning = message.pop("reasoning_content")
     if place != IN_CONTENT:
@@ -128,13 +129,13 @@ def _calls(template: ChatTemplate, calls: list[dict[str, Any]], number: int) -> 
         )
     if template.shows_call_ids and not all(call.get("id") for call in calls):
         raise RecordError(
-            f"message {number} (assistant) has a tool call without an id, and the chat template writes ids",
+            f"message {number} (assistant) has a tool call without an id, but the chat template writes ids",
             remedy="Give each call the id that the model would have written.",
         )
     for call in calls if not template.shows_call_names else ():
         if call["function"]["name"] not in str(call.get("id")):
             raise RecordError(
-                f"the chat template writes the id of a tool call and not its name, and the id {call.get('id')!r} in "
+                f"the chat template writes the id of a tool call instead of its name, and the id {call.get('id')!r} in "
                 f"message {number} (assistant) does not name {call['function']['name']!r}",
                 remedy="Write the ids as the model does, as in functions.NAME:0.",
             )

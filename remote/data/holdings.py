@@ -103,8 +103,8 @@ def _destination_manifest(folder: Path) -> DestinationManifest:
     manifest = manifest_of(Destination(folder))
     if manifest is None:
         raise UsageError(
-            f"{folder} is not a place that shards were pulled to: it has no roost/manifest.json.",
-            remedy="Fill it with inv pull --to, or name the folder that inv pull --to was given.",
+            f"{folder} is not the destination of a pull: it has no roost/manifest.json.",
+            remedy="Pull into it with inv pull --to, or name the folder that an earlier inv pull --to was given.",
         )
     return manifest
 

@@ -147,7 +147,7 @@ def _of_saved_datasets(system: Any, root: str, names: list[str], prefix: str) ->
                 read |= {f"{folder}/{one['filename']}" for one in files}
     missing = sorted(read - set(names))
     if missing:
-        raise UsageError(f"The dataset in {prefix}{root} names the file {missing[0]}, which is not there.")
+        raise UsageError(f"The dataset in {prefix}{root} names the file {missing[0]}, which does not exist.")
     return read, folders
 
 

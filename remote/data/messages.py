@@ -62,7 +62,7 @@ def message_of(turn: Any, number: int, ignored: frozenset[str] = frozenset()) ->
         _add_calls(message, turn, number)
         _add_reasoning(message, turn, thought, number)
     elif thought:
-        raise RecordError(f"message {number} ({role}) has parts of reasoning")
+        raise RecordError(f"message {number} ({role}) has reasoning parts, which only the assistant may have")
     else:
         message.update({key: turn[key] for key in (*REASONING_KEYS, "function_call") if turn.get(key)})
     return message, _weight(turn, number, role)
@@ -72,7 +72,7 @@ def _role(turn: Message, number: int) -> str:
     speaker = turn.get("role", turn.get("from"))
     role = ROLES.get(speaker.strip().lower()) if isinstance(speaker, str) else None
     if role is None:
-        raise RecordError(f"message {number} has the role {speaker!r}, which is not a known one")
+        raise RecordError(f"message {number} has the role {speaker!r}, which is not a known role")
     return role
 
 
@@ -89,7 +89,7 @@ def _weight(turn: Message, number: int, role: str) -> bool | None:
     weight = bool(next(iter(found.values())))
     if weight and role not in ("assistant", "function_call"):
         raise RecordError(
-            f"message {number} ({role}) asks for the loss with {next(iter(found))!r}, and only the assistant's turns "
+            f"message {number} ({role}) marks itself for the loss with {next(iter(found))!r}, but only the assistant's "
             "are trained on"
         )
     return weight
@@ -109,7 +109,7 @@ def _add_calls(message: Message, turn: Message, number: int) -> None:
     if not message.get("tool_calls"):
         message["tool_calls"] = [call]
     elif [one["function"] for one in message["tool_calls"]] != [call["function"]]:
-        raise RecordError(f"message {number} has tool_calls and another function_call")
+        raise RecordError(f"message {number} has tool_calls and a different function_call")
 
 
 def _add_reasoning(message: Message, turn: Message, thought: str, number: int) -> None:
@@ -130,7 +130,7 @@ def _add_reasoning(message: Message, turn: Message, thought: str, number: int) -
     head, closed, answer = message["content"].partition("</think>")
     if closed:
         if head.replace("<think>", "", 1).strip() != reasoning.strip():
-            raise RecordError(f"message {number} has {next(iter(found))} and other thinking in its content")
+            raise RecordError(f"message {number} has {next(iter(found))} and different thinking in its content")
         message["content"] = answer.lstrip("\n")
     message["reasoning_content"] = reasoning
 

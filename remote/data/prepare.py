@@ -231,7 +231,7 @@ class _Job:
         if chunk.tally.bad and self.request.bad == "error":
             raise RecordError(
                 f"Record {chunk.tally.bad[0]}.",
-                remedy=chunk.tally.remedy or "Mend it, or let such records be dropped and counted with --bad drop.",
+                remedy=chunk.tally.remedy or "Correct it, or drop and count such records with --bad drop.",
                 details={"records": list(chunk.tally.bad)},
             )
 

@@ -144,7 +144,7 @@ def _found_again(out: Path, identity: str) -> PromptsResult:
     marker = out / MARKER
     if not marker.is_file() or marker.read_text() != identity:
         raise UsageError(
-            f"{out} holds other prompts than these sources and options make.",
+            f"{out} holds prompts that were made from other sources or options.",
             remedy="Give the changed run a name of its own with --run.",
         )
     return _result(out, reused=True)
@@ -170,7 +170,7 @@ def _refuse_bad(tally: Tally, request: PromptsRequest) -> None:
     if tally.bad and request.bad == "error":
         raise RecordError(
             f"Prompt {tally.bad[0]}.",
-            remedy=tally.remedy or "Mend it, or let such prompts be dropped and counted with --bad drop.",
+            remedy=tally.remedy or "Correct it, or drop and count such prompts with --bad drop.",
             details={"records": list(tally.bad)},
         )
 
@@ -221,8 +221,8 @@ class PromptWorker:
         longest = self.recipe.max_len
         if longest is not None and len(ids) > longest:
             raise RecordError(
-                f"its prompt is longer than the {longest:,} tokens after which the context has room for an answer",
-                remedy="Shorten it, raise `context_length`, or let such prompts be dropped with --bad drop.",
+                f"its prompt is longer than {longest:,} tokens, which leaves no room for an answer in the context",
+                remedy="Shorten it, raise `context_length`, or drop and count such prompts with --bad drop.",
             )
         return Prompt(number, ids, script.to_json(), len(script.asks), len(ids) + script.expected(self.recipe.expected))
 

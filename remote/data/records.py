@@ -68,7 +68,7 @@ def normalize(raw: Any, reading: Reading = Reading()) -> Conversation | Tokens:
         return _by_own_keys(raw, reading)
     if raw.get("input_ids") is not None:
         if reading.prompts:
-            raise RecordError("it has input_ids, and a prompt is rendered by the model's own template")
+            raise RecordError("it has input_ids, but a prompt must be text, which the model's own template renders")
         return _tokens(raw)
     for key in CONVERSATION_KEYS:
         if raw.get(key) is not None:
@@ -85,7 +85,7 @@ def normalize(raw: Any, reading: Reading = Reading()) -> Conversation | Tokens:
     raise RecordError(
         f"its keys ({', '.join(sorted(map(str, raw))) or 'none'}) are none of: messages; conversations; conversation; "
         "prompt and response; input_ids and loss_mask",
-        remedy="Name your own with --keys prompt=KEY,answer=KEY.",
+        remedy="Name your own keys with --keys prompt=KEY,answer=KEY.",
     )
 
 
@@ -118,7 +118,7 @@ def _tokens(raw: dict[str, Any]) -> Tokens:
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
         raise RecordError("its input_ids are not all integers")
     if any(not -(1 << 31) <= token < 1 << 31 for token in ids):
-        raise RecordError("its input_ids hold a number that no vocabulary has")
+        raise RecordError("its input_ids hold a number that cannot be a token id")
     if not all(isinstance(value, int | float) and value in (0, 1) for value in mask):
         raise RecordError("its loss_mask has values other than 0 and 1")
     return Tokens(ids, [int(value) for value in mask])
@@ -150,7 +150,7 @@ def _chosen(raw: dict[str, Any], reading: Reading) -> Conversation:
     """Return the chosen answer of two: the whole conversation, or what follows `prompt`."""
     if not reading.chosen:
         raise RecordError(
-            "it is a preference pair (chosen, rejected)", remedy="Say --chosen to read the chosen answers alone."
+            "it is a preference pair (chosen, rejected)", remedy="Add --chosen to read only the chosen answers."
         )
     chosen, prompt = json_if_list(raw["chosen"]), raw.get("prompt")
     whole = isinstance(chosen, list) and chosen and _speaks(chosen[0], "user", "human", "system")

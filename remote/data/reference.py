@@ -105,7 +105,9 @@ def _blocks_and_norm(model: nn.Module, blocks: int) -> tuple[nn.ModuleList, nn.M
         layers, norm = getattr(module, "layers", None), getattr(module, "norm", None)
         if isinstance(layers, nn.ModuleList) and len(layers) == blocks and isinstance(norm, nn.Module):
             return layers, norm
-    raise HostError(f"{type(model).__name__} has no {blocks} blocks with a norm after them, as the shards say.")
+    raise HostError(
+        f"{type(model).__name__} does not have {blocks} blocks with a norm after them, which the shards need."
+    )
 
 
 def relative_errors(found: torch.Tensor, wanted: torch.Tensor) -> list[float]:

@@ -130,7 +130,7 @@ def bounded() -> Iterator[None]:
             yield
         except MemoryError:
             raise RecordError(
-                f"the chat template asks for more than {MEMORY_BYTES >> 30} GiB of memory on it"
+                f"the chat template needs more than {MEMORY_BYTES >> 30} GiB of memory to render it"
             ) from None
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -153,4 +153,4 @@ def _data_bytes() -> int:
 
 
 def _out_of_time(signum: int, frame: FrameType | None) -> None:
-    raise RecordError(f"the chat template did not come to an end in {DEADLINE_SECONDS:g} seconds on it")
+    raise RecordError(f"the chat template did not finish rendering it within {DEADLINE_SECONDS:g} seconds")

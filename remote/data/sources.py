@@ -75,7 +75,7 @@ def _scan_answers(number: int, file: InputFile, spool: Path) -> tuple[Source, li
     lines = spool / f"answers-{identity.digest}.jsonl"
     xxh3, size = lines_of(folder, identity, lines)
     if not size:
-        raise UsageError(f"No answer was pulled to {folder} yet.", remedy="Bring them with inv pull.")
+        raise UsageError(f"No answers have been pulled to {folder} yet.", remedy="Pull them with inv pull.")
     source = Source(path=file.shown, form="answers", xxh3=xxh3, size_bytes=size, records=0)
     return source, _cut_lines(number, file.name, lines, "answers")
 
@@ -93,7 +93,7 @@ def _refuse_other_encodings(file: InputFile, head: bytes) -> None:
         encoding = "UTF-16" if head[:4].count(0) < 3 else "UTF-32"
     if encoding:
         raise UsageError(
-            f"The input {file.shown} is {encoding} text, and JSON is read as UTF-8.",
+            f"The input {file.shown} is {encoding} text, but JSON is read as UTF-8.",
             remedy=f"Convert it: iconv -f {encoding} -t UTF-8 {file.name} > utf8-{file.name}",
         )
 

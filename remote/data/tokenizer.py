@@ -119,7 +119,7 @@ def load(spec: TokenizerSpec) -> ModelTokenizer:
     path = _existing(spec.path)
     if not has_tokenizer(path):
         raise UsageError(
-            f"{path} has the model's config and no tokenizer, and there are conversations to tokenize.",
+            f"{path} has the model's config but no tokenizer, and the input has conversations to tokenize.",
             remedy="Copy the model's tokenizer files there, or give records with input_ids and loss_mask.",
         )
     from transformers import AutoTokenizer
@@ -132,7 +132,9 @@ def load(spec: TokenizerSpec) -> ModelTokenizer:
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise HostError(
             f"The tokenizer at {path} could not be loaded: {first_line}",
-            remedy="" if spec.trust_remote_code else "If it brings code of its own, allow --trust-remote-code.",
+            remedy=""
+            if spec.trust_remote_code
+            else "If its folder holds Python code that it needs, add --trust-remote-code.",
         ) from error
     plain = hf.is_fast and _is_transformers_own(hf)
     encoder = FastEncoder(hf.backend_tokenizer) if plain else SlowEncoder(hf)

@@ -71,7 +71,7 @@ def verify(request: VerifyRequest, context: Context) -> VerifyResult:
 
 def _place(request: VerifyRequest, context: Context) -> Holdings:
     if bool(request.folder) == (request.run is not None):
-        raise UsageError("Say either a folder or a run to verify.")
+        raise UsageError("Name either a folder or a run to verify, not both.")
     if request.run is not None:
         return holdings.of_run(known(context.workdir, request.run))
     return holdings.of_destination(Path(request.folder).expanduser())
@@ -82,7 +82,7 @@ def _all_faults(
 ) -> Iterator[Fault]:
     """Yield all faults, and fill `parity` and `unsummed` (records without row sums) on the way."""
     for path in place.strangers():
-        yield Fault(kind="stranger", file=path.name, message="No row of the ledger speaks of it.")
+        yield Fault(kind="stranger", file=path.name, message="The ledger has no row for this file.")
     yield from _shard_faults(place, request, context, unsummed)
     if request.model:
         context.report.progress("comparing a sample with transformers")

@@ -63,7 +63,7 @@ def saved_errors(path: Path) -> SlotErrors:
             return tuple((mean, worst) for mean, worst in json.loads(file.metadata()[ERRORS]))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise HostError(
-            f"{path} is there already and is no record of this export: {error}.", remedy="Remove it and export again."
+            f"{path} exists already and is not a record of this export: {error}.", remedy="Remove it and export again."
         ) from error
 
 

@@ -181,7 +181,7 @@ def layout_for(format: Format, dtype: ExportDtype) -> type[TrainerLayout]:
         return LAYOUTS[format]
     if format != "speculators":
         raise UsageError(
-            f"There is no loader of {format} that reads float8 states with scales.",
+            f"No loader of the format {format} reads float8 states with scales.",
             remedy="Export with --format speculators (0.9 and later), or without --dtype.",
         )
     return SpeculatorsFp8
@@ -194,7 +194,7 @@ def final_wanted(layout: type[TrainerLayout], held: FinalNorm, model: str) -> Fi
     if held == "post":
         raise UsageError(
             f"{layout.__name__} wants the state before the last norm, and these shards hold the one after it.",
-            remedy="Extract with `final: pre` in the inventory: the other way round loses the scale of every row.",
+            remedy="Extract again with `final: pre` in the inventory: the norm cannot be undone.",
         )
     if not model:
         raise UsageError(

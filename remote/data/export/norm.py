@@ -60,7 +60,7 @@ def _weight(checkpoint: Checkpoint) -> torch.Tensor:
     names = [name for name in checkpoint.names() if _is_last_norm(name)]
     if len(names) != 1:
         found = ", ".join(sorted(names)) or "none"
-        raise HostError(f"The last norm of the model in {checkpoint.folder} is not clear; candidates: {found}.")
+        raise HostError(f"Roost cannot tell which weight in {checkpoint.folder} is the last norm; candidates: {found}.")
     return checkpoint.read(names[0])
 
 

@@ -79,10 +79,10 @@ def export(request: ExportRequest, context: Context) -> ExportResult:
 
 def _job(request: ExportRequest, place: Holdings, source: Path, out: Path) -> Job:
     if out == source or source in out.parents:
-        raise UsageError(f"The export cannot go into {source}, where it comes from.", remedy="Choose another --out.")
+        raise UsageError(f"The export cannot be written into its own source {source}.", remedy="Choose another --out.")
     if place.identity.answers is not None:
         raise UsageError(
-            f"{request.folder} holds answers, and trainers are given hidden states.",
+            f"{request.folder} holds answers, but an export is made of hidden states.",
             remedy="Prepare the answers with inv prepare --input, and extract their states.",
         )
     if request.format == "specforge" and len(place.identity.boundaries) != 4:
@@ -138,7 +138,9 @@ def _begin(out: Path, card: ExportCard) -> None:
         finished = out / cards.CARD
         before = marker if marker.is_file() else finished
         if not before.is_file() or _without_errors(before) != card:
-            raise UsageError(f"{out} exists and is not this export.", remedy="Choose another --out, or remove it.")
+            raise UsageError(
+                f"{out} exists already, but does not hold this export.", remedy="Choose another --out, or remove it."
+            )
     make_directory(out)
     write_whole(marker, mine)
 

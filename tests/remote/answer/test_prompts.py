@@ -53,8 +53,8 @@ def test_prompts_are_read_in_every_form_and_rendered_up_to_the_answer(answering:
     [
         ({"prompt": "  "}, "empty"),
         ({"messages": [{"role": "system", "content": "Be brief."}]}, "nothing in it asks for an answer"),
-        ({"input_ids": [1, 2], "loss_mask": [0, 1]}, "rendered by the model's own template"),
-        ({"prompt": "x" * 5000}, "longer than the 4,073 tokens after which the context has room for an answer"),
+        ({"input_ids": [1, 2], "loss_mask": [0, 1]}, "which the model's own template renders"),
+        ({"prompt": "x" * 5000}, "longer than 4,073 tokens, which leaves no room for an answer"),
     ],
 )
 def test_a_prompt_that_cannot_be_used_is_named_or_dropped(

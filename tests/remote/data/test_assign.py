@@ -65,7 +65,7 @@ def test_shares_that_do_not_fit_the_dataset_are_refused(
     for ranges, digest, words in (
         ([(0, 31)], "", "record 30; the dataset ends at 29"),
         ([], "", "no records"),
-        ([(0, 3)], "other", "Plan again"),
+        ([(0, 3)], "other", "Make a new plan"),
     ):
         request = AssignRequest(dataset=str(dataset.root), shares=[share(dataset, tmp_path / "x", ranges, digest)])
         with pytest.raises(UsageError, match=words):

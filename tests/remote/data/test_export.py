@@ -130,7 +130,7 @@ def test_interrupted_export_keeps_what_it_has(place: Destination, tmp_path: Path
     assert again.card == whole.card
     assert kept.stat().st_mtime_ns == before
     assert (Path(whole.load) / "data_5.pt").exists()
-    with pytest.raises(UsageError, match="is not this export"):
+    with pytest.raises(UsageError, match="does not hold this export"):
         exported(place, tmp_path / "out", context)
     with pytest.raises(UsageError, match="cannot go into"):
         exported(place, place.folder / "inside", context)
@@ -217,7 +217,7 @@ def test_interrupted_float8_export_knows_the_errors_of_what_it_has(
     again = exported(place, tmp_path / "out", context, dtype="fp8", processes=2)
     assert again.card == whole.card
     assert kept.stat().st_mtime_ns == before
-    with pytest.raises(UsageError, match="is not this export"):
+    with pytest.raises(UsageError, match="does not hold this export"):
         exported(place, tmp_path / "out", context)
     save_file(load_file(kept), kept)
     with pytest.raises(HostError, match=r"hs_0\.safetensors is there already"):

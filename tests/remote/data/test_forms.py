@@ -125,7 +125,7 @@ def test_reasoning_that_the_template_cannot_show_is_refused(
 
 
 def test_reasoning_that_the_template_always_leaves_out_is_refused(make_tokenizer: MakeTokenizer) -> None:
-    with pytest.raises(RecordError, match="reads it under no key"):
+    with pytest.raises(RecordError, match="reads it from no key"):
         under_loss(worker(make_tokenizer(templates.REASONER)), REASONED[0])
 
 
@@ -141,7 +141,7 @@ def test_reasoning_of_earlier_turns_is_left_to_the_template_and_counted(thinker:
     ("message", "said"),
     [
         ({"reasoning": "a", "thinking": "b"}, "reasoning and thinking with different texts"),
-        ({"content": "<think>a</think>x", "reasoning": "b"}, "other thinking in its content"),
+        ({"content": "<think>a</think>x", "reasoning": "b"}, "different thinking in its content"),
         ({"reasoning": {"text": "a"}}, "reasoning of message 1 is a dict"),
         ({"content": [{"text": "x"}, {"type": "thinking", "thinking": "a"}]}, "reasoning after its answer"),
         ({"content": [{"type": "image_url", "image_url": "x"}]}, r"not text \(image_url\)"),
@@ -153,7 +153,7 @@ def test_reasoning_of_earlier_turns_is_left_to_the_template_and_counted(thinker:
         ({"content": "8,849 m", "text": "another"}, "'text'"),
         ({"tool_calls": "[nonsense"}, "the tool calls of message 1, a text, cannot be read"),
         ({"tool_calls": [{"function": {"arguments": "{}"}}]}, "does not name its function"),
-        ({"tool_calls": [{"function": CALL}], "function_call": {**CALL, "name": "other"}}, "another function_call"),
+        ({"tool_calls": [{"function": CALL}], "function_call": {**CALL, "name": "other"}}, "a different function_call"),
     ],
 )
 def test_content_that_cannot_be_shown_makes_the_record_unusable_by_name(
@@ -241,7 +241,7 @@ def test_any_other_weight_is_refused(chatml: ChunkWorker, value: Any) -> None:
 def test_weights_that_cannot_be_obeyed_are_refused(chatml: ChunkWorker) -> None:
     with pytest.raises(RecordError, match="contradict"):
         chatml.tokenize({"messages": [USER, {**ANSWER, "weight": 1, "train": False}]})
-    with pytest.raises(RecordError, match=r"message 0 \(user\) asks for the loss"):
+    with pytest.raises(RecordError, match=r"message 0 \(user\) marks itself for the loss"):
         chatml.tokenize({"messages": [{**USER, "train": True}, ANSWER]})
     with pytest.raises(RecordError, match="all 0"):
         chatml.tokenize({"messages": [USER, {**ANSWER, "weight": 0}]})

@@ -135,7 +135,7 @@ MASKS = [
 REFUSED = [
     ("gemma-2", "system", "There is no system role"),
     *(
-        (model, "thinking", "has reasoning, and the chat template reads it under no key")
+        (model, "thinking", "has reasoning, but the chat template reads it from no key")
         for model in SPECIALS
         if model not in THOUGHT
     ),
@@ -231,7 +231,9 @@ def test_a_template_that_runs_away_ends_with_a_sentence(
     folder = make_tokenizer(template)
     made = ChunkWorker(Recipe(TokenizerSpec(str(folder)), (), "", None, False, 1, 10_000))
     try:
-        with pytest.raises(RecordError, match=r"did not come to an end in 0\.5 seconds|GiB of memory|refuses it: max"):
+        with pytest.raises(
+            RecordError, match=r"did not finish rendering it within 0\.5 seconds|GiB of memory|refuses it: max"
+        ):
             made.tokenize(record("turns", "qwen3"))
     finally:
         rendering._allowed.cache_clear()

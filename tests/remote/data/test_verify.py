@@ -175,7 +175,7 @@ def test_without_digests_only_headers_are_read(place: Destination) -> None:
 
 
 def test_a_folder_that_is_no_destination_is_said_so(tmp_path: Path, context: Context) -> None:
-    with pytest.raises(UsageError, match="is not a place that shards were pulled to"):
+    with pytest.raises(UsageError, match="is not the destination of a pull"):
         verify(VerifyRequest(folder=str(tmp_path)), context)
     with pytest.raises(UsageError, match="either a folder or a run"):
         verify(VerifyRequest(), context)
