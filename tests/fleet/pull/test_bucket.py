@@ -96,7 +96,7 @@ def test_a_second_run_does_not_come_into_the_first_one_s_bucket(site: Site, buck
 def test_a_bucket_with_shards_of_nobody_knows_which_run_is_refused(site: Site, bucket: str) -> None:
     fsspec.filesystem("s3", skip_instance_cache=True).pipe_file(f"{bucket[5:]}/hidden_states/hs_0.safetensors", b"x")
     before = objects(bucket)
-    with pytest.raises(UsageError, match="holds shards and does not say of which run"):
+    with pytest.raises(UsageError, match="holds shards but does not say of which run"):
         site.pull()
     assert objects(bucket) == before
 

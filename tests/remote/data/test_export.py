@@ -132,7 +132,7 @@ def test_interrupted_export_keeps_what_it_has(place: Destination, tmp_path: Path
     assert (Path(whole.load) / "data_5.pt").exists()
     with pytest.raises(UsageError, match="does not hold this export"):
         exported(place, tmp_path / "out", context)
-    with pytest.raises(UsageError, match="cannot go into"):
+    with pytest.raises(UsageError, match="cannot be written into its own source"):
         exported(place, place.folder / "inside", context)
 
 
@@ -198,7 +198,7 @@ def test_float8_export_names_its_error_and_is_no_shard_of_the_run(
     assert [slot.mean for slot in result.card.errors] == pytest.approx((sums / result.card.tokens).tolist())
     text = (tmp_path / "out" / "README.md").read_text()
     assert all(f"| {slot.boundary} | {slot.mean:.3%} | {slot.worst:.3%} |" in text for slot in result.card.errors)
-    with pytest.raises(UsageError, match=r"no roost/manifest\.json"):
+    with pytest.raises(UsageError, match=r"is an export: it has no ledger"):
         verify(VerifyRequest(folder=str(tmp_path / "out")), context)
 
 
@@ -220,14 +220,14 @@ def test_interrupted_float8_export_knows_the_errors_of_what_it_has(
     with pytest.raises(UsageError, match="does not hold this export"):
         exported(place, tmp_path / "out", context)
     save_file(load_file(kept), kept)
-    with pytest.raises(HostError, match=r"hs_0\.safetensors is there already"):
+    with pytest.raises(HostError, match=r"hs_0\.safetensors exists already"):
         exported(place, tmp_path / "out", context, dtype="fp8")
 
 
 def test_float8_is_refused_where_no_loader_reads_it_and_for_values_it_cannot_hold(
     place: Destination, tmp_path: Path, context: Context
 ) -> None:
-    with pytest.raises(UsageError, match="no loader of specforge"):
+    with pytest.raises(UsageError, match="No loader of the format specforge"):
         exported(place, tmp_path / "a", context, format="specforge", dtype="fp8")
     tensors = load_file(place.shard(1))
     tensors["hidden_states"][0, 2, 3] = float("inf")

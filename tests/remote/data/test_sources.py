@@ -332,7 +332,7 @@ def test_tokenized_records_need_the_model_s_config_and_no_tokenizer(tmp_path: Pa
     manifest = prepared(tmp_path / "t.jsonl", tokenizer=str(model), bad="drop").manifest
     assert (manifest.records, manifest.vocab_size, manifest.tokenizer, manifest.mask) == (1, 50, "", {"given": 1})
     write_jsonl(tmp_path / "c.jsonl", [RECORD])
-    with pytest.raises(UsageError, match="config and no tokenizer"):
+    with pytest.raises(UsageError, match="config but no tokenizer"):
         prepared(tmp_path / "c.jsonl", tokenizer=str(model))
 
 

@@ -34,15 +34,15 @@ def made(path: Path, *statements: str) -> Path:
 
 def test_an_endless_view_is_no_table(tmp_path: Path) -> None:
     path = made(tmp_path / "l", f"CREATE VIEW deliveries AS {ENDLESS}")
-    with pytest.raises(HostError, match="its `deliveries` is no table"):
+    with pytest.raises(HostError, match="its `deliveries` is not a table"):
         next(foreign_rows(path))
-    with pytest.raises(HostError, match="its `deliveries` is no table"):
+    with pytest.raises(HostError, match="its `deliveries` is not a table"):
         DestinationLedger(path)
 
 
 def test_a_virtual_table_is_no_table(tmp_path: Path) -> None:
     path = made(tmp_path / "l", f"CREATE VIRTUAL TABLE deliveries USING fts5({COLUMNS})")
-    with pytest.raises(HostError, match="its `deliveries` is no table"):
+    with pytest.raises(HostError, match="its `deliveries` is not a table"):
         next(foreign_rows(path))
 
 
