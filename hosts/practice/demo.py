@@ -175,6 +175,7 @@ def _begin(paths: PracticePaths, console: Console) -> None:
     for left in [*paths.demos.glob(f"{PREFIX}*"), *paths.folder.glob(f"hosts/*/home/roost/runs/{PREFIX}*")]:
         console.print(f"From an earlier time: removed {left.relative_to(paths.root)}")
         shutil.rmtree(left)
+    fleet.build_engine(paths.root)
     hosts = fleet.up(paths.root)
     console.print(f"Practice fleet: {', '.join(f'{host.name} (ssh port {host.ssh_port})' for host in hosts)}")
     console.print(f"Practice text: {write_corpus(paths.corpus)} conversations from Python's own docstrings")

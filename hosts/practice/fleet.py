@@ -64,14 +64,15 @@ class PracticeHost:
 def up(root: Path, hosts: int = 2) -> list[PracticeHost]:
     """Run exactly `hosts` practice hosts and write their inventory; hosts that run already are not restarted.
 
-    `root` is the folder of `practice_root`; the practice hosts' Python is built there if it is missing (minutes).
-    Raises HostError if it cannot be built, or if sshd is missing.
+    `root` is the folder of `practice_root`. Raises HostError if the engine or sshd is missing.
     """
     if not 1 <= hosts <= MOST_HOSTS:
         raise UsageError(f"A practice fleet has 1 to {MOST_HOSTS} hosts, not {hosts}.")
     paths = PracticePaths(root)
     if not paths.engine_python.exists():
-        _build_engine(paths)
+        raise HostError(
+            "The practice hosts have no Python with SGLang yet.", remedy="Run make engine, or inv practice up."
+        )
     model = tiny_model(root)
     with _locked(paths):
         before = {host.name: host for host in _read(paths).hosts}
@@ -86,8 +87,14 @@ def up(root: Path, hosts: int = 2) -> list[PracticeHost]:
     return status(root)
 
 
-def _build_engine(paths: PracticePaths) -> None:
-    """Install SGLang for CPU; what pip says goes to the terminal's stderr, since it takes minutes."""
+def build_engine(root: Path) -> None:
+    """Install SGLang for CPU if it is missing; what pip says goes to stderr, since it takes minutes.
+
+    Raises HostError if it cannot be built.
+    """
+    paths = PracticePaths(root)
+    if paths.engine_python.exists():
+        return
     folder = paths.engine_python.parents[1]
     script = Path(install.__file__)
     done = subprocess.run([sys.executable, str(script), str(folder)], stdout=sys.stderr, check=False)

@@ -34,7 +34,10 @@ def practice(context: Context, action: str, count: int = 2, json: bool = False) 
             return
         if action not in {"up", "status"}:
             raise UsageError(f"The practice fleet cannot {action!r}.", remedy="Use up, down, status or demo.")
-        hosts = practising.up(practice_root(), count) if action == "up" else practising.status(practice_root())
+        root = practice_root()
+        if action == "up":
+            practising.build_engine(root)
+        hosts = practising.up(root, count) if action == "up" else practising.status(root)
         output.document({host.name: {"ssh_port": host.ssh_port, "up": host.up} for host in hosts})
         output.table(("host", "ssh port", "sshd", "running"), [_row(host) for host in hosts])
         if not hosts:
