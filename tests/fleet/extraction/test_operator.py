@@ -77,5 +77,5 @@ def test_watching_a_run_that_nobody_knows_is_refused_with_the_nearest_name(
     os.close(slave)
     os.close(master)
     assert done.returncode == 2
-    assert "None of these hosts has heard of the run 'trail'" in done.stderr
+    assert "None of these hosts knows the run 'trail'" in done.stderr
     assert RUN in done.stderr

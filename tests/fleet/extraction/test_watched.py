@@ -128,7 +128,7 @@ def test_a_run_that_nobody_knows_and_a_missing_folder_are_wrong_usage(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for given, said in (
-        ({"run": "other", "out": str(tmp_path / "x.html")}, "None of these hosts has heard of the run 'other'"),
+        ({"run": "other", "out": str(tmp_path / "x.html")}, "None of these hosts knows the run 'other'"),
         ({"run": RUN, "out": str(tmp_path / "no" / "x.html")}, "does not exist"),
         ({"run": RUN, "source": str(tmp_path)}, "keeps no account"),
     ):

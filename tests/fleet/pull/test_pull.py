@@ -193,7 +193,7 @@ def test_a_host_without_a_share_is_no_failure_and_the_run_is_named(site: Site, c
     done = site.inv_pull(clone)
     assert done.returncode == 0, done.stderr
     assert "two: no share in this run" in done.stdout
-    assert f"The run planned last: {RUN}." in done.stderr
+    assert f"Using the run planned last: {RUN}." in done.stderr
     assert site.inv_pull(clone, "--run", RUN, "--dry-run").returncode == 0
 
 
