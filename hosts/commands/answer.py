@@ -87,15 +87,15 @@ def planned_before(fleet: Fleet, run: str, asked: Asked) -> PlannedAnswers | Non
     answers = plan.identity.answers
     if answers is None:
         raise UsageError(
-            f"The run {run!r} extracts hidden states; it answers nothing.",
-            remedy="Give the answers a name of their own.",
+            f"The run {run!r} extracts hidden states, so inv answer cannot continue it.",
+            remedy="Give the answers another name with --run.",
         )
     for name, value in asked.sampling.items():
         if getattr(answers, name) != value:
             option = "--" + name.replace("_", "-")
             raise UsageError(
-                f"The run {run!r} was planned with {option} {getattr(answers, name)}, and {value} is asked for now.",
-                remedy="Leave it out to go on as planned, or give the changed run a name of its own.",
+                f"The run {run!r} was planned with {option} {getattr(answers, name)}, but {value} is asked for now.",
+                remedy="Leave the option out to go on as planned, or give the changed run another name with --run.",
             )
     return PlannedAnswers(plan, None)
 

@@ -206,7 +206,9 @@ def _fetch(job: _Job, place: Place, watch: Watch, store: Store, *, dry: bool) ->
     def hear(value: dict[str, object]) -> None:
         news = FetchNews.model_validate(value)
         if news.name not in tallies:
-            raise ProtocolError(f"The host reports on {news.name!r}, which it was not asked to pull from."[:500])
+            raise ProtocolError(
+                f"The host reports on {news.name!r}, but it was not asked to pull from that host."[:500]
+            )
         tallies[news.name] = news.tally
         if news.kind:
             errors[news.name] = told(news.kind, news.error, news.remedy)

@@ -29,7 +29,7 @@ class HostActions:
             request = ControlRequest.model_validate({"run": run, "action": action})
             told.append(backend.call("control", request, RunStatus, deadline=DEADLINE_SECONDS))
         if not told:
-            raise UsageError("No run is at work there any more.")
+            raise UsageError("No run is at work on this host any more.")
         return ", ".join(f"{one.run}: {one.word or one.state.status}" for one in told)
 
     def tail(self, host: str) -> list[str]:

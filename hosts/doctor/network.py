@@ -102,7 +102,7 @@ def _answer(process: Process) -> float:
         buffer += chunk
         if buffer.endswith(b"\n") and (number := _number(buffer.splitlines()[-1])) is not None:
             return number
-    raise ConnectionLostError("The host's Python did not answer a line.", remedy="Check `python` for this host.")
+    raise ConnectionLostError("The host's Python did not answer.", remedy="Check `python` for this host.")
 
 
 def _number(line: bytes) -> float | None:

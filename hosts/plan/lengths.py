@@ -62,7 +62,7 @@ def read_costs(dataset: Path, manifest: Manifest) -> array[int]:
     except (OSError, ValueError, SyntaxError, KeyError, TypeError) as error:
         raise UsageError(f"{path} could not be read: {error}.", remedy="Plan the answers again with --anew.") from error
     if len(expected) != len(lengths):
-        raise UsageError(f"{path} speaks of {len(expected)} prompts, and there are {len(lengths)}.")
+        raise UsageError(f"{path} has {len(expected)} entries, but the dataset has {len(lengths)} prompts.")
     return expected
 
 

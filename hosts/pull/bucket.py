@@ -134,7 +134,7 @@ class Bucket(Destination):
         except Exception as error:
             raise HostError(
                 f"{self.name} could not be read: {without_credentials(str(error))}.",
-                remedy="Check the name and the keys.",
+                remedy="Check the bucket's name and your access keys.",
             ) from error
 
     def equals(self, relative: str, source: Path) -> bool:
