@@ -128,7 +128,7 @@ def test_only_records_of_the_run_are_offered(batch: dict[str, Any]) -> None:
     ids=str,
 )
 def test_a_row_that_can_be_no_record_of_the_run_is_refused(lie: dict[str, Any]) -> None:
-    with pytest.raises(HostError, match="that cannot be") as caught:
+    with pytest.raises(HostError, match="an impossible record") as caught:
         offered({"rows": [{**GOOD, **lie}], "cursor": 1})
     assert caught.value.kind == "protocol"
 
