@@ -12,17 +12,21 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from remote.shared import ranges as sets
 from remote.shared.files import ASIDE, make_directory
 from remote.shared.messages.extract import Assignment, Counts
 from remote.shared.messages.run import RunIdentity, refuse_other_run
 from remote.shared.paths import COMPRESSED_SUFFIX, RunPaths, shard_name
-from remote.work.assignment import Work
-from remote.work.holding import Holding
 from remote.work.known import OTHER_RUN, read_identity
 from remote.work.ledger import Ledger, Row
 from remote.work.lock import shards_held
+
+if TYPE_CHECKING:
+    # numpy with it, which verbs that only look at a run do without.
+    from remote.work.assignment import Work
+    from remote.work.holding import Holding
 
 PREFIX_CHARS = 16
 
