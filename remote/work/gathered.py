@@ -46,7 +46,7 @@ def read_spec(paths: RunPaths) -> ReplicaSpec:
         ) from error
 
 
-def gather(paths: RunPaths) -> None:
+def take_in(paths: RunPaths) -> None:
     """Take in every chunk that was published since; nothing for a run of this host's own."""
     if not is_shared_out(paths):
         return

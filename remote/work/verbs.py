@@ -40,7 +40,7 @@ from remote.shared.messages.extract import (
 )
 from remote.shared.paths import COMPRESSED_SUFFIX, RunPaths
 from remote.work import epochs
-from remote.work.gathered import gather, is_shared_out, living, status_by
+from remote.work.gathered import is_shared_out, living, status_by, take_in
 from remote.work.known import known, named, names, refuse_older_plan
 from remote.work.ledger import Ledger
 from remote.work.lock import is_locked
@@ -63,7 +63,7 @@ def status(request: RunRequest, context: Context) -> RunStatus:
 
 def status_of(paths: RunPaths, context: Context) -> RunStatus:
     """How one run stands, looked at now."""
-    gather(paths)
+    take_in(paths)
     alive = is_locked(paths)
     facts = _facts(paths)
     epoch = facts.given.epoch if facts.given else 0
@@ -113,7 +113,7 @@ def fence(request: FenceRequest, context: Context) -> RunStatus:
 def shards(request: ShardsRequest, context: Context) -> ShardsResult:
     """The verb `shards`: streams finished records as `ShardBatch` items, in order of finishing."""
     paths = known(context.workdir, request.identity)
-    gather(paths)
+    take_in(paths)
     cursor, sent = request.after, 0
     for batch in _batches(paths, request):
         context.report.item(batch)

@@ -18,6 +18,7 @@ from remote.work.ledger import Ledger, Row
 from remote.work.lock import run_lock
 from remote.work.progress import word
 from remote.work.standing import RATE_MINUTES, rate, standing
+from tests.identities import run_identity
 
 NOW = 1_800_000_000.0
 
@@ -90,6 +91,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(context: Context) ->
 def extracted(paths: RunPaths, tokens: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """One record a minute, of so many tokens; 0 is a minute in which nothing was finished."""
     with Ledger(paths.ledger) as ledger:
+        ledger.note({"identity": run_identity(name=paths.root.name).model_dump_json()})
         for minute, rows in enumerate(tokens):
             monkeypatch.setattr("remote.work.ledger.time.time", lambda minute=minute: NOW + 60 * minute)
             if rows:
