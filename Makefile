@@ -12,7 +12,7 @@ FAST := not ssh and not engine and not wheels and not reader and not namespaces 
 .DEFAULT_GOAL := help
 # The two venvs side by side, and lint while the engine's is still being built.
 MAKEFLAGS += --jobs=2
-.PHONY: help system venv engine readers demo demo-answers practice-up practice-down test test-fast faults attacks docs locks audit sbom lint clean
+.PHONY: help system venv engine readers demo demo-answers practice-up practice-down test test-fast test-long faults attacks docs locks audit sbom lint clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,9 +56,13 @@ test-fast: venv engine ## the tests that start no server and open no connection
 	$(BIN)/python -m pytest -n 2 -m "$(FAST)" tests/hosts tests/fleet tests/faults
 	.engine/bin/python -m pytest -n 2 -m "$(FAST)" tests/remote
 
-test: lint readers ## lint, types and every test, with real sshd, rsync and SGLang
-	$(BIN)/python -m pytest $(SHARED) tests/fleet tests/faults tests/hosts
-	.engine/bin/python -m pytest $(SHARED) tests/remote
+test: lint readers ## lint, types and the tests, with real sshd, rsync and SGLang
+	$(BIN)/python -m pytest $(SHARED) -m "not long" tests/fleet tests/faults tests/hosts
+	.engine/bin/python -m pytest $(SHARED) -m "not long" tests/remote
+
+test-long: venv engine ## what `make test` leaves out: every family of models, the wheel alone, real Slurm
+	$(BIN)/python -m pytest $(SHARED) -m long tests/fleet tests/faults tests/hosts tests/slurm
+	.engine/bin/python -m pytest $(SHARED) -m long tests/remote
 
 faults: venv engine ## break a fleet in every way (root on Linux for all of it): FAULTS='--seed 7 --only reboot --minutes 30'
 	$(BIN)/python -m tests.faults $(FAULTS)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.slurm import lab
 
-pytestmark = pytest.mark.namespaces
+pytestmark = [pytest.mark.namespaces, pytest.mark.long]
 
 FAULTS = ("split-brain",)
 

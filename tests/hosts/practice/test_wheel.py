@@ -11,7 +11,7 @@ import pytest
 
 from hosts.practice.paths import PracticePaths
 
-pytestmark = [pytest.mark.engine, pytest.mark.ssh, pytest.mark.wheels]
+pytestmark = [pytest.mark.engine, pytest.mark.ssh, pytest.mark.wheels, pytest.mark.long]
 QUIET = ("--quiet", "--disable-pip-version-check")
 UNREACHABLE = ("No matching distribution found", "Could not find a version")
 

@@ -41,7 +41,15 @@ class Served:
         return found
 
 
-@pytest.fixture(scope="module", params=[model for model in MODELS if model.on_cpu], ids=lambda model: model.name)
+SHORT = ("deepseek_v3", "qwen3_moe", "gemma3", "glm4_moe")
+"""A dense model, mixtures, and both ways in which a residual travels; `make test-long` asks every family."""
+
+
+def _param(model: Model) -> Any:
+    return pytest.param(model, id=model.name, marks=() if model.name in SHORT else pytest.mark.long)
+
+
+@pytest.fixture(scope="module", params=[_param(model) for model in MODELS if model.on_cpu])
 def served(request: Any, capturing: Callable[..., Any], tiny_model_of: Callable[..., Path]) -> Iterator[Served]:
     model: Model = request.param
     flags = ("--chunked-prefill-size", str(CHUNK), *model.flags)
