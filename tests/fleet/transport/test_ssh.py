@@ -158,7 +158,7 @@ def test_a_host_that_accepts_and_never_answers_ends_at_the_connect_timeout(box: 
 
 
 def test_a_missing_python_names_the_key_to_set(box: Box) -> None:
-    with pytest.raises(Exception, match=r"not found.*Set `python`"):
+    with pytest.raises(Exception, match=r"did not find the command.*Set `python`"):
         hello(box.host.model_copy(update={"python": "/no/such/python3"}))
 
 

@@ -106,4 +106,4 @@ def test_what_is_no_fingerprint_is_wrong_usage(box: Box, capsys: pytest.CaptureF
 def test_yes_and_a_fingerprint_contradict_each_other(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = box.trust(capsys, yes=True, fingerprint=box.fingerprint)
     assert code == 2
-    assert "Give one of them" in said
+    assert "Give only one of them" in said
