@@ -112,7 +112,7 @@ def served(
     )
     state = serve(ServeRequest(servers=[spec]), context).servers[0]
     boundaries = [1, 3, config["num_hidden_layers"]]
-    what = identity(boundaries=boundaries, hidden_size=config["hidden_size"])
+    what = identity(boundaries=boundaries, hidden_size=config["hidden_size"], model=state.weights)
     yield Served(workdir, state, what, CONTEXT_LENGTH, 256)
     stop(StopRequest(grace_seconds=5.0), context)
 
