@@ -6,7 +6,6 @@ Laptop's side. `session` sets it, `transport` sends it; there is one a process.
 from __future__ import annotations
 
 import getpass
-import re
 import secrets
 import shlex
 import socket
@@ -14,10 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from remote.shared.messages.envelope import Typed
-from remote.shared.redact import HIDDEN, is_secret, without_credentials
-
-_WEB_PATH = re.compile(r"(https?://[^/\s?#]+)[/?#]\S*")
-"""The path of a webhook is its secret."""
+from remote.shared.redact import harmless_words
 
 _current = Typed()
 
@@ -32,10 +28,15 @@ def current() -> Typed:
     return _current
 
 
+def line(words: Sequence[str]) -> str:
+    """Return a command line as a shell takes it, without its secrets."""
+    return shlex.join(harmless_words(words))
+
+
 def begin(words: Sequence[str] | None = None) -> Typed:
     """Note that this command runs now, by default the one that this process was started with, and return it."""
     global _current  # noqa: PLW0603  one process is one command
-    _current = Typed(id=secrets.token_hex(6), words=shlex.join(_harmless(sys.argv[1:] if words is None else words)))
+    _current = Typed(id=secrets.token_hex(6), words=line(sys.argv[1:] if words is None else words))
     return _current
 
 
@@ -43,19 +44,3 @@ def forget() -> None:
     """The command has ended."""
     global _current  # noqa: PLW0603
     _current = Typed()
-
-
-def _harmless(words: Sequence[str]) -> list[str]:
-    """The words without the values of options that name a secret, and without credentials in addresses."""
-    shown, hides = [], False
-    for word in words:
-        name, equals, _ = word.partition("=")
-        secret = word.startswith("--") and is_secret(name.lstrip("-").replace("-", "_"))
-        if hides and not word.startswith("--"):
-            shown.append(HIDDEN)
-        elif secret and equals:
-            shown.append(f"{name}={HIDDEN}")
-        else:
-            shown.append(_WEB_PATH.sub(rf"\1/{HIDDEN}", without_credentials(word)))
-        hides = secret and not equals
-    return shown

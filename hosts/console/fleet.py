@@ -118,12 +118,15 @@ def event_line(host: str, event: Event) -> str:
 
 def sparkline(values: Sequence[float], width: int) -> str:
     """The last values as bars between 0 and the highest one."""
-    if not values:
-        return ""
-    parts = min(width, len(values))
+    return "".join(_BARS[round((len(_BARS) - 1) * share)] for share in trend(values, width))
+
+
+def trend(values: Sequence[float], most: int) -> list[float]:
+    """Return at most `most` means of neighbouring values, each as a share of the highest, 0 to 1."""
+    parts = min(most, len(values))
     means = [_mean(values[len(values) * at // parts : len(values) * (at + 1) // parts]) for at in range(parts)]
-    top = max(means)
-    return "".join(_BARS[round((len(_BARS) - 1) * mean / top)] if top > 0 else _BARS[0] for mean in means)
+    top = max(means, default=0.0)
+    return [mean / top if top > 0 else 0.0 for mean in means]
 
 
 def gpu_use(host: HostView) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from types import ModuleType
 
 from invoke.context import Context
 
+from hosts import typed
 from hosts.commands import report as reporting
 from hosts.commands.runs import local_plan
 from hosts.commands.watch import HostActions
@@ -103,7 +103,7 @@ def report(
         plan = None
         with suppress(RoostError):
             plan = load(local_plan(fleet, run))
-        made_by = [*reporting.typed(fleet.inventory.kept.trail, run), (time.time(), f"inv {shlex.join(sys.argv[1:])}")]
+        made_by = [*reporting.typed(fleet.inventory.kept.trail, run), (time.time(), f"inv {typed.line(sys.argv[1:])}")]
         content = page(run, records, plan, made_by)
         try:
             write_whole(path, content.encode(), durable=False, mode=SHARED_MODE)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hosts.console.fleet import disk_left, event_line, fleet_line, gpu_use, heard
+from hosts.console.fleet import disk_left, event_line, fleet_line, gpu_use, heard, trend
 from hosts.console.text import printable
 from hosts.series.view import FleetView, HostView
 from hosts.units import duration
 
 MOST_EVENTS = 12
 TREND_POINTS = 48
-"""Points of a host's trend: a fleet of 200 is told in about 80 KB."""
+"""Points of a host's trend, each 0 to 100 of its highest: a fleet of 200 is told in about 80 KB."""
 
 
 def state(view: FleetView) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def _row(host: HostView, now: float) -> dict[str, Any]:
         "records": f"{host.done:,} / {host.assigned:,}" if host.assigned else "",
         "share": host.done / host.assigned if host.assigned else None,
         "rate": f"{host.rate:,.0f}" if host.rate else "",
-        "trend": trend([rate for _, rate in host.rates]),
+        "trend": [round(100 * share) for share in trend([rate for _, rate in host.rates], TREND_POINTS)],
         "gpu": gpu_use(host),
         "disk": disk_left(host),
         "left": duration(host.left_seconds) if host.left_seconds else "",
@@ -44,12 +44,3 @@ def _row(host: HostView, now: float) -> dict[str, Any]:
         "heard": heard(host, now),
         "trouble": printable(host.trouble),
     }
-
-
-def trend(rates: list[float]) -> list[int]:
-    """Return at most `TREND_POINTS` means of the rates, each 0 to 100 of the highest."""
-    parts = min(TREND_POINTS, len(rates))
-    spans = [rates[len(rates) * at // parts : len(rates) * (at + 1) // parts] for at in range(parts)]
-    means = [sum(span) / len(span) for span in spans]
-    top = max(means, default=0.0)
-    return [round(100 * mean / top) if top > 0 else 0 for mean in means]

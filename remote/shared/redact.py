@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from remote.shared.messages.server import ServerSpec
 
@@ -22,6 +22,8 @@ _PARAMETER = re.compile(
     r"(?P<name>[?&;](?:[A-Za-z0-9_.-]*(?:token|secret|passw|key|sig|signature|credential|auth)[A-Za-z0-9_.-]*)=)[^&;#\s'\"]+",
     re.IGNORECASE,
 )
+_WEB_PATH = re.compile(r"(https?://[^/\s?#]+)[/?#]\S*")
+"""The path of a webhook is its secret."""
 _API_KEY = re.compile(r"""(?P<name>api[_-]key['"]?\s*[=:]\s*)(?P<quote>['"])[^'"]*(?P=quote)""", re.IGNORECASE)
 
 
@@ -45,6 +47,22 @@ def without_credentials(text: str) -> str:
     if "://" not in text:
         return text
     return _PARAMETER.sub(rf"\g<name>{HIDDEN}", _USER_INFO.sub(rf"\g<scheme>{HIDDEN}@", text))
+
+
+def harmless_words(words: Sequence[str]) -> list[str]:
+    """Return a command line without the values of options that name a secret, and without secrets in addresses."""
+    shown, hides = [], False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        secret = word.startswith("--") and is_secret(name.lstrip("-").replace("-", "_"))
+        if hides and not word.startswith("--"):
+            shown.append(HIDDEN)
+        elif secret and equals:
+            shown.append(f"{name}={HIDDEN}")
+        else:
+            shown.append(_WEB_PATH.sub(rf"\1/{HIDDEN}", without_credentials(word)))
+        hides = secret and not equals
+    return shown
 
 
 def log_line(line: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,15 @@ class SshHost:
     sshd: PrivateSshd
     host: Host
     port: int
+
+
+def write_inventory(folder: Path, host: SshHost, workdir: str) -> Path:
+    """Write an inventory whose one host `box` is the private sshd, for commands that are typed; return its path."""
+    keys = ("address", "ssh_port", "identity_file", "known_hosts", "ssh_config", "python", "gpus", "tp")
+    own = {key: getattr(host.host, key) for key in keys}
+    path = folder / "inventory.yaml"
+    path.write_text(json.dumps({"hosts": {"box": {**own, "workdir": workdir, "model": "/m", "layers": [1]}}}))
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.conftest import SshHost
+from tests.fleet.conftest import SshHost, write_inventory
 
 pytestmark = [pytest.mark.ssh]
 
@@ -19,11 +19,7 @@ class Laptop:
 
     def __init__(self, folder: Path, clone: Path, host: SshHost) -> None:
         folder.mkdir()
-        keys = ("address", "ssh_port", "identity_file", "known_hosts", "ssh_config", "python", "gpus", "tp")
-        own = {key: getattr(host.host, key) for key in keys}
-        own["workdir"] = "~/trail"
-        self.inventory = folder / "inventory.yaml"
-        self.inventory.write_text(json.dumps({"hosts": {"box": {**own, "model": "/m", "layers": [1]}}}))
+        self.inventory = write_inventory(folder, host, "~/trail")
         self.trail = folder / ".roost" / "trail.jsonl"
         self._inv, self._clone = clone / ".venv/bin/inv", clone
 

@@ -15,7 +15,7 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from hosts.practice.ports import free_port
-from tests.fleet.conftest import SshHost
+from tests.fleet.conftest import SshHost, write_inventory
 
 pytestmark = [pytest.mark.ssh]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -23,10 +23,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(private_sshd: SshHost, tmp_path: Path, clone: Path) -> Iterator[Start]:
-    keys = ("address", "ssh_port", "identity_file", "known_hosts", "ssh_config", "python", "gpus", "tp")
-    own = {key: getattr(private_sshd.host, key) for key in keys}
-    inventory = tmp_path / "inventory.yaml"
-    inventory.write_text(json.dumps({"hosts": {"box": {**own, "workdir": "~/web", "model": "/m", "layers": [1]}}}))
+    inventory = write_inventory(tmp_path, private_sshd, "~/web")
     running: list[subprocess.Popen[str]] = []
 
     def begin(*words: str) -> subprocess.Popen[str]:
