@@ -86,7 +86,7 @@ class _Job:
         found = expand(request.inputs)
         make_directory(self.spool)
         report.progress("reading the sources")
-        with Pool(1, "load") as background:
+        with Pool(1, "load", settles=True) as background:
             loading = background.submit(self._load, found.files)
             scanned = self._scan(found.files)
             self.tokenizer, self.told = loading.result()
@@ -114,7 +114,7 @@ class _Job:
 
     def _scan(self, files: list[InputFile]) -> list[tuple[Source, list[Chunk]]]:
         """Digest and cut all sources, several at once: decompression and digests leave Python's lock."""
-        with Pool(min(cores(), max(1, len(files))), "read") as pool:
+        with Pool(min(cores(), max(1, len(files))), "read", settles=True) as pool:
             return list(pool.map(lambda number: scan(number, files[number], self.spool), range(len(files))))
 
     def _load(self, files: list[InputFile]) -> tuple[ModelTokenizer | None, TokenizerSpec]:
@@ -310,4 +310,4 @@ def _alone(work: Path, out: Path) -> Iterator[None]:
             yield
         finally:
             if work.exists() and (out.exists() or not (work / MARKER).exists()):
-                shutil.rmtree(work)
+                shutil.rmtree(work, ignore_errors=True)  # after a Ctrl-C a thread may still write there

@@ -68,10 +68,13 @@ class Pool(Executor):
     """A few threads that run jobs; a job's exception goes to its future.
 
     If an exception leaves the block, jobs that have not begun are cancelled and the exception is raised at once.
-    Otherwise the block waits for all jobs. `asyncio` accepts a pool wherever it accepts an executor.
+    Otherwise the block waits for all jobs. A pool with `settles` also waits for the running jobs after an error, for
+    at most `ENDING_SECONDS`: its owner removes what these jobs write. After a Ctrl-C no pool waits. `asyncio` accepts a
+    pool wherever it accepts an executor.
     """
 
-    def __init__(self, count: int, name: str) -> None:
+    def __init__(self, count: int, name: str, *, settles: bool = False) -> None:
+        self._settles = settles
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._futures: set[Future[Any]] = set()
         self._lock = threading.Lock()
@@ -120,7 +123,8 @@ class Pool(Executor):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.shutdown(wait=error is None, cancel_futures=error is not None)
+        waits = error is None or (self._settles and isinstance(error, Exception))
+        self.shutdown(wait=waits, cancel_futures=error is not None)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -45,6 +45,29 @@ def test_a_thread_that_goes_on_meets_the_deadline_of_its_owner() -> None:
     thread.join()
 
 
+@pytest.mark.parametrize("settles", [True, False])
+def test_only_a_pool_that_settles_waits_for_running_jobs_after_an_error(settles: bool) -> None:
+    begun, release, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        release.wait(30)
+        ended.set()
+
+    def fail() -> None:
+        with Pool(1, "job", settles=settles) as pool:
+            pool.submit(slow)
+            assert begun.wait(30)
+            if settles:
+                threading.Timer(0.2, release.set).start()
+            boom()
+
+    with pytest.raises(KeyError, match="boom"):
+        fail()
+    assert ended.is_set() == settles
+    release.set()
+
+
 def test_a_pool_left_by_an_exception_does_not_run_what_is_queued() -> None:
     begun, release, ran = threading.Event(), threading.Event(), list[int]()
 
