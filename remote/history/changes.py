@@ -167,7 +167,7 @@ class _Run:
         if state.status == "failed":
             kind: EventKind = "parity-failed" if any(one in state.cause.lower() for one in _PARITY) else "failed"
             return self._event(kind, state.cause)
-        return self._event("stopped", f"{_share(state.counts)}; `inv extract` resumes.")
+        return self._event("stopped", f"{_share(state.counts)}; `inv {state.task}` resumes.")
 
     def _stalls(self) -> Iterator[Event]:
         done = finished(self._run.state.counts) + self._run.state.counts.quarantined

@@ -20,10 +20,10 @@ _Entry = tuple[Row, tuple[Path, ...], "asyncio.Future[None]"]
 
 
 class Committer:
-    """Commits rows from the event loop; `close` waits for all queued rows."""
+    """Commits rows from the event loop; `close` waits for all queued rows. `remedy` tells how the run goes on."""
 
-    def __init__(self, ledger: Path) -> None:
-        self._path = ledger
+    def __init__(self, ledger: Path, remedy: str) -> None:
+        self._path, self._remedy = ledger, remedy
         self._loop = asyncio.get_running_loop()
         self._ledger: Ledger | None = None
         self._consumer = Consumer(self._take, "the ledger's writer", most=BATCH, at_end=self._let_go)
@@ -48,7 +48,7 @@ class Committer:
             error = told
         except Exception as unexpected:
             what = f"{type(unexpected).__name__}: {unexpected}"
-            error = HostError(f"Finished records could not be noted: {what}.", remedy="`inv extract` resumes.")
+            error = HostError(f"Finished records could not be noted: {what}.", remedy=self._remedy)
         self._loop.call_soon_threadsafe(_settle, [future for _, _, future in entries], error)
 
     def _let_go(self) -> None:

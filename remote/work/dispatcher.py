@@ -54,7 +54,7 @@ class Dispatcher(Hooks, ABC):
         self._endpoints = endpoints(assignment, [workdir.server(name) for name in assignment.server_names])
         self._conditions = Conditions(paths, assignment)
         self._backlog = Backlog(self.ordered(opened.positions))
-        self._progress = Progress(paths.state, assignment.run, assignment.epoch, opened.counts)
+        self._progress = Progress(paths.state, assignment.run, assignment.epoch, opened.counts, assignment.task)
         self._flying: dict[asyncio.Task[None], Task] = {}
         self._finished: Mapping[int, object] = {}
         """Records that need not be begun, because an earlier epoch finished them or they were refused."""
@@ -93,7 +93,7 @@ class Dispatcher(Hooks, ABC):
     async def run(self) -> ExtractorState:
         """Work until no record is open, or until a stop is requested; raises RoostError if it cannot continue."""
         self._changed = asyncio.Event()
-        self._committer = Committer(self._paths.ledger)
+        self._committer = Committer(self._paths.ledger, f"`inv {self._assignment.task}` resumes.")
         self._judgement = Judgement(
             self._work, self._paths, self._backlog, self._committer, self._progress, self._report
         )

@@ -17,7 +17,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from remote.shared.files import read_own, write_whole
-from remote.shared.messages.extract import Control, Counts, ExtractorState, ExtractorStatus
+from remote.shared.messages.extract import Control, Counts, ExtractorState, ExtractorStatus, Task
 from remote.shared.paths import RunPaths
 from remote.shared.processes import reference
 from remote.shared.supervised.threads import Pool
@@ -58,7 +58,7 @@ def settled(state: ExtractorState, alive: bool) -> ExtractorState:
     """Return the state, or a failed one if it says that the run is running but its process was killed."""
     if alive or state.status not in ("running", "paused", "waiting"):
         return state
-    cause = "The extractor ended without a word (killed, or the host restarted); `inv extract` resumes."
+    cause = f"The extractor ended without a word (killed, or the host restarted); `inv {state.task}` resumes."
     return state.model_copy(update={"status": "failed", "cause": cause, "tokens_per_second": 0.0})
 
 
@@ -77,10 +77,11 @@ def word(state: ExtractorState, alive: bool, wished: str) -> str:
 class Progress:
     """The counts of a session, which are written to the file."""
 
-    def __init__(self, path: Path, run: str, epoch: int, counts: Counts) -> None:
+    def __init__(self, path: Path, run: str, epoch: int, counts: Counts, task: Task = "extract") -> None:
         self.state = ExtractorState(
             run=run,
             epoch=epoch,
+            task=task,
             status="running",
             process=reference(os.getpid()),
             counts=counts,

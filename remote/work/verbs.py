@@ -178,7 +178,8 @@ def control(request: ControlRequest, context: Context) -> RunStatus:
         if request.action == "resume":
             paths.control.unlink(missing_ok=True)
         raise UsageError(
-            f"No extractor of the run {request.run!r} is at work here.", remedy="`inv extract` starts or resumes it."
+            f"No extractor of the run {request.run!r} is at work here.",
+            remedy=f"`inv {told.task}` starts or resumes it.",
         )
     before = asked(paths)
     wish = Control(action=request.action, at=time.time(), by=context.operator)

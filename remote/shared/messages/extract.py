@@ -19,6 +19,10 @@ def longest_record(context_length: int) -> int:
     return context_length - _CONTEXT_RESERVED
 
 
+Task = Literal["extract", "answer"]
+"""The tasks that make a run's records on the hosts, detached."""
+
+
 class Assignment(Message):
     """`assignment.json`: one host's records of one epoch.
 
@@ -72,7 +76,7 @@ class Assignment(Message):
         return self.identity.name
 
     @property
-    def task(self) -> Literal["extract", "answer"]:
+    def task(self) -> Task:
         """The task that makes such records."""
         return "extract" if self.identity.answers is None else "answer"
 
@@ -106,6 +110,7 @@ class ExtractorState(Message):
 
     run: str
     epoch: int
+    task: Task = "extract"
     status: ExtractorStatus
     cause: str = ""
     process: ProcessRef | None = None
@@ -214,7 +219,7 @@ class RunStatus(Message):
     """The run's status at this moment in one or two words: `running`, `waiting`, `draining 12`, `paused`, `stopped`,
     `complete`, `failed`, `silent for 40 s`."""
     state: ExtractorState
-    task: Literal["extract", "answer"] = "extract"
+    task: Task = "extract"
     """The task that makes such records."""
     overruled: str = ""
     """Another operator's wish that this request took the place of: who asked for what, and when."""
@@ -303,7 +308,7 @@ class Standing(Message):
 class RateRequest(Message):
     """Ask how fast this host has extracted, or answered, so far."""
 
-    task: Literal["extract", "answer"] = "extract"
+    task: Task = "extract"
 
 
 class Rate(Message):

@@ -15,6 +15,7 @@ from remote.answer.table import answers
 from remote.data.asking import Script
 from remote.shared.errors import HostError
 from remote.shared.messages.answers import AnswersRequest
+from remote.work.progress import read_state, settled
 from tests.remote.answer.conftest import END, AnsweringHost, identity_of
 from tests.remote.answer.saying import answer_of
 from tests.remote.data.samples import chat
@@ -109,6 +110,16 @@ def test_a_second_session_answers_only_what_has_no_row(answering: AnsweringHost)
     assert answering.answer().counts.done == 6
     assert sorted(server.seen().items())[2] == ("2", 2)
     assert {index: answering.host.paths.shard(index).read_bytes() for index in range(6)} == before
+
+
+def test_a_killed_answerer_s_status_names_the_task_that_resumes_it(answering: AnsweringHost) -> None:
+    answering.serve()
+    answering.assign([{"prompt": "Question?"}])
+    answering.answer()
+    left = read_state(answering.host.paths)
+    assert left is not None
+    killed = settled(left.model_copy(update={"status": "running"}), alive=False)
+    assert (killed.status, killed.cause.split("; ")[1]) == ("failed", "`inv answer` resumes.")
 
 
 @pytest.mark.parametrize("fault", ["short", "500", "garbage", "abort"])

@@ -16,7 +16,7 @@ ROW = Row(1, "done", 8, 1)
 
 
 async def commit_and_close(ledger: Path, *dumps: Path) -> None:
-    committer = Committer(ledger)
+    committer = Committer(ledger, "`inv extract` resumes.")
     try:
         await asyncio.wait_for(committer.commit(ROW, dumps), 30)
     finally:
