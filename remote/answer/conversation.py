@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from remote.answer.said import calls, makes, may_call, message_of
 from remote.answer.speaker import Ids, Prompt, Speaker
-from remote.answer.tools import calls_in, calls_of, may_call
 from remote.data.asking import Script
 from remote.data.messages import Message
 from remote.shared.errors import RecordError
@@ -103,15 +103,14 @@ class Conversation:
         """All messages up to the next question, with the model's own answers."""
         said = list(script.opening())
         for number, turn in enumerate(self.turns):
-            said.append({"role": "assistant", "content": self.speaker.text_of(turn.sampled.ids)})
+            said.append(message_of(self.speaker.text_of(turn.sampled.ids)))
             said += script.between(number)
         return said
 
     def _broken_call(self, script: Script, number: int) -> str:
         """Why the data cannot go on after answer `number`; "" if it can."""
         text = self.speaker.text_of(self.turns[number].sampled.ids)
-        wanted = calls_of(script.said(number))
-        if wanted:
-            called = calls_in(text)
-            return "" if called == wanted else OTHER_CALL if may_call(text) else NO_CALL
+        wanted = script.said(number)
+        if calls(wanted):
+            return "" if makes(text, wanted) else OTHER_CALL if may_call(text) else NO_CALL
         return OTHER_CALL if script.tools and may_call(text) else ""
