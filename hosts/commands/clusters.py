@@ -13,14 +13,13 @@ from hosts.commands import extract as extraction
 from hosts.commands.runs import plan_for
 from hosts.errors import UsageError, nearest
 from hosts.fleet import Fleet
-from hosts.inventory.clusters import Cluster
+from hosts.inventory.clusters import AnyCluster, Cluster, SlurmCluster
 from hosts.inventory.model import Host, Inventory
 from hosts.inventory.servers import server_specs
 from hosts.plan.plan import Plan
 from hosts.transport.backend import Backend
 from remote.shared.messages.extract import ExtractorState, RunRequest, RunStatus
-from remote.shared.messages.replica import ReplicaSpec
-from remote.shared.messages.slurm import (
+from remote.shared.messages.jobs import (
     CancelRequest,
     CancelResult,
     JobRow,
@@ -30,6 +29,7 @@ from remote.shared.messages.slurm import (
     SubmitRequest,
     SubmitResult,
 )
+from remote.shared.messages.replica import ReplicaSpec
 
 DEADLINE_SECONDS = 180.0
 AHEAD = 2
@@ -43,7 +43,7 @@ class Submitted:
     result: SubmitResult
 
 
-def cluster_host(inventory: Inventory, name: str) -> tuple[Cluster, Host]:
+def cluster_host(inventory: Inventory, name: str) -> tuple[AnyCluster, Host]:
     """The cluster of that name; raises UsageError if the inventory has none."""
     if name not in inventory.clusters:
         known = ", ".join(inventory.clusters) or "none"
@@ -54,18 +54,18 @@ def cluster_host(inventory: Inventory, name: str) -> tuple[Cluster, Host]:
 
 def submit(
     fleet: Fleet,
-    cluster: Cluster,
+    cluster: AnyCluster,
     run: str,
     *,
     dataset: Path | None = None,
     on_progress: extraction.OnProgress | None = None,
 ) -> Submitted:
-    """Give the cluster the run and submit its replicas; raises UsageError with the reason if Slurm refuses them."""
+    """Give the cluster the run and submit its replicas; raises UsageError with the reason of a refusal."""
     found: list[SubmitResult] = []
 
     def launch(backend: Backend, plan: Plan) -> ExtractorState:
         request = SubmitRequest(
-            identity=plan.identity, spec=_spec(cluster, backend.host, plan), array=array_of(cluster, backend.host)
+            identity=plan.identity, spec=_spec(cluster, backend.host, plan), order=order_of(cluster, backend.host)
         )
         found.append(backend.call("submit", request, SubmitResult, deadline=DEADLINE_SECONDS))
         return backend.call("status", RunRequest(run=plan.run), RunStatus).state
@@ -80,11 +80,11 @@ def submit(
     return Submitted(started.plan, found[0])
 
 
-def preview(fleet: Fleet, cluster: Cluster, run: str) -> SubmitResult:
+def preview(fleet: Fleet, cluster: AnyCluster, run: str) -> SubmitResult:
     """The script that would be submitted; changes nothing."""
     plan, (host,) = plan_for(fleet, run), fleet.hosts
     request = SubmitRequest(
-        identity=plan.identity, spec=_spec(cluster, host, plan), array=array_of(cluster, host), dry_run=True
+        identity=plan.identity, spec=_spec(cluster, host, plan), order=order_of(cluster, host), dry_run=True
     )
     return fleet.backend(host).call("submit", request, SubmitResult, deadline=DEADLINE_SECONDS)
 
@@ -103,7 +103,7 @@ def cancel(fleet: Fleet, run: str, *, dry_run: bool) -> list[str]:
     return fleet.backend(host).call("cancel", request, CancelResult, deadline=DEADLINE_SECONDS).jobs
 
 
-def array_of(cluster: Cluster, host: Host) -> SlurmArray:
+def order_of(cluster: AnyCluster, host: Host) -> SlurmArray:
     """What the scheduler is asked for."""
     extra = {} if cluster.scratch is None else {"scratch": cluster.scratch}
     return SlurmArray(
@@ -118,7 +118,7 @@ def array_of(cluster: Cluster, host: Host) -> SlurmArray:
     )
 
 
-def _wrap(cluster: Cluster) -> list[str]:
+def _wrap(cluster: SlurmCluster) -> list[str]:
     if cluster.container is None:
         return []
     image, shared = cluster.container.image, cluster.workdir

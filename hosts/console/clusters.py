@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosts.console.output import Output
-from remote.shared.messages.slurm import JobRow, SubmitResult
+from remote.shared.messages.jobs import JobRow, SubmitResult
 
 COLUMNS = ("job", "state", "node", "running for", "reason", "expected start")
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from hosts.errors import InventoryError, nearest
 from hosts.inventory import document
 from hosts.inventory.address import CONTRADICTION
-from hosts.inventory.clusters import CONNECTION, Cluster, split
+from hosts.inventory.clusters import CONNECTION, AnyCluster, split
 from hosts.inventory.document import Written, WrittenFloat
 from hosts.inventory.model import SECRET_FLAG, Host, Inventory, Mode, Notify, ServerEntry
 from remote.shared.redact import is_secret, without_credentials
@@ -108,16 +108,15 @@ class _Loader:
         except ValidationError as error:
             raise self._explain(error, where) from error
 
-    def _clusters(self, known: dict[str, Host]) -> tuple[dict[str, Cluster], dict[str, Host]]:
-        clusters: dict[str, Cluster] = {}
+    def _clusters(self, known: dict[str, Host]) -> tuple[dict[str, AnyCluster], dict[str, Host]]:
+        clusters: dict[str, AnyCluster] = {}
         hosts: dict[str, Host] = {}
         for name, given in self._mapping("clusters").items():
             where = ("clusters", str(name))
             if name in known or name == "all":
                 raise self._wrong(where, f"{name!r} names a cluster and a host")
-            of_cluster, of_host = split(str(name), self._section(given, where))
             try:
-                cluster = Cluster.model_validate(of_cluster)
+                cluster, of_host = split(str(name), self._section(given, where))
             except ValidationError as error:
                 raise self._explain(error, where) from error
             if cluster.login not in known:

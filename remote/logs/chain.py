@@ -52,20 +52,15 @@ def chain(workdir: Workdir, source: LogSource) -> Chain:
     if source.kind == "run":
         log = workdir.run(source.name).log
         if source.task:
-            log = array_logs(workdir, source.name) / f"{source.task}.log"
+            log = workdir.run(source.name).jobs / f"{source.task}.log"
         return Chain(source, lambda: log.parent, _by_rotation(log.name))
     paths = workdir.server(source.name)
     return Chain(source, lambda: _server_folder(paths), _by_start(source.name))
 
 
-def array_logs(workdir: Workdir, run: str) -> Path:
-    """Where the logs of a run's array lie, if a cluster's replicas do the run."""
-    return workdir.run(run).root / "slurm"
-
-
 def expanded(workdir: Workdir, source: LogSource) -> list[LogSource]:
-    """A run's log, or those of its array's tasks."""
-    folder = array_logs(workdir, source.name) if source.kind == "run" and not source.task else None
+    """A run's log, or those of its replicas on a cluster."""
+    folder = workdir.run(source.name).jobs if source.kind == "run" and not source.task else None
     if folder is None or not folder.is_dir():
         return [source]
     tasks = sorted(path.stem for path in folder.glob("*.log"))

@@ -46,7 +46,7 @@ def replica(request: ReplicaRequest, context: Context) -> ReplicaResult:
             _end_servers(scratch)
         result = desk.result()
         if result.over:
-            (shared.queue / "over").touch()
+            shared.over.touch()
         return result
 
 

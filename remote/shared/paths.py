@@ -226,6 +226,16 @@ class RunPaths:
         return self.root / "queue"
 
     @property
+    def over(self) -> Path:
+        """Exists once every chunk of the queue is published."""
+        return self.queue / "over"
+
+    @property
+    def jobs(self) -> Path:
+        """What the cluster's engine keeps of the run: what was submitted, and the replicas' logs (`*.log`)."""
+        return self.root / "jobs"
+
+    @property
     def ledger(self) -> Path:
         return self.root / "ledger.sqlite"
 

@@ -113,7 +113,7 @@ def inside(name: str, seed: int) -> int:
         return 0
     except Exception:
         traceback.print_exc()
-        for log in [*site.run.glob("slurm/*.log"), root / "lab" / "log" / "slurmctld.log"]:
+        for log in [*site.run.glob("jobs/*.log"), root / "lab" / "log" / "slurmctld.log"]:
             with suppress(OSError):
                 print(f"--- {log.name}\n{log.read_text()[-1500:]}", file=sys.stderr)
         return 1

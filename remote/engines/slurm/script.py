@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from remote.shared.messages.slurm import SlurmArray
+from remote.shared.messages.jobs import SlurmArray
 from remote.shared.paths import RunPaths
 
 FAILURES = 3
@@ -47,12 +47,12 @@ def script(array: SlurmArray, paths: RunPaths, payload: Path) -> str:
     """The whole script; `payload` is the folder on the shared file system that holds `remote/`."""
     scratch = f'"{array.scratch}/roost-$(id -u)-$SLURMD_NODENAME-"{shlex.quote(paths.root.name)}'
     body = _BODY.format(
-        jobs=shlex.quote(str(jobs_folder(paths))),
+        jobs=shlex.quote(str(paths.jobs)),
         wrap="".join(f"{shlex.quote(word)} " for word in array.wrap),
         python=shlex.quote(array.python),
         folder=shlex.quote(str(paths.root)),
         scratch=scratch,
-        over=shlex.quote(str(paths.queue / "over")),
+        over=shlex.quote(str(paths.over)),
         most=FAILURES,
     )
     head = ["#!/bin/bash", *(f"#SBATCH {line}" for line in directives(array, paths))]
@@ -70,17 +70,12 @@ def directives(array: SlurmArray, paths: RunPaths) -> list[str]:
         "requeue": "",
         "open-mode": "append",
         "signal": f"B:USR1@{array.signal_seconds}",
-        "output": str(jobs_folder(paths)).replace("%", "%%") + "/%A_%a.log",
+        "output": str(paths.jobs).replace("%", "%%") + "/%A_%a.log",
     }
     if array.gpus_per_node:
         options["gres"] = f"gpu:{array.gpus_per_node}"
     options |= array.options
     return [f"--{name}" + (f"={_quoted(value)}" if value else "") for name, value in options.items()]
-
-
-def jobs_folder(paths: RunPaths) -> Path:
-    """Where the run's script, its array's logs and its job numbers lie."""
-    return paths.root / "slurm"
 
 
 def _quoted(value: str) -> str:

@@ -21,7 +21,7 @@ class LogSource(Message):
     kind: Literal["server", "run"] = "server"
     name: str = "main"
     task: str = ""
-    """Of a run on a cluster: the task of the scheduler's array whose log it is."""
+    """Of a run on a cluster: the replica's job whose log it is."""
 
 
 class LogPosition(Message):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hosts.commands.clusters import array_of, cluster_host
+from hosts.commands.clusters import cluster_host, order_of
 from hosts.errors import InventoryError, UsageError
 from hosts.inventory.load import load_inventory
 from hosts.inventory.model import Inventory
@@ -50,7 +50,7 @@ def test_a_cluster_is_its_login_host_in_the_shared_folder(tmp_path: Path) -> Non
 def test_other_keys_are_sbatch_s_as_they_were_written(tmp_path: Path) -> None:
     cluster, host = cluster_host(load(tmp_path), "h100")
     options = {"partition": "gpu", "time": "12:00:00", "exclude": "n3", "hold": ""}
-    assert array_of(cluster, host).options == options
+    assert order_of(cluster, host).options == options
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_other_keys_are_sbatch_s_as_they_were_written(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_container_goes_before_the_replica(tmp_path: Path, kind: str, words: list[str]) -> None:
     cluster, host = cluster_host(load(tmp_path, f"container: {{image: sglang.sqsh, kind: {kind}}}"), "h100")
-    assert array_of(cluster, host).wrap == words
+    assert order_of(cluster, host).wrap == words
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_container_goes_before_the_replica(tmp_path: Path, kind: str, words: l
     [
         ("login: login2", "login names the unknown host 'login2'"),
         ("nodes: 0", "nodes is 0"),
-        ("engine: ray", "engine is 'ray'"),
+        ("engine: pbs", "engine is 'pbs'"),
         ("container: {kind: docker, image: x}", "container.kind is 'docker'"),
     ],
 )

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from remote.context import Context
-from remote.engines.slurm import verbs
+from remote.engines import verbs
+from remote.engines.slurm import engine
 from remote.engines.slurm.script import script
 from remote.report import Report
 from remote.shared.errors import UsageError
+from remote.shared.messages.jobs import SlurmArray, SubmitRequest
 from remote.shared.messages.replica import ReplicaSpec
-from remote.shared.messages.slurm import SlurmArray, SubmitRequest
 from remote.shared.paths import Workdir
 from tests.identities import run_identity
 
@@ -59,7 +60,7 @@ def test_a_percent_sign_in_the_folder_is_no_pattern_of_the_log_s_name() -> None:
 def test_a_host_without_sbatch_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     request = SubmitRequest(
-        identity=run_identity(), spec=ReplicaSpec(epoch=1, chunk_tokens=1), array=SlurmArray(nodes=1), dry_run=True
+        identity=run_identity(), spec=ReplicaSpec(epoch=1, chunk_tokens=1), order=SlurmArray(nodes=1), dry_run=True
     )
     with pytest.raises(UsageError, match="There is no sbatch on this host"):
         verbs.submit(request, Context(Workdir(tmp_path), Report()))
@@ -78,4 +79,4 @@ NEVER = "allocation failure: Requested node configuration is not available"
     ],
 )
 def test_slurm_s_reason_is_in_the_sentence(said: str, reason: str) -> None:
-    assert verbs._refused(said).message == f"Slurm does not take the job: {reason}."
+    assert engine._refused(said).message == f"Slurm does not take the job: {reason}."

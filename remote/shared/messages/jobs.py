@@ -1,6 +1,8 @@
-"""A run's jobs on Slurm: submitted, looked at and cancelled on the cluster's login host."""
+"""A run's jobs on a cluster: submitted, looked at and cancelled on the cluster's login host."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from pydantic import Field
 
@@ -10,8 +12,9 @@ from remote.shared.messages.run import RunIdentity
 
 
 class SlurmArray(Message):
-    """What the array of a run's replicas asks for."""
+    """What the array of a run's replicas asks Slurm for."""
 
+    engine: Literal["slurm"] = "slurm"
     nodes: int = Field(ge=1)
     """Tasks of the array, one node each."""
     gpus_per_node: int = 0
@@ -35,16 +38,17 @@ class SubmitRequest(Message):
 
     identity: RunIdentity
     spec: ReplicaSpec
-    array: SlurmArray
+    order: SlurmArray
     dry_run: bool = False
 
 
 class SubmitResult(Message):
-    """The job and its script."""
+    """The job and what was, or would be, submitted."""
 
     script: str
+    """As the engine takes it."""
     job: str = ""
-    """Slurm's number of the array; "" if nothing was submitted."""
+    """Its number or name in the scheduler's queue; "" if nothing was submitted."""
     over: bool = False
     """Whether every chunk of the run was published before: nothing was submitted."""
     earlier: list[str] = Field(default_factory=list)
@@ -52,26 +56,26 @@ class SubmitResult(Message):
 
 
 class JobsRequest(Message):
-    """The run's jobs as Slurm sees them now; read-only."""
+    """The run's jobs as the scheduler sees them now; read-only."""
 
     identity: RunIdentity
 
 
 class JobRow(Message):
-    """One task of an array, or the tasks that still wait together."""
+    """One replica's job, or jobs that still wait together."""
 
     job: str
     state: str
     node: str = ""
     reason: str = ""
     starts_at: str = ""
-    """When Slurm expects it to start, in the login host's time; "" if it does not say."""
+    """When the scheduler expects it to start, in the login host's time; "" if it does not say."""
     seconds: str = ""
-    """How long it has run, as Slurm writes it."""
+    """How long it has run, as the scheduler writes it."""
 
 
 class JobsResult(Message):
-    """In Slurm's order; jobs that have ended are left out."""
+    """In the scheduler's order; jobs that have ended are left out."""
 
     jobs: list[JobRow]
 

@@ -1,0 +1,122 @@
+"""The verbs `submit`, `jobs` and `cancel`: a run's replicas on a cluster. Run on the cluster's login host.
+
+What is the same whoever starts the replicas is here: the run is shared out once, its code is kept for as long as jobs
+may wait, and the engine that a run was submitted to is found again in the run's folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, Protocol
+
+from remote.context import Context
+from remote.engines.slurm.engine import Slurm
+from remote.shared.errors import UsageError
+from remote.shared.files import make_directory, read_own, write_whole
+from remote.shared.messages.jobs import (
+    CancelRequest,
+    CancelResult,
+    JobRow,
+    JobsRequest,
+    JobsResult,
+    SubmitRequest,
+    SubmitResult,
+)
+from remote.shared.messages.replica import ReplicaSpec
+from remote.shared.paths import RunPaths
+from remote.work.gathered import read_spec
+from remote.work.known import known
+
+
+class Engine(Protocol):
+    """What a scheduler does for one run; each order is of the engine's own kind."""
+
+    def text(self, order: Any, payload: Path) -> str:
+        """What would be submitted, for people."""
+
+    def submit(self, order: Any, payload: Path) -> str:
+        """Submit the replicas and return the job's name."""
+
+    def rows(self) -> list[JobRow]:
+        """The run's jobs that wait or run."""
+
+    def cancel(self, rows: list[JobRow]) -> None:
+        """End these jobs."""
+
+
+ENGINES: dict[str, type[Slurm]] = {"slurm": Slurm}
+
+
+def submit(request: SubmitRequest, context: Context) -> SubmitResult:
+    """The verb `submit`: share the run out and submit its replicas, unless jobs of it are in the queue already."""
+    paths = context.workdir.run(request.identity.name)
+    if not request.dry_run:
+        paths = known(context.workdir, request.identity)
+    payload = paths.root / "payload" / context.payload.name
+    engine: Engine = ENGINES[request.order.engine](paths)
+    text = engine.text(request.order, payload)
+    earlier = _rows(paths)
+    if request.dry_run or earlier:
+        return SubmitResult(script=text, earlier=[row.job for row in earlier])
+    spec = _as_begun(paths, request.spec)
+    if paths.over.exists():
+        return SubmitResult(script=text, over=True)
+    make_directory(paths.jobs)
+    _keep_payload(context.payload, payload)
+    write_whole(paths.replicas, spec.model_dump_json(indent=1).encode())
+    write_whole(_engine_file(paths), request.order.engine.encode())
+    return SubmitResult(script=text, job=engine.submit(request.order, payload))
+
+
+def jobs(request: JobsRequest, context: Context) -> JobsResult:
+    """The verb `jobs`: what the scheduler says of the run's jobs."""
+    return JobsResult(jobs=_rows(known(context.workdir, request.identity)))
+
+
+def cancel(request: CancelRequest, context: Context) -> CancelResult:
+    """The verb `cancel`: end the run's own jobs; replicas drain first."""
+    paths = known(context.workdir, request.identity)
+    rows = _rows(paths)
+    if rows and not request.dry_run:
+        _submitted_to(paths).cancel(rows)
+    return CancelResult(jobs=[row.job for row in rows])
+
+
+def _rows(paths: RunPaths) -> list[JobRow]:
+    return _submitted_to(paths).rows() if _engine_file(paths).exists() else []
+
+
+def _submitted_to(paths: RunPaths) -> Engine:
+    return ENGINES[read_own(_engine_file(paths)).decode()](paths)
+
+
+def _engine_file(paths: RunPaths) -> Path:
+    return paths.jobs / "engine"
+
+
+def _as_begun(paths: RunPaths, spec: ReplicaSpec) -> ReplicaSpec:
+    """The spec with the chunks that the run was begun with: another cut would give the same numbers to other records.
+
+    Raises UsageError if the assignment is another one by now.
+    """
+    if not paths.replicas.exists():
+        return spec
+    before = read_spec(paths)
+    if before.epoch != spec.epoch:
+        raise UsageError(
+            f"The run {paths.root.name!r} was shared out at epoch {before.epoch}, and this plan is of epoch "
+            f"{spec.epoch}: settings of its hosts were changed since.",
+            remedy="Set them back, or plan what is left as a run of its own.",
+        )
+    return spec.model_copy(update={"chunk_tokens": before.chunk_tokens})
+
+
+def _keep_payload(source: Path, target: Path) -> None:
+    """A copy that no deploy removes while jobs wait for days."""
+    if target.exists():
+        return
+    aside = make_directory(target.parent) / f".aside-{target.name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.copytree(source / "remote", aside / "remote", ignore=shutil.ignore_patterns("__pycache__"))
+    aside.rename(target)
