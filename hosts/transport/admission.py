@@ -20,7 +20,7 @@ from hosts.transport.settings import Hop
 T = TypeVar("T")
 
 LOGINS_AT_ONCE = 4
-"""To one address and port: a login takes some 50 ms, so forty wait half a second."""
+"""Simultaneous logins to one address and port. A login takes about 50 ms, so the last of forty waits half a second."""
 RETRY_SECONDS = 20.0
 FIRST_PAUSE_SECONDS = 0.4
 LONGEST_PAUSE_SECONDS = 3.0
@@ -35,7 +35,7 @@ def admitted(hops: Sequence[Hop]) -> Iterator[None]:
     with ExitStack() as stack:
         for address in sorted(
             {(hop.hostname, hop.port) for hop in hops}
-        ):  # one order for all, so nobody waits in a ring
+        ):  # the same order in every thread, so no deadlock
             with _guard:
                 door = _doors.setdefault(address, threading.BoundedSemaphore(LOGINS_AT_ONCE))
             stack.enter_context(door)
@@ -43,9 +43,9 @@ def admitted(hops: Sequence[Hop]) -> Iterator[None]:
 
 
 def login(hops: Sequence[Hop], attempt: Callable[[], T]) -> T:
-    """Return the result of `attempt`; a login that the server drops is repeated after a random and growing pause.
+    """Return the result of `attempt`, which is repeated after a random and growing pause if the server drops the login.
 
-    Raises whatever else `attempt` raises, and LoginDroppedError if the server still drops after 20 s.
+    Raises LoginDroppedError if the server still drops the login after 20 s, and every other error of `attempt` at once.
     """
     ends_at = time.monotonic() + RETRY_SECONDS
     for number in itertools.count():

@@ -25,14 +25,14 @@ DEFAULT_DEADLINE_SECONDS = 60.0
 
 
 class Backend(ABC):
-    """One host; thread-safe, any number of calls at once over one connection."""
+    """One host. Thread-safe: any number of calls can share its connection at once."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
 
     @abstractmethod
     def open(self, argv: list[str]) -> Process:
-        """Start a program there; each argument arrives as it is, whatever it contains.
+        """Start a program on the host. Every argument arrives unchanged, whatever characters it contains.
 
         Raises HostUnreachableError, HostKeyError or AuthenticationError if the login fails.
         """
@@ -51,10 +51,10 @@ class Backend(ABC):
         on_progress: OnProgress | None = None,
         on_item: OnItem | None = None,
     ) -> R:
-        """Run one verb and return its result; places the payload first if the host lacks it.
+        """Run one verb and return its result. If the host lacks the payload, the payload is sent first.
 
-        `deadline` is in seconds for the whole call; None for a call that continues until it is closed (logs).
-        Raises the verb's own RoostError, or ConnectionLostError, ProtocolError and `open`'s errors.
+        `deadline` is in seconds for the whole call; None for a call that continues until it is closed (logs). Raises
+        the verb's own RoostError, or ConnectionLostError, ProtocolError and `open`'s errors.
         """
         process = self.open(self.argv())
         try:
@@ -75,7 +75,7 @@ class Backend(ABC):
             process.close()
 
     def has_payload(self, deadline: float = DEFAULT_DEADLINE_SECONDS) -> bool:
-        """Return whether the host holds this payload undamaged; changes nothing there."""
+        """Return whether the host holds this payload undamaged. Changes nothing on the host."""
         process = self.open(self.argv())
         try:
             conversation = Conversation(process, deadline)
@@ -86,7 +86,8 @@ class Backend(ABC):
     def argv(self) -> list[str]:
         """Return the command that starts the bootstrap on this host, with the host's `exec` prefix.
 
-        Isolated (`-I`) and without `site` (`-S`): nothing is imported from the folder that the login starts in.
+        Python runs isolated (`-I`) and without `site` (`-S`), so it imports nothing from the folder that the login
+        starts in.
         """
         return python_program(self.host, BOOTSTRAP, "-I", "-S")
 

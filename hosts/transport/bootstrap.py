@@ -1,13 +1,14 @@
 """The program that a host's Python runs first (`python -I -S -c SOURCE`): take the payload, become the verb.
 
-Runs on the host; the laptop imports it for the payload's digest alone. Reads from stdin one JSON line
-{nonce, digest, workdir, verb}, answers one hello line, reads a tar.gz (its size as a line, then its bytes) if it lacks
-the payload or holds it damaged, then replaces itself by `python -m remote VERB`, which reads on from the same stdin.
-Standard library only, and syntax that any Python parses, so that one which is too old can still say so. Imports cost
-every call some milliseconds, so those that only placing a payload needs are made there.
+Runs on the host; the laptop imports this module only for the payload's digest. It reads one JSON line {nonce, digest,
+workdir, verb} from stdin and answers with one hello line. If the host lacks the payload or its copy is damaged, it
+reads a tar.gz (a line with the size, then the bytes). Then it replaces itself by `python -m remote VERB`, which reads
+on from the same stdin. Standard library only, and syntax that any Python parses, so that a Python which is too old can
+still report its version. Imports cost every call some milliseconds, so modules that only `place` needs are imported
+there.
 
-Whoever can write to a folder on the way to the payload decides what runs here, so such a folder is refused: each one,
-up to the root, belongs to this user or to root, and nobody else may write to it (or it is sticky, as /tmp is).
+A user who can write to a folder on the way to the payload could replace the payload. Each of these folders, up to the
+root, must therefore belong to this user or to root, and nobody else may write to it unless it is sticky, as /tmp is.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable  # noqa: F401
 
 MODULES = (".py", ".pyc", ".so")
-"""What Python takes for a module; a folder may be one as well."""
+"""Endings of the files that Python imports as modules. A folder can be a module too."""
 
 
 class Refused(Exception):
@@ -29,15 +30,16 @@ class Refused(Exception):
 
 
 def tree_digest(root, accepts=None):  # type: (str, Callable[[os.stat_result], bool] | None) -> str
-    """Return a digest of the files below `root` by name and content (sha256, 32 hex digits), without bytecode.
+    """Return a digest of names and contents of the files below `root`, bytecode excluded (sha256, 32 hex digits).
 
-    With `accepts`, raises Refused for what is neither file nor folder, or is not accepted, bytecode included.
+    If `accepts` is given, raises Refused for anything that is neither a file nor a folder, and for each file, bytecode
+    included, that `accepts` rejects.
     """
     return digest_of((relative, _content_digest(path)) for relative, path in files_below(root, "", accepts))
 
 
 def digest_of(files):  # type: (Iterable[tuple[str, str]]) -> str
-    """Digest of a tree, given as the names of its files and the digests of their contents, in order."""
+    """Return the digest of a tree from the names of its files and the digests of their contents, in order."""
     digest = hashlib.sha256()
     for entry in files:
         digest.update(json.dumps(entry).encode("ascii"))
@@ -46,7 +48,7 @@ def digest_of(files):  # type: (Iterable[tuple[str, str]]) -> str
 
 def files_below(folder, prefix, accepts):
     # type: (str, str, Callable[[os.stat_result], bool] | None) -> list[tuple[str, str]]
-    """The files below `folder` in order, as (relative name, path): every call waits for this, so one look at each."""
+    """Return the files below `folder` in order, as (relative name, path). Every call waits for this."""
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     if accepts is not None:
@@ -76,14 +78,14 @@ def _content_digest(path):  # type: (str) -> str
 
 
 def is_whole(target, digest):  # type: (str, str) -> bool
-    """Whether the folder `target` is this payload and nothing besides that could be imported from it.
+    """Return whether the folder `target` holds this payload, undamaged, and nothing else that Python could import.
 
-    The digest covers every file; bytecode, which Python writes later, must be this user's own, as all the rest.
+    The digest covers every file except bytecode, which Python writes later. All files must belong to this user or root.
     """
     root = os.path.join(target, "remote")
     if not os.path.isdir(root):
         return False
-    for name in os.listdir(target):  # beside `remote` a core dump may lie, and no module
+    for name in os.listdir(target):  # a core dump beside `remote` does no harm, a module does
         found = os.lstat(os.path.join(target, name))
         if not is_ours(found) or (name != "remote" and (name.endswith(MODULES) or not stat.S_ISREG(found.st_mode))):
             return False
@@ -113,7 +115,7 @@ def _refuse(path, found):  # type: (str, os.stat_result) -> None
     if found.st_uid not in (0, os.geteuid()):
         raise Refused("%s belongs to another user (uid %d)" % (path, found.st_uid))
     if stat.S_ISLNK(mode) or (mode & stat.S_ISVTX and stat.S_ISDIR(mode)):
-        return  # others cannot rename what is ours in a sticky folder
+        return  # others cannot rename this user's files in a sticky folder
     if mode & 0o002 or (mode & 0o020 and found.st_gid not in (0, _own_group())):
         raise Refused("%s can be written to by other users (mode %o)" % (path, stat.S_IMODE(mode)))
 
@@ -143,7 +145,7 @@ def read_line():  # type: () -> bytes
 
 
 def read_exactly(size):  # type: (int) -> bytes
-    """Return `size` bytes from stdin; exits if the laptop hangs up before."""
+    """Return `size` bytes from stdin; exits if stdin ends before."""
     chunks = []
     while size:
         chunk = os.read(0, min(size, 1 << 20))
@@ -155,7 +157,7 @@ def read_exactly(size):  # type: (int) -> bytes
 
 
 def say(message):  # type: (dict[str, object]) -> bool
-    """Write one protocol line; True, for callers that must say a line once."""
+    """Write one protocol line and return True, so that a caller can remember that the line was written."""
     os.write(1, (json.dumps(message) + "\n").encode("ascii"))
     return True
 
@@ -198,13 +200,13 @@ def main():  # type: () -> None
     header = json.loads(read_line().decode("utf-8"))
     version = ".".join(str(part) for part in sys.version_info[:3])
     hello = {"type": "hello", "nonce": header["nonce"], "python": version, "have_payload": True}
-    os.write(1, b"\n")  # what a .bashrc printed may have left a line open
+    os.write(1, b"\n")  # the output of a .bashrc may have left a line open
     if sys.version_info < (3, 10):
         say(hello)
         message = "Python %s at %s is too old: Roost needs 3.10 or newer." % (version, sys.executable)
         say({"type": "error", "kind": "python", "message": message, "remedy": "Set `python` for this host."})
         sys.exit(1)
-    os.environ["ROOST_UMASK"] = "%o" % os.umask(0o077)  # for what others may read: delivered shards
+    os.environ["ROOST_UMASK"] = "%o" % os.umask(0o077)  # for files that others may read: delivered shards
     payloads = os.path.join(os.path.expanduser(header["workdir"]), "payloads")
     target = os.path.join(payloads, header["digest"])
     greeted = False
@@ -220,8 +222,8 @@ def main():  # type: () -> None
         os.chdir(target)
     except Refused as error:
         greeted = greeted or say(hello)
-        message = "%s, so what lies below it could be another user's, and nothing was run from there." % error
-        remedy = "Set `workdir` to a folder of your own, or take the others' right to write away (chmod go-w)."
+        message = "%s, so another user could have replaced the payload below it. Nothing was run from there." % error
+        remedy = "Set `workdir` to a folder that only you can write to, or type chmod go-w for that folder on the host."
         say({"type": "error", "kind": "workdir", "message": message, "remedy": remedy})
         sys.exit(1)
     except (OSError, ValueError) as error:
@@ -231,7 +233,7 @@ def main():  # type: () -> None
         say({"type": "error", "kind": "workdir", "message": message, "remedy": remedy})
         sys.exit(1)
     os.environ["PYTHONUTF8"] = "1"
-    os.environ.pop("PYTHONSAFEPATH", None)  # it would keep the payload, the current folder from here on, off the path
+    os.environ.pop("PYTHONSAFEPATH", None)  # with it, Python would not import the payload from the current folder
     os.execv(sys.executable, [sys.executable, "-m", "remote", header["verb"]])
 
 

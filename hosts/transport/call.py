@@ -1,8 +1,8 @@
 """One verb's exchange over a process's pipes: hello, payload, request, then lines until a result or an error.
 
-A host's lines are not trusted. A line is bounded in bytes and in values. Everything before the hello is noise, and
-everything after it must be one of the envelope's types. If the reader of a value refuses it, that is the host's fault
-as well.
+A host's lines are not trusted. The bytes and the values of a line are limited. Everything before the hello is noise,
+and every line after the hello must be one of the envelope's types. A value that its reader refuses is an error of the
+host too.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ LINE_LIMIT_BYTES = 32 << 20
 NOISE_LIMIT_BYTES = 1 << 20
 NOISE_SHOWN_BYTES = 600
 MOST_VALUES = 2_000_000
-"""In one line: 32 MiB of `[],[],…` would become a gigabyte of Python objects."""
+"""Values in one line: 32 MiB of `[],[],…` would become a gigabyte of Python objects."""
 MOST_KEYS = 250_000
-"""In one line, likewise: a key with its value takes some 200 bytes of a Python dictionary."""
+"""Keys in one line: a key with its value takes about 200 bytes of a Python dictionary."""
 LONGEST_MESSAGE = 4000
-"""Characters of an error's sentence, and of each of its details' lines."""
+"""Characters of an error's message, and of each line of its details."""
 SILENCE_SECONDS = 6 * BEAT_SECONDS
-"""A tethered verb sends a beat every 5 s; after six missed ones the host or the way to it is gone."""
+"""A tethered verb sends a beat every 5 s. After six missed beats the connection counts as lost."""
 
 STATUS_COMMAND_NOT_FOUND = 127
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named \\?'([\w.]+)")
-"""Before a verb can answer at all: pydantic is missing where `python` is the system's own."""
+"""In the traceback of a Python that lacks pydantic, such as the system's own. No verb has answered then."""
 
 
 class Conversation:
@@ -74,7 +74,7 @@ class Conversation:
         on_progress: Callable[[Progress], None] | None,
         on_item: Callable[[dict[str, Any]], None] | None,
     ) -> dict[str, Any]:
-        """Read up to the verb's result and pass on the lines before it; raises the verb's own error."""
+        """Return the verb's result, and pass on the progress and items before it. Raises the verb's own error."""
         while True:
             line = self._parse(self._read_line())
             if isinstance(line, Progress) and on_progress is not None:
@@ -93,7 +93,7 @@ class Conversation:
             raise self._last_words() from error
 
     def _last_words(self) -> RoostError:
-        """Return what the host said before it stopped reading: its own error, or why it ended."""
+        """Return why the host stopped reading: the error that it sent, or how its program ended."""
         read = 0
         try:
             while read < NOISE_LIMIT_BYTES:
@@ -105,7 +105,7 @@ class Conversation:
                     return _as_error(line)
         except RoostError as error:
             return error
-        return ProtocolError("The host read no more of the request but went on sending.")
+        return ProtocolError("The host stopped reading the request but went on sending lines.")
 
     def _await_hello(self, nonce: str) -> Hello:
         noise = 0
@@ -128,13 +128,15 @@ class Conversation:
 
     def _parse(self, raw: bytes) -> Line:
         if len(raw) > MOST_VALUES and sum(raw.count(mark) for mark in (b",", b"[", b"{")) > MOST_VALUES:
-            raise ProtocolError(f"A line of the answer holds over {MOST_VALUES:,} values.")
+            raise ProtocolError(f"A line of the host's answer has over {MOST_VALUES:,} values.")
         if len(raw) > MOST_KEYS and raw.count(b":") > MOST_KEYS and raw.count(b'":') + raw.count(b'" :') > MOST_KEYS:
-            raise ProtocolError(f"A line of the answer holds over {MOST_KEYS:,} keys.")
+            raise ProtocolError(f"A line of the host's answer has over {MOST_KEYS:,} keys.")
         try:
             line = LINE.validate_json(raw)
         except ValidationError as error:
-            raise ProtocolError(f"A line of the answer is not Roost's: {_printable(raw[:200])}.") from error
+            raise ProtocolError(
+                f"A line of the host's answer is not in Roost's protocol: {_printable(raw[:200])}."
+            ) from error
         if isinstance(line, Item | Result | Failure):
             _refuse_odd_numbers(line.details if isinstance(line, Failure) else line.value)
         return line
@@ -144,7 +146,7 @@ class Conversation:
         while (end := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
             if searched > LINE_LIMIT_BYTES:
-                raise ProtocolError(f"The answer has a line of over {LINE_LIMIT_BYTES >> 20} MiB.")
+                raise ProtocolError(f"The host's answer has a line of over {LINE_LIMIT_BYTES >> 20} MiB.")
             self._buffer += self._read_some()
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
@@ -169,10 +171,10 @@ class Conversation:
     def _too_late(self, patience: float) -> RoostError:
         if patience >= SILENCE_SECONDS:
             return ConnectionLostError(
-                f"Nothing came back for {SILENCE_SECONDS:.0f} s.",
+                f"The host sent nothing for {SILENCE_SECONDS:.0f} s.",
                 remedy="The host or the network to it hangs; detached work there goes on. Try again later.",
             )
-        return ConnectionLostError(f"No result came within {self._deadline:.0f} s.")
+        return ConnectionLostError(f"The host sent no result within {self._deadline:.0f} s.")
 
     def _ended(self) -> RoostError:
         """Return why the stream ended before a result: the exit status and the last lines on stderr."""
@@ -198,7 +200,7 @@ class Conversation:
         return ProtocolError(f"The program ended with status {status} and no result: {words}.")
 
     def _something_else_ran(self, status: int) -> RoostError:
-        """The session ended before Python said hello: the login shell, or sshd, did not run the command to its end."""
+        """Return the error for a session that ended before Python said hello, because of the login shell or of sshd."""
         said = b" ".join((self._noise, bytes(self._buffer), self._process.stderr_tail().encode()))
         words = _printable(said[-NOISE_SHOWN_BYTES:]) or "nothing"
         return ProtocolError(
@@ -226,7 +228,7 @@ def _hand_on(value: dict[str, Any], on_item: Callable[[dict[str, Any]], None]) -
 def _not_a_message(error: ValidationError) -> ProtocolError:
     problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
     where = _printable(".".join(str(part) for part in problem["loc"]).encode()[:200])
-    return ProtocolError(f"The answer is not what was asked for: {error.title} {where}: {problem['msg']}.")
+    return ProtocolError(f"The host's answer does not fit the request: {error.title} {where}: {problem['msg']}.")
 
 
 def _refuse_odd_numbers(value: Any) -> None:
@@ -239,7 +241,7 @@ def _refuse_odd_numbers(value: Any) -> None:
         elif isinstance(one, list):
             left.extend(one)
         elif isinstance(one, int) and not -(1 << 63) <= one < 1 << 63:
-            raise ProtocolError("The answer holds a number of more than 64 bits.")
+            raise ProtocolError("The host's answer has a number of more than 64 bits.")
 
 
 def _as_error(failure: Failure) -> RoostError:

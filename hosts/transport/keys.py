@@ -1,7 +1,7 @@
 """Chooses the keys that paramiko offers to a server: the same keys as OpenSSH, in the same order.
 
-Keys of the agent that belong to a configured IdentityFile come first, then (without IdentitiesOnly) the agent's others,
-then files that the agent does not hold. No password is asked for.
+Keys of the agent that belong to a configured IdentityFile come first. The agent's other keys follow (without
+IdentitiesOnly), and then the files whose keys the agent does not hold. Roost never asks for a password.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLAIN_KINDS = ("ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nist
 
 @dataclass(frozen=True)
 class Identity:
-    """One IdentityFile: its public key if that can be told, its private key if it can be read without a passphrase."""
+    """One IdentityFile: its public key if it is known, and its private key if it can be read without a passphrase."""
 
     path: Path
     public: bytes = b""
@@ -42,7 +42,7 @@ class OfferedKeys(AuthStrategy):
         self._identities = [read_identity(path) for path in hop.paths("identityfile")]
 
     def get_sources(self) -> Iterator[AuthSource]:
-        """Yield the keys to try, and last no key at all, which some servers (Tailscale's) accept."""
+        """Yield the keys to try. The last attempt is without a key, which some servers (Tailscale's) accept."""
         only = self._hop.is_on("identitiesonly")
         held = [key for key in agent_keys() if key.get_name() in PLAIN_KINDS]
         wanted = {identity.public for identity in self._identities if identity.public}
@@ -55,13 +55,13 @@ class OfferedKeys(AuthStrategy):
         yield NoneAuth(self._hop.user)
 
     def authenticate(self, transport: paramiko.Transport) -> list[SourceResult]:
-        """Try each key; raises AuthenticationError with the number of keys that were refused, and unusable files."""
+        """Try each key. Raises AuthenticationError, which has the number of refused keys and the unusable files."""
         refused, ended = 0, ""
         for source in self.get_sources():
             try:
                 left = source.authenticate(transport)
             except BadAuthenticationType as error:
-                ended = f"it takes {' or '.join(error.allowed_types)} only"
+                ended = f"it accepts only {' or '.join(error.allowed_types)}"
                 if not isinstance(source, NoneAuth):
                     break
                 continue
@@ -78,13 +78,13 @@ class OfferedKeys(AuthStrategy):
                 break
             if not left:
                 return [SourceResult(source, left)]
-            ended = f"it wants {' and '.join(left)} as well"
+            ended = f"it requires {' and '.join(left)} too"
         raise self._refusal(refused, ended)
 
     def _refusal(self, refused: int, ended: str) -> AuthenticationError:
         locked = next((one for one in self._identities if one.problem == LOCKED), None)
         unusable = [f"{one.path} {one.problem}" for one in self._identities if one.problem and one.problem != ABSENT]
-        if self._hop.options.get("identityfile", ())[:1] != ("~/.ssh/id_rsa",):  # not the built-in list of names
+        if self._hop.options.get("identityfile", ())[:1] != ("~/.ssh/id_rsa",):  # not the default list
             unusable = [f"{one.path} {one.problem}" for one in self._identities if one.problem]
         tried = f"{refused} key{'' if refused == 1 else 's'} refused" if refused else "there was no key to offer"
         reasons = "; ".join(part for part in (tried, ended, *unusable) if part)
@@ -94,12 +94,12 @@ class OfferedKeys(AuthStrategy):
         return AuthenticationError(f"{self._hop.where} refused the login: {reasons}.", remedy=remedy)
 
 
-LOCKED = "has a passphrase and no agent offers it"
+LOCKED = "has a passphrase, and no agent holds its key"
 ABSENT = "does not exist"
 
 
 def read_identity(path: Path) -> Identity:
-    """Return what OpenSSH reads from an IdentityFile: a private key, or a public key whose other half the agent has."""
+    """Return what OpenSSH reads from an IdentityFile: a private key, or the public key of an agent's key."""
     public = _public_key(path if path.suffix == ".pub" else path.with_name(f"{path.name}.pub"))
     if path.suffix == ".pub":
         return Identity(path, public, problem="" if public else ABSENT if not path.exists() else "is no public key")
@@ -111,7 +111,7 @@ def read_identity(path: Path) -> Identity:
         return Identity(path, public, problem=f"cannot be read: {(error.strerror or str(error)).lower()}")
     except paramiko.PasswordRequiredException:
         return Identity(path, public or _public_half(path), problem=LOCKED)
-    except Exception as error:  # paramiko and cryptography raise a dozen kinds for a file that is no key
+    except Exception as error:  # paramiko and cryptography raise a dozen exception classes for a file that is no key
         problem = (
             LOCKED if "password" in str(error) or "encrypted" in str(error) else "is no private key that Fabric can use"
         )

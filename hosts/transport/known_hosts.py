@@ -1,7 +1,7 @@
 """known_hosts files as OpenSSH reads them: several files, hashed names, patterns, `@cert-authority`, `@revoked`.
 
-A line that cannot be read is skipped and kept by name, for `inv doctor`. Skipping never makes a revoked key acceptable:
-a host that an unreadable `@revoked` line may speak of is refused.
+A line that cannot be read is skipped, and `inv doctor` names it. Skipping never makes a revoked key acceptable: a host
+is refused if an unreadable `@revoked` line may be about it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class KnownHosts:
-    """Every entry of several files, in order."""
+    """The entries of several files, in order."""
 
     lines: tuple[Line, ...]
 
@@ -75,8 +75,8 @@ class KnownHosts:
     def judge(self, names: Sequence[str], blob: bytes) -> Verdict:
         """Return the verdict on a host's public key.
 
-        `names[0]` is the host's name; a key that is stored for a later name (the host without its port) counts as
-        known too, and another key there says nothing, as in OpenSSH.
+        `names[0]` is the host's name. As in OpenSSH, a key that is stored for a later name (the host without its port)
+        counts as known too, but a different key there does not count as a change.
         """
         spoken = [(name, line) for name in names for line in self.lines if line.is_for(name)]
         for _, line in spoken:
@@ -90,7 +90,7 @@ class KnownHosts:
         return Verdict("changed", other) if other else Verdict("new")
 
     def kinds(self, names: Sequence[str]) -> list[str]:
-        """Return the types of a host's known keys, each once; its server is asked for these first."""
+        """Return the types of a host's known keys, without repetition. Its server is asked for these types first."""
         found = (line.kind for line in self._of(names, ""))
         return list(dict.fromkeys(found))
 
@@ -110,7 +110,7 @@ def read(paths: Sequence[Path]) -> KnownHosts:
 
 
 def names_of(hostname: str, port: int, alias: str = "") -> list[str]:
-    """A server's names in known_hosts: its HostKeyAlias if it has one, else `host` or `[host]:port` and then `host`."""
+    """Return a server's names in known_hosts: its HostKeyAlias, or else `host` or `[host]:port`, then `host`."""
     if alias:
         return [alias.lower()]
     plain = hostname.lower()
@@ -154,7 +154,7 @@ def _parsed(path: Path, _inode: int, _size: int, _changed: int) -> tuple[Line, .
 def _line(path: Path, number: int, row: str) -> Line:
     words = row.split()
     marker = words.pop(0) if words[0].startswith("@") else ""
-    # Padding: a line that is cut short still says what it is about.
+    # Padding: the marker and host of a line that is cut short are still read.
     names, kind, key = [*words, "", "", ""][:3]
     blob, problem = _decoded(kind, key)
     if marker and marker not in MARKERS:
@@ -202,7 +202,7 @@ def _is_hash(names: str) -> bool:
 
 def _hashed_match(names: str, name: str) -> bool:
     if not _is_hash(names):
-        return True  # nobody can tell whom it speaks of; only an unreadable @revoked line is asked
+        return True  # the host of a damaged name is unknown; only an unreadable @revoked line asks this
     _, _, salt, digest = names.split("|")
     expected = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
     return hmac.compare_digest(expected, base64.b64decode(digest))
@@ -210,5 +210,5 @@ def _hashed_match(names: str, name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _pattern(pattern: str) -> re.Pattern[str]:
-    """A host pattern: `*` and `?` are wildcards, `[` is not."""
+    """Return a host pattern as a regular expression: `*` and `?` are wildcards, `[` is not."""
     return re.compile("".join({"*": ".*", "?": "."}.get(char, re.escape(char)) for char in pattern.lower()), re.DOTALL)

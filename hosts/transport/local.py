@@ -36,7 +36,7 @@ class LocalBackend(Backend):
 
 
 class LocalProcess(Process):
-    """A subprocess in a session of its own, so that Ctrl-C reaches it through its stdin and not twice."""
+    """A subprocess in its own session: Ctrl-C ends it only through its stdin, not by the terminal's signal too."""
 
     def __init__(self, argv: list[str]) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ class LocalProcess(Process):
         descriptor, left = self._popen.stdin.fileno(), memoryview(data)
         while left:
             if not _ready(descriptor, select.POLLOUT, WRITE_SECONDS):
-                raise TimeoutError(f"the program took nothing for {WRITE_SECONDS:.0f} s")
-            left = left[os.write(descriptor, left[: select.PIPE_BUF]) :]  # so much never blocks a pipe that is ready
+                raise TimeoutError(f"the program read nothing for {WRITE_SECONDS:.0f} s")
+            left = left[os.write(descriptor, left[: select.PIPE_BUF]) :]  # never blocks on a ready pipe
 
     def close_stdin(self) -> None:
         assert self._popen.stdin is not None
@@ -94,7 +94,7 @@ class LocalProcess(Process):
 
 
 def _ready(descriptor: int, event: int, seconds: float | None) -> bool:
-    """Return whether reading or writing would not block, within `seconds`; `select` fails above descriptor 1023."""
+    """Return whether the descriptor is ready within `seconds`; `poll`, because `select` fails above descriptor 1023."""
     waiting = select.poll()
     waiting.register(descriptor, event)
     return bool(waiting.poll(None if seconds is None else seconds * 1000))

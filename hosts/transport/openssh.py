@@ -1,7 +1,7 @@
 """The configuration file that every OpenSSH program of Roost runs with: control connections, bulk data, `ssh -G`.
 
-It is a file, because the `ssh` that OpenSSH starts for a ProxyJump gets the file but none of the options. The file's
-own lines come first, so they win; then the person's configuration is included.
+The settings are in a file because the `ssh` that OpenSSH starts for a ProxyJump gets the file, but none of the options.
+Roost's own lines come first, so they win. The person's configuration is included after them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AES_CIPHER = "aes128-gcm@openssh.com"
 """About twice as fast as chacha20 where the CPU has AES instructions; measured by `benchmarks/pull.py`."""
 SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 
-# Never more than the person's own `ssh` would do for a program: no forwarding, no terminal, nothing run on the side.
+# Only what a program needs: no forwarding, no terminal, no local or remote commands of the person's configuration.
 HARDENING = (
     "ForwardAgent no",
     "ForwardX11 no",
@@ -43,7 +43,7 @@ _SINCE_8_7 = ("SessionType default", "StdinNull no", "ForkAfterAuthentication no
 
 
 def ssh_command(host: Host, folder: Path) -> list[str]:
-    """Return `ssh -F FILE … NAME`, whose FILE is written to `folder` (0600): append the remote command, quoted.
+    """Return `ssh -F FILE … NAME`, to which the caller appends the quoted command. FILE is written to `folder` (0600).
 
     `folder` must have a plain name: OpenSSH puts it unquoted into the command that reaches a jump host.
     """
@@ -81,8 +81,8 @@ def write_config(host: Host, folder: Path) -> Path:
 def ssh_config(host: Host) -> str:
     """Return Roost's own lines, then the person's configuration; the first value of a keyword counts.
 
-    The system's configuration is read after the person's own, as `ssh` does, and not after a file that the inventory
-    names, as `ssh -F` does.
+    The system's configuration is read after the person's own, as by `ssh`, but not after a file that the inventory
+    names, as by `ssh -F`.
     """
     system = [f"Include {SYSTEM_CONFIG}"] if host.ssh_config == DEFAULT_SSH_CONFIG else []
     lines = [
@@ -124,7 +124,7 @@ def _expanded(path: str) -> str:
 
 
 def _path(path: str) -> str:
-    """Return a file's name for ssh_config(5): quoted, and with `%` escaped."""
+    """Return a file name as ssh_config(5) wants it: quoted, and with `%` escaped."""
     return _quoted(_expanded(path).replace("%", "%%"))
 
 

@@ -1,9 +1,9 @@
 """A host over Fabric: SSH connections inside this process, any number of calls at once, every step with a deadline.
 
-What Fabric leaves open and this module sets (each seen to matter): TCP_NODELAY (a command falls from 50 to 12 ms),
-known hosts enforced (Fabric adds unknown keys and accepts swapped ones), timeouts on connect, banner, authentication
-and on opening a channel (a frozen host blocks for ever otherwise), raw channels instead of `Connection.run`
-(its capture is quadratic in the output). Every setting comes from `settings.resolve`, so from OpenSSH itself.
+Fabric's defaults do not suffice, so this module sets: TCP_NODELAY (a command takes 12 ms instead of 50); known hosts
+(Fabric adds unknown keys and accepts changed keys); timeouts for the connection, the banner, the authentication and the
+opening of a channel (a frozen host would block for ever); raw channels instead of `Connection.run`, whose capture takes
+time quadratic in the output. Every setting comes from `settings.resolve`, and so from OpenSSH itself.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ from hosts.transport.settings import Hop, Route
 from hosts.transport.words import remote_command
 from remote.shared.supervised.threads import DeadlineError, Thread
 
-logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it logs tracebacks of what is raised here as a sentence
+logging.getLogger("paramiko").setLevel(
+    logging.CRITICAL
+)  # it logs tracebacks of errors that Roost raises as one sentence
 
 KEEPALIVE_SECONDS = 15
 LOGIN_SECONDS = 45.0
-"""For authentication, and for opening a channel: slow PAM modules take up to 20 s each."""
+"""For the authentication and, again, for the opening of a channel: slow PAM modules take up to 20 s for each."""
 MOST_UNREAD_BYTES = 64 << 20
-"""In one channel: 32 times the window that the server was given."""
+"""Unread bytes of one channel: 32 times the window that the server was given."""
 
 
 class FabricBackend(Backend):
-    """Opens its connection at the first call, another where the server allows no more sessions on the first."""
+    """Opens a connection at the first call, and another if the server allows no more sessions on the first."""
 
     def __init__(self, host: Host, route: Route) -> None:
         super().__init__(host)
@@ -61,7 +63,8 @@ class FabricBackend(Backend):
             return self._pool.use(start)
         except PoolFullError as error:
             raise HostUnreachableError(
-                f"The SSH server allows {error.sessions} sessions at once (MaxSessions), and all are in use.",
+                f"The host's SSH server allows {error.sessions} sessions on a connection (MaxSessions), and all are "
+                f"in use.",
                 remedy="Try again when the other commands have ended, or raise MaxSessions in its sshd_config.",
             ) from error
 
@@ -70,12 +73,14 @@ class FabricBackend(Backend):
 
 
 class Link:
-    """One SSH connection, with those to its jump hosts."""
+    """One SSH connection to the host, with the connections to its jump hosts."""
 
     def __init__(self, route: Route) -> None:
         self._connections: list[Connection] = []
         self._opening = threading.Lock()
-        """paramiko keeps one error a connection: of two refusals at once, one would be told as a broken connection."""
+        """Channels are opened one at a time: paramiko keeps a single error for a connection, so the second of two
+        simultaneous refusals would look like a broken connection.
+        """
         try:
             for hop in route.hops:
                 self._connections.append(login([hop], partial(self._connect, route, hop)))
@@ -101,7 +106,7 @@ class Link:
             raise PoolFullError from error
         except (SSHException, OSError, EOFError) as error:
             raise self._no_command(error) from error
-        process = SshProcess(channel, done)  # before anything can arrive: it bounds what is held unread
+        process = SshProcess(channel, done)  # before any output can arrive, because it limits the unread bytes
         try:
             channel.exec_command(command)
         except (SSHException, OSError, EOFError) as error:
@@ -111,18 +116,18 @@ class Link:
         return process
 
     def close(self) -> None:
-        """End the connection, the host's own first."""
+        """End all connections, the host's own first."""
         for connection in reversed(self._connections):
             connection.close()
 
     def _no_command(self, error: Exception) -> HostUnreachableError:
         return HostUnreachableError(
             f"The SSH session could not start a command: {str(error).rstrip('.') or type(error).__name__}.",
-            remedy="The host may be frozen or out of processes; log in by hand to see.",
+            remedy="The host may be frozen or at its limit of processes. Log in with ssh to see.",
         )
 
     def _connect(self, route: Route, hop: Hop) -> Connection:
-        """Log in to one hop, through the ones before it."""
+        """Log in to one hop, through the hops before it."""
         timeout = route.host.connect_timeout
         via = self._connections[-1] if self._connections else None
         connection = _new_connection(route, hop, via)
@@ -145,7 +150,7 @@ class Link:
 
 
 def _new_connection(route: Route, hop: Hop, via: Connection | None) -> Connection:
-    """A Fabric connection, not yet open, that accepts the hop's known keys and no other."""
+    """Return a Fabric connection, not yet open, that accepts only the hop's known keys."""
     timeout = route.host.connect_timeout
     arguments: dict[str, Any] = {
         "banner_timeout": timeout,
@@ -190,7 +195,7 @@ def _transport(sock: Any, hop: Hop, **options: Any) -> paramiko.Transport:
 
 
 def prefer_key_types(transport: paramiko.Transport, hop: Hop) -> None:
-    """Put the types of the hop's known keys first; the key exchange has not begun."""
+    """Put the types of the hop's known keys first. Must be called before the key exchange."""
     choices = transport.get_security_options()
     known = [algorithm for kind in hop.known().kinds(hop.names) for algorithm in algorithms_of(kind)]
     first = [algorithm for algorithm in known if algorithm in choices.key_types]
@@ -198,12 +203,12 @@ def prefer_key_types(transport: paramiko.Transport, hop: Hop) -> None:
 
 
 def algorithms_of(kind: str) -> Sequence[str]:
-    """Return the signature algorithms of a type of key: RSA keys sign with SHA-2 today."""
+    """Return the signature algorithms of a key type. RSA keys sign with SHA-2, because servers refuse SHA-1."""
     return ("rsa-sha2-512", "rsa-sha2-256") if kind == "ssh-rsa" else (kind,)
 
 
 def proxy_socket(command: str) -> socket.socket:
-    """Start a ProxyCommand as OpenSSH does (by the user's shell) and return the socket that it speaks on."""
+    """Start a ProxyCommand by the user's shell, as OpenSSH does, and return the socket to it."""
     ours, theirs = socket.socketpair()
     with theirs:
         shell = os.environ.get("SHELL") or "/bin/sh"
@@ -214,7 +219,7 @@ def proxy_socket(command: str) -> socket.socket:
 
 
 def _was_closed(client: paramiko.SSHClient) -> bool:
-    """Whether the server ended the connection by itself before it had spoken: it is at its MaxStartups."""
+    """Return whether the server closed the connection before it sent anything, as sshd does at its MaxStartups."""
     transport = client.get_transport()
     if transport is None or transport.remote_version:
         return False
@@ -231,23 +236,23 @@ def _was_closed(client: paramiko.SSHClient) -> bool:
 
 
 class BoundedPipe(BufferedPipe):  # type: ignore[type-arg]  # generic in the stubs alone
-    """A channel's unread bytes. If a server sends beyond its window, or floods, the connection ends."""
+    """A channel's unread bytes. If a server ignores its window, the connection ends."""
 
     def __init__(self) -> None:
         super().__init__()
         self.overflowed = False
 
     def feed(self, data: bytes | str) -> None:
-        """Take what came; called by paramiko's thread, whose connection ends with the SSHException."""
+        """Add received bytes. Called by paramiko's thread; an SSHException ends its connection."""
         if len(self) + len(data) > MOST_UNREAD_BYTES:
             self.overflowed = True
-            raise SSHException("a channel holds over 64 MiB that nobody asked for")
+            raise SSHException("a channel has over 64 MiB of unread bytes")
         super().feed(data)
 
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """paramiko raises EOFError when it writes to a connection that just broke."""
+    """Raise ConnectionError instead of the EOFError that paramiko raises if the connection broke during a write."""
     try:
         yield
     except (EOFError, SSHException) as error:
@@ -281,7 +286,8 @@ class SshProcess(Process):
             raise ConnectionLostError(
                 f"The host sent over {MOST_UNREAD_BYTES >> 20} MiB more than the SSH window allows, so the "
                 "connection was closed.",
-                remedy="The host's SSH server ignores flow control: it is broken or hostile.",
+                remedy="The host's SSH server ignores flow control, so it is broken or hostile. Check which server "
+                "listens on that port.",
             )
         return chunk
 

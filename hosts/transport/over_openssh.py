@@ -1,7 +1,8 @@
 """A host over OpenSSH's own `ssh`, for what Fabric cannot do: certificates, security keys, GSSAPI, odd proxies.
 
-One ControlMaster of Roost's own a host, in a folder of this process (0700); every call is a session on it. The master
-is in the background and ends by itself 30 s after its last session, also if this process is killed.
+Each host has one ControlMaster of Roost's own, whose socket is in a folder of this process (0700). Every call is a
+session of that master. The master runs in the background and ends 30 s after its last session, even if this process is
+killed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hosts.transport.words import remote_command
 LOGIN_SECONDS = 45.0
 PERSIST_SECONDS = 30
 STATUS_OF_SSH = 255
-"""The exit status with which `ssh` says that it failed itself."""
+"""The exit status of `ssh` if `ssh` itself failed, and not the remote command."""
 
 
 class OpenSshBackend(Backend):
@@ -42,7 +43,7 @@ class OpenSshBackend(Backend):
         with self._lock:
             if not self._socket.exists():
                 login(self._route.hops, self._log_in)
-        # A server that allows no further session on this connection makes `ssh` open one of its own.
+        # If the server allows no further session on this connection, `ssh` opens a connection of its own.
         return OpenSshProcess([*self._ssh(), "--", destination(self.host), remote_command(argv)])
 
     def close(self) -> None:
@@ -83,14 +84,14 @@ class OpenSshBackend(Backend):
         except subprocess.TimeoutExpired as error:
             raise HostUnreachableError(
                 f"{route.target.where} did not finish the login within {patience:.0f} s.",
-                remedy="Type `ssh -v` to that host by hand: it shows which step waits.",
+                remedy="Type ssh -v with that host: its output shows which step waits.",
             ) from error
         if said.returncode != 0:
             raise explain(said.stderr.decode("utf-8", "replace"), route)
 
 
 def explain(said: str, route: Route) -> RoostError:
-    """What `ssh` printed as one sentence about the server that it speaks of."""
+    """Return the output of `ssh` as one sentence about the server in it."""
     return of_openssh(said, _hop_of(said, route), route.host.name, route.host.connect_timeout)
 
 
@@ -115,7 +116,7 @@ def _marks(hop: Hop) -> tuple[str, ...]:
 
 
 class OpenSshProcess(LocalProcess):
-    """A session on the master: `ssh` as a subprocess, which says by its exit status that the connection broke."""
+    """A session of the master: an `ssh` subprocess, whose exit status tells if the connection broke."""
 
     def wait(self, timeout: float) -> int:
         status = super().wait(timeout)

@@ -16,7 +16,7 @@ SOURCE = Path(remote.__file__).parent
 
 
 class Payload:
-    """`remote/` as it was when this was made. `digest` names its folder on a host."""
+    """A copy of `remote/` at one moment. `digest` is the name of its folder on a host."""
 
     def __init__(self, source: Path) -> None:
         self._files = [(name, Path(path).read_bytes()) for name, path in files_below(str(source), "", None)]
@@ -26,8 +26,8 @@ class Payload:
 
     @property
     def archive(self) -> bytes:
-        """A tar.gz whose members start with `remote/`, packed once and only if some host lacks the payload."""
-        with self._lock:  # on many hosts at once, 64 threads ask
+        """A tar.gz whose members start with `remote/`. It is packed once, and only if a host lacks the payload."""
+        with self._lock:  # up to 64 threads, one a host, ask at once
             self._archive = self._archive or self._packed()
             return self._archive
 
@@ -50,7 +50,7 @@ _making = threading.Lock()
 
 
 def current_payload() -> Payload:
-    """`remote/` as it is at the first call: once a process, so that all hosts of one command get the same."""
+    """Return `remote/` as it is at the process's first call, so that all hosts of one command get the same payload."""
     with _making:
         if not _made:
             _made.append(Payload(SOURCE))

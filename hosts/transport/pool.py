@@ -1,7 +1,7 @@
 """The connections of one host: calls share a connection as long as the server accepts another session on it.
 
-A server that refuses a session (`MaxSessions`) costs nobody a call: another connection is opened, or the call waits
-until a session ends. A connection that failed is not used for new calls, and is closed when its last call has ended.
+No call fails because a server refuses a session (`MaxSessions`): another connection is opened, or the call waits until
+a session ends. A connection that failed gets no new calls, and is closed when its last call has ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class PoolFullError(Exception):
-    """The server refused one more session. A link raises it at once, the pool after a minute without room."""
+    """The server refused one more session. A link raises this at once, the pool after a minute without room."""
 
     def __init__(self, sessions: int = 0) -> None:
         super().__init__(f"{sessions} sessions are in use")
@@ -42,7 +42,7 @@ L = TypeVar("L", bound=Connected)
 
 
 class _Member:
-    """One connection with the number of its sessions, and how many the server has been seen to allow."""
+    """One connection, the number of its sessions, and the number of sessions that the server is known to allow."""
 
     def __init__(self, link: Connected) -> None:
         self.link = link
@@ -66,7 +66,7 @@ class Pool:
         self._connecting = False
 
     def use(self, start: Callable[..., T]) -> T:
-        """Return `start(link, done)`, which begins a session; `done` is to be called once when the session ends.
+        """Return `start(link, done)`, which begins a session and must call `done` once when the session ends.
 
         Raises PoolFullError if no session became free within a minute, and the RoostErrors of `start` and `connect`.
         """
@@ -86,14 +86,14 @@ class Pool:
                 return started
 
     def close(self) -> None:
-        """End every connection; one that another thread is just opening is that call's own."""
+        """End every connection, except a connection that another thread's call is just opening."""
         with self._changed:
             members, self._members = self._members, []
         for member in members:
             member.link.close()
 
     def _room(self, deadline: float) -> _Member:
-        """Return a place on a connection, which the caller must leave again."""
+        """Return a connection on which a session was reserved. The caller must release the session."""
         with self._changed:
             while True:
                 self._members = [member for member in self._members if member.link.is_alive or member.sessions]
@@ -128,15 +128,17 @@ class Pool:
                 self._changed.notify_all()
 
     def _learn(self, member: _Member) -> bool:
-        """The server refused a session. False if it has never allowed one on this connection.
+        """Note that the server refused a session. Return False if it has never allowed a session on this connection.
 
-        A server counts a session that has just ended for some milliseconds more, which says nothing about its limit.
+        A server counts a session for some milliseconds after its end; a refusal in that time does not tell the limit.
         """
         with self._changed:
             member.sessions -= 1
             if member.peak == 0 and member.sessions == 0:
                 return False
-            if member.sessions < member.peak or member.peak == 0:  # or another call's first session is just beginning
+            if (
+                member.sessions < member.peak or member.peak == 0
+            ):  # or the first session of another call is just beginning
                 self._changed.wait(LAG_SECONDS)
             else:
                 member.most = member.sessions

@@ -21,11 +21,11 @@ class Process(ABC):
 
     @abstractmethod
     def close_stdin(self) -> None:
-        """End stdin; the program reads to the end and may continue."""
+        """Close stdin. The program reads to the end of its input and may go on running."""
 
     @abstractmethod
     def read(self, size: int, timeout: float | None) -> bytes:
-        """Return up to `size` bytes of stdout; raises TimeoutError after `timeout` seconds without any."""
+        """Return up to `size` bytes of stdout; raises TimeoutError after `timeout` seconds without a byte."""
 
     @abstractmethod
     def wait(self, timeout: float) -> int:

@@ -1,4 +1,4 @@
-"""Every failure of a connection as one sentence with its remedy; the same for Fabric and OpenSSH."""
+"""Turns every failure of a connection into one sentence with its remedy, the same for Fabric and OpenSSH."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from hosts.transport.known_hosts import Verdict
 from hosts.transport.settings import Hop
 
 _SILENCE = ("No existing session", "Error reading SSH protocol banner")
-"""What paramiko says if the kernel took the connection and sshd, frozen, did not."""
+"""The text of paramiko's error if the kernel accepted the connection but sshd, which is frozen, did not."""
 
 
 class LoginDroppedError(HostUnreachableError):
-    """The server closed the connection before any key was offered, because it takes no more logins at the moment."""
+    """The server closed the connection before any key was offered, usually because it is at its limit of logins."""
 
 
 def dropped(where: str) -> LoginDroppedError:
-    """`MaxStartups`, a server that is just starting, or no SSH server at all."""
+    """Return the error for `MaxStartups`, for a server that is just starting, or for another program on the port."""
     return LoginDroppedError(
         f"{where} could not be reached: the connection was closed before an SSH server spoke.",
-        remedy="Its sshd may be at its limit of logins (`MaxStartups`), or another program listens on that port.",
+        remedy="Its sshd may be at its limit of logins (`MaxStartups`): try again later. Or another program listens "
+        "on that port: correct `ssh_port` in the inventory.",
     )
 
 
@@ -56,7 +57,7 @@ def bad_key(hop: Hop, verdict: Verdict, name: str) -> HostKeyError:
 
 
 def of_paramiko(error: Exception, hop: Hop, name: str, timeout: float) -> RoostError:
-    """What paramiko raised while it connected to `hop`, on the way to the host `name`."""
+    """Return the error for paramiko's exception while it connected to `hop`, on the way to the host `name`."""
     if isinstance(error, RoostError):
         return error
     if isinstance(error, BadHostKeyException):
@@ -74,9 +75,9 @@ def of_paramiko(error: Exception, hop: Hop, name: str, timeout: float) -> RoostE
 
 
 def unreachable(error: Exception, where: str, timeout: float) -> HostUnreachableError:
-    """No SSH server spoke: refused at once, closed, or nothing came within `timeout` seconds.
+    """Return the error for a server that refused or closed the connection, or sent nothing within `timeout` seconds.
 
-    If every address of a name was tried, the first one's reason stands for all.
+    If all addresses of a name were tried, the error has the reason of the first address.
     """
     cause = next(iter(error.errors.values())) if isinstance(error, NoValidConnectionsError) else error
     if isinstance(cause, ConnectionRefusedError):
@@ -106,7 +107,7 @@ def no_such_name(where: str) -> HostUnreachableError:
 
 
 def no_answer(where: str, reason: str, within: float | None) -> HostUnreachableError:
-    """Any other reason; `within` is how many seconds were waited, None if that was not the matter."""
+    """Return the error for any other reason. `within` is the deadline in seconds, None if no deadline passed."""
     waited = f" within {within:.0f} s" if within is not None else ""
     return HostUnreachableError(
         f"{where} could not be reached{waited}: {reason}.",
@@ -142,7 +143,7 @@ _SILENT_END = "the connection was closed during the login, as sshd does after it
 
 
 def of_openssh(said: str, hop: Hop, name: str, timeout: float) -> RoostError:
-    """What `ssh` printed when it could not log in to `hop`, on the way to the host `name`."""
+    """Return the error for the output of an `ssh` that could not log in to `hop`, on the way to the host `name`."""
     kind = next((kind for pattern, kind in _OF_OPENSSH if re.search(pattern, said)), "")
     last = _last_line(said)
     if kind in {"changed", "revoked", "new"}:
@@ -164,7 +165,7 @@ def of_openssh(said: str, hop: Hop, name: str, timeout: float) -> RoostError:
 
 
 def _key_of_openssh(kind: str, hop: Hop, name: str) -> HostKeyError:
-    """The same sentence as Fabric's, with the line of known_hosts that OpenSSH names."""
+    """Return the same error as for Fabric, with the line of known_hosts that OpenSSH names."""
     known = hop.known()
     own = [line for line in known.lines if any(line.is_for(one) for one in hop.names)]
     if kind == "revoked":

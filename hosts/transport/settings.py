@@ -1,7 +1,7 @@
 """Resolves with OpenSSH itself (`ssh -G`) how a host is reached: every SSH server on the way, with its settings.
 
-Control connections and bulk data read the same generated configuration (`openssh.py`); this module is the only one
-that asks what it means. A `SshBackend` resolves its host once, so once a command.
+Control connections and bulk data read the same generated configuration (`openssh.py`); only this module interprets it.
+A `SshBackend` resolves its host once, and so once in a command.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hosts.transport.known_hosts import KnownHosts, names_of, read
 from hosts.transport.openssh import destination, login_options, ssh_arguments, ssh_config
 
 RESOLVE_SECONDS = 60.0
-"""A `Match exec` may ask a slow program."""
+"""A `Match exec` may run a slow program."""
 MOST_HOPS = 8
 
 Options = dict[str, tuple[str, ...]]
@@ -42,14 +42,14 @@ class Hop:
     """One SSH server: a jump host, or the host itself."""
 
     name: str
-    """As it was typed: the alias, for messages and for `ssh`."""
+    """The name as a person typed it, such as an alias. Messages and `ssh` use it."""
     hostname: str
     user: str
     port: int
     options: Options = field(repr=False)
-    """All of `ssh -G`, by lower-case keyword; values that OpenSSH left unexpanded are as written."""
+    """The output of `ssh -G`, by lower-case keyword. Values that OpenSSH does not expand are as written."""
     known_hosts_files: tuple[Path, ...] = ()
-    """The person's own files first; `inv trust` adds to the first one."""
+    """The known_hosts files, the person's own first. `inv trust` adds to the first file."""
     global_files: tuple[Path, ...] = ()
     jump: bool = False
 
@@ -121,7 +121,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class Route:
-    """The way to a host: its jump hosts in order, then the host, and the configuration file that all `ssh` get."""
+    """The way to a host: its jump hosts in order, then the host itself, and the configuration file for every `ssh`."""
 
     host: Host
     hops: tuple[Hop, ...]
@@ -153,8 +153,8 @@ def resolve(host: Host) -> Route:
 def private_folder() -> Path:
     """A folder of this process (0700) for configuration files and control sockets, removed when the process ends.
 
-    Its name is short and plain: a socket's path has room for 104 bytes, and OpenSSH hands the configuration's name to
-    a shell.
+    The folder's name is short and plain, because a socket's path has at most 104 bytes, and OpenSSH passes the name of
+    the configuration file to a shell.
     """
     candidates = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]  # noqa: S108
     usable = [path for path in candidates if re.fullmatch(r"/[A-Za-z0-9_./-]{2,48}", path) and os.access(path, os.W_OK)]
@@ -171,16 +171,19 @@ class _Resolver:
         self._config = config
 
     def way(self, name: str, arguments: Sequence[str], jump: bool = False, depth: int = 0) -> list[Hop]:
-        """The hops to `name`: OpenSSH reaches the first jump host by its own settings and each next one through it."""
+        """Return the hops to `name`. OpenSSH reaches each hop through the hops before it."""
         if depth > MOST_HOPS:
-            raise HostUnreachableError(f"The way to {destination(self._host)} has over {MOST_HOPS} jump hosts.")
+            raise HostUnreachableError(
+                f"The way to {destination(self._host)} has over {MOST_HOPS} jump hosts, which "
+                f"may be a loop in ProxyJump."
+            )
         hop = self._hop(name, arguments, jump)
         jumps = [part for part in hop.option("proxyjump").split(",") if part]
         if not jumps:
             return [hop]
         first, *others = [_jump(part) for part in jumps]
         way = self.way(*first, jump=True, depth=depth + 1)
-        through = ["-J", "placeholder"]  # the command line's jump wins over whatever the configuration says
+        through = ["-J", "placeholder"]  # a jump host of the command line wins over the configuration
         return [*way, *(self._hop(one, [*through, *options], True) for one, options in others), hop]
 
     def _hop(self, name: str, arguments: Sequence[str], jump: bool) -> Hop:
@@ -214,7 +217,7 @@ class _Resolver:
 
 
 def _own_options(host: Host) -> Options:
-    """Return what `ssh -G` would print for the inventory's own settings if the person's configuration is empty."""
+    """Return the output of `ssh -G` for the inventory's settings and an empty configuration, without calling `ssh`."""
     own: Options = {
         "hostname": (destination(host).lower(),),
         "user": (host.user or getpass.getuser(),),
@@ -264,7 +267,7 @@ def _answer_for_all(config: Path) -> Options:
 
 
 def _common_options(config: Path) -> Options:
-    with _ASKING:  # 64 hosts at once ask the same
+    with _ASKING:  # the threads of 64 hosts ask the same
         return _answer_for_all(config)
 
 
@@ -279,7 +282,7 @@ def _says_nothing(path: Path) -> bool:
 
 
 def _jump(text: str) -> tuple[str, list[str]]:
-    """`[ssh://][user@]host[:port]` of a ProxyJump as what `ssh` is given: the name, and options."""
+    """Return the name and the options of `ssh` for `[ssh://][user@]host[:port]` of a ProxyJump."""
     rest = text.removeprefix("ssh://").rstrip("/")
     user, _, address = rest.rpartition("@")
     found = re.fullmatch(r"\[(?P<six>[^\]]+)\](?::(?P<port6>\d+))?|(?P<name>[^:]+)(?::(?P<port>\d+))?", address)

@@ -1,4 +1,4 @@
-"""A host over SSH: resolved by OpenSSH, carried by Fabric, or by OpenSSH if Fabric cannot follow the configuration.
+"""A host over SSH. OpenSSH resolves its settings; Fabric connects, or OpenSSH if Fabric cannot follow the settings.
 
 `ssh: auto | fabric | openssh` of the inventory decides; `inv doctor` says which one carries a host, and why.
 """
@@ -24,14 +24,14 @@ from hosts.transport.settings import Hop, Route, UnknownTokenError, resolve
 
 @dataclass(frozen=True)
 class Choice:
-    """What carries a host's control connection, and the reason as the end of a sentence."""
+    """The library that carries a host's control connection, and the reason, as the end of a sentence."""
 
     openssh: bool
     why: str
 
 
 class SshBackend(Backend):
-    """A host over SSH, resolved at the first call; a failed resolution is that host's own error."""
+    """A host over SSH, whose settings are resolved at the first call. A failure then is an error of this host alone."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
@@ -41,7 +41,7 @@ class SshBackend(Backend):
 
     @property
     def route(self) -> Route:
-        """How the host is reached; asked of OpenSSH once. Raises HostUnreachableError."""
+        """The way to the host, for which OpenSSH is asked once. Raises HostUnreachableError."""
         with self._lock:
             return self._resolved()
 
@@ -55,7 +55,7 @@ class SshBackend(Backend):
         return carrier.open(argv)
 
     def close(self) -> None:
-        """End the connections; one that another thread is just opening is that call's own, and is not waited for."""
+        """End the connections without waiting for a connection that another thread's call is just opening."""
         carrier = self._carrier
         if carrier is not None:
             carrier.close()
@@ -67,7 +67,7 @@ class SshBackend(Backend):
 
 
 def choose(route: Route) -> Choice:
-    """Return what carries this host's connection. Reads files and asks the agent, but connects to nothing.
+    """Return the library that carries this host's connection. Reads files and asks the agent; connects to no host.
 
     Raises HostUnreachableError if the inventory says `fabric` and a setting has a token that only OpenSSH expands.
     """

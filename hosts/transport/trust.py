@@ -1,7 +1,7 @@
 """`inv trust`: reads the key of every server on the way to a host, and remembers accepted keys.
 
-A key is written where OpenSSH looks for it: in the first UserKnownHostsFile, by the server's HostKeyAlias or by its
-address and port, hashed if the configuration says HashKnownHosts.
+A key is written where OpenSSH looks for it: in the first UserKnownHostsFile, under the server's HostKeyAlias or its
+address and port, and hashed if the configuration says HashKnownHosts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PresentedKey:
     kind: str
     base64: str
     known: bool
-    """Whether known_hosts already has exactly this key, or a certificate authority that vouches for the host."""
+    """Whether known_hosts already has exactly this key, or a certificate authority that signed the host's key."""
     authority: str = ""
     """`FILE line N` of the `@cert-authority` by which OpenSSH accepted the host."""
     added_to: str = ""
@@ -56,17 +56,17 @@ class PresentedKey:
 
 @dataclass(frozen=True)
 class Presented:
-    """The keys on the way to one host, in order; keys behind an untrusted server cannot be read."""
+    """The keys of the servers on the way to one host, in order. Keys behind an untrusted server cannot be read."""
 
     keys: list[PresentedKey]
     unseen: list[str]
 
 
 def look(host: Host, accept: Accept) -> Presented:
-    """Return the key of every server on the way to `host`; remember each new one that `accept` says yes to.
+    """Return the key of every server on the way to `host`. A new key is remembered if `accept` returns True for it.
 
-    Nothing is sent to a server but the handshake, and a login to a jump host whose key is known. Raises HostKeyError
-    for a changed or revoked key, HostUnreachableError, or AuthenticationError of a jump host.
+    Servers receive nothing but the handshake; on a jump host whose key is known, this also logs in. Raises HostKeyError
+    for a changed or revoked key, HostUnreachableError, or a jump host's AuthenticationError.
     """
     route = resolve(host)
     keys: list[PresentedKey] = []
@@ -85,7 +85,7 @@ def remember(key: PresentedKey) -> Path:
     files = [path for path in key.hop.known_hosts_files if path != Path("/dev/null")]
     if not files:
         raise HostKeyError(
-            f"The key of {key.hop.where} cannot be remembered: UserKnownHostsFile names no file for it.",
+            f"The key of {key.hop.where} cannot be remembered, because UserKnownHostsFile names no file.",
             remedy="Set `known_hosts` for this host in the inventory.",
         )
     path = files[0]
@@ -119,7 +119,7 @@ def _presented(route: Route, number: int) -> PresentedKey:
 
 
 def _handshake(route: Route, number: int) -> paramiko.PKey:
-    """Connect up to the key exchange, and return the key."""
+    """Return the server's key, after the key exchange and without a login."""
     hop, timeout = route.hops[number], route.host.connect_timeout
     sock: socket.socket | None = None
     transport: paramiko.Transport | None = None
@@ -171,7 +171,7 @@ def _bracketed(name: str) -> str:
 
 
 def _openssh_accepts(route: Route, number: int) -> bool:
-    """Whether OpenSSH accepts the host's key or certificate: it then goes on to log in, by no method at all."""
+    """Return whether OpenSSH accepts the host's key or certificate: then it tries to log in, with no method."""
     hop = route.hops[number]
     name = hop.name if hop.jump else destination(route.host)
     command = [*_ssh_to(route, number), "-oPreferredAuthentications=none", "--", name, "true"]

@@ -33,7 +33,7 @@ def remote_command(argv: Sequence[str]) -> str:
 def python_program(host: Host, source: str, *options: str) -> list[str]:
     """Return the argv that runs `source` under the host's Python, with the host's `exec` prefix in front.
 
-    `options` are Python's own (`-I`, `-S`). `~/` in `python` is the home directory of the user over there, also inside
+    `options` are Python's own (`-I`, `-S`). `~/` in `python` is the home directory of the user on the host, or inside
     the container that `exec` enters.
     """
     return [*shlex.split(host.exec), *_python(host.python), *options, "-c", one_line(source)]
@@ -42,7 +42,8 @@ def python_program(host: Host, source: str, *options: str) -> list[str]:
 def one_line(source: str) -> str:
     """Return a Python program of one line, without anything that shells disagree on, that does what `source` does.
 
-    It takes the current folder off the module path first, as an empty entry (`python -c`, `PYTHONPATH=:…`) or by name.
+    The program first removes the current folder from the module path, where it may stand as an empty entry (`python
+    -c`, `PYTHONPATH=:…`) or by name.
     """
     return f'{_OFF_THE_PATH}exec(bytes.fromhex("{source.encode().hex()}"))'
 

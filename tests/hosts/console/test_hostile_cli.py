@@ -28,10 +28,10 @@ def error(message: str) -> bytes:
     ("task", "answer", "said"),
     [
         ("status", error(ESCAPED), "\\x1b]0;owned\\x07"),
-        ("status", b'{"type": "result", "value": {"run": 5}}\n', "The answer is not what was asked for"),
-        ("doctor", b'{"type": "item", "value": ' + b"[" * 100_000 + b"\n", "is not Roost's"),
-        ("logs", b'{"type": "item", "value": {"type": "lines"}}\n', "The answer is not what was asked for"),
-        ("attached", b"\x00\xff" * 1000 + b"\n", "is not Roost's"),
+        ("status", b'{"type": "result", "value": {"run": 5}}\n', "The host's answer does not fit the request"),
+        ("doctor", b'{"type": "item", "value": ' + b"[" * 100_000 + b"\n", "is not in Roost's protocol"),
+        ("logs", b'{"type": "item", "value": {"type": "lines"}}\n', "The host's answer does not fit the request"),
+        ("attached", b"\x00\xff" * 1000 + b"\n", "is not in Roost's protocol"),
     ],
     ids=["escapes", "wrong types", "nested", "items", "bytes"],
 )

@@ -191,5 +191,5 @@ def test_what_a_session_printed_before_it_ended_is_shown() -> None:
 
 def test_a_host_that_stops_reading_and_floods_is_left() -> None:
     conversation = Conversation(Leaving([b"x" * 99 + b"\n"] * 20_000, reads=0), None)
-    with pytest.raises(ProtocolError, match="read no more of the request but went on sending"):
+    with pytest.raises(ProtocolError, match="stopped reading the request but went on sending"):
         conversation.ask(current_payload(), workdir="/w", verb="hello")

@@ -215,7 +215,7 @@ def test_an_endless_line_is_cut_off(tmp_path: Path) -> None:
 
 def test_a_host_that_never_answers_ends_at_the_deadline(tmp_path: Path) -> None:
     backend = fake_python(tmp_path, "exec sleep 60")
-    with pytest.raises(ConnectionLostError, match="No result came within"):
+    with pytest.raises(ConnectionLostError, match="The host sent no result within"):
         backend.call("hello", HelloRequest(), HelloResult, deadline=0.5)
 
 
