@@ -1,4 +1,4 @@
 """The practice fleet, on the laptop: hosts on loopback behind real sshd, CPU SGLang, tiny models, sample text.
 
-Started by `make` and by the `inv practice.*` tasks; keeps everything it makes under `.practice/`.
+`make` and the `inv practice.*` tasks start it. Every file that it makes is under `.practice/`.
 """

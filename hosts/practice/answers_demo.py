@@ -1,7 +1,7 @@
 """`make demo-answers`: prompts, answers, states and their check, end to end. Laptop's side.
 
-As `make demo`, but the model first answers a part of the practice text itself, and the states are those of its answers.
-Writes `.practice/` only.
+Unlike in `make demo`, the model first answers prompts from the practice text, and the states are extracted from these
+answers. Writes only `.practice/`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from hosts.practice.demo import Demo, run_demo
 
 PROMPTS = 60
 MOST_TOKENS = 48
-"""The tiny model's random weights rarely end an answer by themselves."""
+"""Tokens of an answer. A tiny model with random weights rarely ends an answer by itself."""
 
 
 class AnswersDemo(Demo):
-    """One demo that begins with prompts."""
+    """A demo that begins with prompts."""
 
     @property
     def prompts(self) -> Path:

@@ -15,19 +15,19 @@ SECONDS = 90.0
 
 
 def find_chromium() -> str | None:
-    """Chromium's path, or None."""
+    """Return Chromium's path, or None if it is not installed."""
     return next((found for name in PROGRAMS if (found := shutil.which(name))), None)
 
 
 def picture(page: Path, target: Path, width: int, height: int, *, dark: bool = False) -> None:
-    """Take a picture (PNG) of a file as Chromium shows it, with no network; raises HostError if that fails."""
+    """Write a picture (PNG) of a page in a file, without network; raises HostError if Chromium makes none."""
     _run(page, width, height, f"--screenshot={target.absolute()}", dark=dark)
     if not target.exists():
-        raise HostError(f"Chromium made no picture of {page}.")
+        raise HostError(f"Chromium ended without a picture of {page}.")
 
 
 def document(page: Path, width: int = 1200, height: int = 800) -> str:
-    """The page's document after its scripts have run."""
+    """Return the page's HTML after its scripts have run."""
     return _run(page, width, height, "--dump-dom", dark=False)
 
 
@@ -39,7 +39,7 @@ def _run(page: Path, width: int, height: int, what: str, *, dark: bool) -> str:
         command = [
             *(program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"),
             *(f"--user-data-dir={profile}", "--virtual-time-budget=8000", f"--window-size={width},{height}"),
-            *("--proxy-server=127.0.0.1:9", "--proxy-bypass-list=<-loopback>"),  # a page that asks the network fails
+            *("--proxy-server=127.0.0.1:9", "--proxy-bypass-list=<-loopback>"),  # a page that needs the network fails
             f"--blink-settings=preferredColorScheme={0 if dark else 1}",
             *(what, page.absolute().as_uri()),
         ]
@@ -48,7 +48,7 @@ def _run(page: Path, width: int, height: int, what: str, *, dark: bool) -> str:
                 command, capture_output=True, text=True, timeout=SECONDS, check=False, stdin=subprocess.DEVNULL
             )
         except subprocess.TimeoutExpired as error:
-            raise HostError(f"Chromium did not finish with {page} within {SECONDS:.0f} s.") from error
+            raise HostError(f"Chromium did not finish {page} within {SECONDS:.0f} s.") from error
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no word"])[-1]
         raise HostError(f"Chromium ended with {done.returncode} on {page}: {said}")

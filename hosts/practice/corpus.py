@@ -1,7 +1,7 @@
 """Sample text: multi-turn conversations made from the docstrings of Python's standard library.
 
-Laptop's side, called by the demo and by tests; `python -m hosts.practice.corpus OUT` writes the file by hand. Reads
-the library's source without importing it. The same Python gives the same bytes.
+Laptop's side, called by the demo and by tests; a person types `python -m hosts.practice.corpus OUT`. Reads the
+library's source without importing it. The same version of Python gives the same bytes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def conversations() -> list[Conversation]:
 
 
 def _conversation(item: Documented) -> Conversation:
-    """Question and answer, then as many follow-ups as the name's digest says: one, two or three exchanges."""
+    """Return a conversation of one to three questions with answers; the digest of the item's name decides how many."""
     number = int(_digest(item.name)[:8], 16)
     turns = [
         (f"What does the {item.kind} `{item.name}` do?", item.text),

@@ -1,7 +1,7 @@
 """`make demo`, `inv practice demo`: the main job from end to end, each step a command that a user types. Laptop's side.
 
-Removes the leftovers of earlier demos, starts the practice fleet, prints and runs one command after the other, and ends
-with a summary. Each demo is a run with its own name. Writes `.practice/` only.
+Removes what earlier demos left, starts the practice fleet, prints and runs one command after the other, and ends with a
+summary. Each demo is a run with its own name. Writes only `.practice/`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Demo:
         self.console = console
         self.program = "inv" if is_clone(CODE) else "roost"
         self.folder = CODE if is_clone(CODE) else paths.root
-        """Where the commands are typed: `inv` needs the clone's `tasks.py`."""
+        """The folder in which the commands run: `inv` needs the clone's `tasks.py`."""
         self.steps: list[Step] = []
 
     @property
@@ -60,7 +60,7 @@ class Demo:
         return self.paths.demos / self.run / "pulled"
 
     def type_everything(self) -> None:
-        """Run all commands in order; raises HostError at the first that fails."""
+        """Run all commands in order; raises HostError at the first command that fails."""
         self.type("doctor", "--hosts", "all")
         self.type("prepare", "--input", self._short(self.paths.corpus), "--out", self._short(self.dataset))
         self.type("plan", "--hosts", "all", "--dataset", self._short(self.dataset), "--run", self.run)
@@ -95,7 +95,7 @@ class Demo:
         if done.returncode:
             raise HostError(
                 f"`{line}` ended with {done.returncode}.",
-                remedy=f"The practice fleet is left as it is; {self.program} practice down ends it.",
+                remedy=f"The practice fleet keeps running; {self.program} practice down ends it.",
             )
 
     def summary(self) -> Table:
@@ -114,7 +114,7 @@ class Demo:
         return table
 
     def open_a_record(self) -> str:
-        """Open the middle record as a trainer does and return what speculators made of it."""
+        """Open the middle record with the trainer speculators, and return its tensors as text."""
         script = Path(__file__).parent / "engine" / "open_record.py"
         index = json.loads((self.dataset / "manifest.json").read_text())["records"] // 2
         command = [
@@ -159,7 +159,7 @@ def run_demo(kind: type[Demo], root: Path | None = None) -> int:
         console.print(str(error), style="bold red", markup=False)
         return 1
     except KeyboardInterrupt:
-        console.print("\nLeft in the middle; the same command begins anew.")
+        console.print("\nInterrupted. The same command starts the demo again from the beginning.")
         return 130
     console.print(
         "\nThe practice fleet stays up: export ROOST_INVENTORY=.practice/inventory.yaml "
@@ -169,11 +169,11 @@ def run_demo(kind: type[Demo], root: Path | None = None) -> int:
 
 
 def _begin(paths: PracticePaths, console: Console) -> None:
-    """Remove what earlier demos left, say so, start the fleet and write its sample text."""
+    """Remove and print what earlier demos left, start the fleet and write its sample text."""
     for line in fleet.down(paths.root):
-        console.print(f"From an earlier time: {line}")
+        console.print(f"Left by an earlier demo: {line}")
     for left in [*paths.demos.glob(f"{PREFIX}*"), *paths.folder.glob(f"hosts/*/home/roost/runs/{PREFIX}*")]:
-        console.print(f"From an earlier time: removed {left.relative_to(paths.root)}")
+        console.print(f"Left by an earlier demo: removed {left.relative_to(paths.root)}")
         shutil.rmtree(left)
     fleet.build_engine(paths.root)
     hosts = fleet.up(paths.root)

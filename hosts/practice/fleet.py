@@ -1,7 +1,7 @@
-"""The practice fleet: hosts that are real in all but hardware, on this machine. Laptop's side.
+"""The practice fleet: hosts on this machine that differ from real hosts only in their hardware. Laptop's side.
 
-Called by the `inv practice.*` tasks, the demo and the tests. Each host is a private sshd with a home of its own;
-its servers are unmodified SGLang on CPU. Writes `.practice/`; ends only what it started.
+Called by the `inv practice.*` tasks, the demo and the tests. Each host is a private sshd with its own home; its servers
+are unmodified SGLang on CPU. Writes `.practice/`, and ends only processes of the practice fleet.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_HOSTS = 16
 
 
 class HostState(BaseModel):
-    """One host as it was last started; it keeps its ports over a restart if they are free."""
+    """The last start of one host, which keeps its ports over a restart if they are free."""
 
     name: str
     ssh_port: int
@@ -62,7 +62,7 @@ class PracticeHost:
 
 
 def up(root: Path, hosts: int = 2) -> list[PracticeHost]:
-    """Run exactly `hosts` practice hosts and write their inventory; hosts that run already are not restarted.
+    """Make exactly `hosts` practice hosts run, and write their inventory. Hosts that run already are not restarted.
 
     `root` is the folder of `practice_root`. Raises HostError if the engine or sshd is missing.
     """
@@ -71,7 +71,8 @@ def up(root: Path, hosts: int = 2) -> list[PracticeHost]:
     paths = PracticePaths(root)
     if not paths.engine_python.exists():
         raise HostError(
-            "The practice hosts have no Python with SGLang yet.", remedy="Run make engine, or inv practice up."
+            f"The practice hosts have no Python with SGLang: {paths.engine_python} does not exist.",
+            remedy="Run make engine, or inv practice up.",
         )
     model = tiny_model(root)
     with _locked(paths):
@@ -88,7 +89,7 @@ def up(root: Path, hosts: int = 2) -> list[PracticeHost]:
 
 
 def build_engine(root: Path) -> None:
-    """Install SGLang for CPU if it is missing; what pip says goes to stderr, since it takes minutes.
+    """Install SGLang for CPU if it is missing. This takes minutes, so pip's output goes to stderr.
 
     Raises HostError if it cannot be built.
     """
@@ -100,12 +101,13 @@ def build_engine(root: Path) -> None:
     done = subprocess.run([sys.executable, str(script), str(folder)], stdout=sys.stderr, check=False)
     if done.returncode:
         raise HostError(
-            f"The practice hosts' Python could not be built in {folder}.", remedy="The messages above say why."
+            f"The practice hosts' Python could not be built in {folder}.",
+            remedy="Read pip's messages above, and run the command again.",
         )
 
 
 def down(root: Path) -> list[str]:
-    """End what `up` and later commands started on the practice hosts; return one sentence for each thing ended."""
+    """End the processes that `up` and later commands started on the practice hosts; return one sentence for each."""
     paths = PracticePaths(root)
     with _locked(paths):
         ended = [line for host in _read(paths).hosts for line in _take_down(paths, host)]
@@ -114,7 +116,7 @@ def down(root: Path) -> list[str]:
 
 
 def status(root: Path) -> list[PracticeHost]:
-    """Return the state of every practice host; changes nothing and needs no SSH."""
+    """Return the state of every practice host. Changes nothing and needs no SSH."""
     paths = PracticePaths(root)
     return [
         PracticeHost(
@@ -160,7 +162,7 @@ def _bring_up(paths: PracticePaths, name: str, before: HostState | None) -> Host
         return before
     sshd = _sshd(paths, name)
     ref, port = sshd.start(before.ssh_port if before else None)
-    # In the same block of ports as its sshd, which keeps the block until a server is started.
+    # In the block of ports whose first port is the host's sshd, which keeps the block until a server is started.
     server_port = before.server_port if before else port + 1
     return HostState(name=name, ssh_port=port, server_port=server_port, sshd=ref)
 

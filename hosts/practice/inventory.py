@@ -17,13 +17,13 @@ from hosts.practice.serving import CONTEXT_LENGTH, ENVIRONMENT, FLAGS, MAX_RUNNI
 from remote.shared.files import write_whole
 
 LAYERS = [1, 3, 5]
-"""Boundaries of the six-layer tiny model; with the final state four slots, as on the real boxes."""
+"""Boundaries of the six-layer tiny model: with the final state four slots, as on a real host."""
 WHY = {
     "device": "the practice hosts have no GPU",
     "dtype": "SGLang's auto would turn the float32 checkpoint into float16",
     "attention-backend": "attention in plain PyTorch, which every CPU runs",
     "max-total-tokens": "room for the KV cache of one tiny server; all hosts share this machine's memory",
-    "chunked-prefill-size": "long prompts are prefilled in chunks, as on real boxes",
+    "chunked-prefill-size": "long prompts are prefilled in chunks, as on a real host",
     "disable-cuda-graph": "there are no CUDA graphs without a GPU",
 }
 RADIX_WHY = "a cached prefix is never computed, so its rows would be missing"
@@ -69,10 +69,10 @@ def _inventory(paths: PracticePaths, hosts: list[HostFacts], model: Path) -> dic
             "pinned_memory": "64MiB",
             "min_free": "1GiB",
             "parity_rate": 0.05,
-            # Two busy cores for the whole fleet; an idle machine does several times that.
+            # A guess for two busy cores and the whole fleet; an idle machine reaches several times that.
             "tokens_per_second": 300,
             "ready_timeout": 300,
-            # All hosts share this machine: more threads than cores spin for one another in every small matrix.
+            # All hosts share this machine. With more threads than cores, threads spin while they wait for each other.
             "env": {**ENVIRONMENT, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(hosts)))},
         },
         "modes": {

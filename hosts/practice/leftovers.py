@@ -1,7 +1,7 @@
 """Finds and ends processes that Roost's commands left on a practice host, by Roost's state files. Laptop's side.
 
-Called by `fleet.py`. Works without SSH (the host is this machine), so that a fleet whose sshd was killed can be
-taken down too. Ends only processes that those files name.
+Called by `fleet.py`. Needs no SSH, because the host is this machine, so a fleet whose sshd was killed can be ended too.
+Ends only processes that the state files name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Running:
 
 
 class _Processes(BaseModel):
-    """The part of a server's or an extractor's `state.json` that says which processes there are."""
+    """The part of a server's or an extractor's `state.json` that names processes."""
 
     supervisor: ProcessRef | None = None
     server: ProcessRef | None = None
@@ -58,7 +58,7 @@ def running_on(workdir: Path) -> list[Running]:
 
 
 def end_running(workdir: Path, python: Path) -> list[str]:
-    """End extractors and recorder, then the servers through the `stop` verb; return one sentence for each.
+    """End extractors and the recorder, then the servers by the `stop` verb; return one sentence for each process.
 
     Raises HostError if one of them does not end.
     """
@@ -86,7 +86,7 @@ def _stop_servers(workdir: Path, python: Path) -> None:
 
 
 def _living(state: Path, *keys: str) -> list[ProcessRef]:
-    """Return the first named process that is running; None if the file is torn or of another version."""
+    """Return the first running process of the file, as a list; [] if none runs or the file cannot be read."""
     try:
         recorded = _Processes.model_validate_json(state.read_bytes())
     except (OSError, ValidationError):

@@ -1,8 +1,8 @@
-"""Writes the locked requirements again: every package by version and by the digests of its files. `make locks`.
+"""Writes the locked requirements: every package with its version and the digests of its files. `make locks` calls it.
 
-Laptop's side, for maintainers. What is installed from a lock is what was there when the lock was written, whoever
-serves the files; no lock names a registry. torch, its companions and NVIDIA's packages stay out: people choose a CPU or
-a CUDA build of them, so they are pinned by version (`engine/requirements-torch*.txt`).
+Laptop's side, for maintainers. A lock's digests make sure that every install gets the same files from any registry; no
+lock names a registry. torch, its companions and NVIDIA's packages are left out, because people choose a CPU or a CUDA
+build of them; `engine/requirements-torch*.txt` pin their versions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Lock:
-    """One locked file and what it is made from."""
+    """One locked file and the parts from which it is made."""
 
     target: str
     parts: tuple[Part, ...]
@@ -48,7 +48,7 @@ LOCKS = (
 
 
 def main() -> int:
-    """Write every lock; returns 1 and says which one could not be resolved."""
+    """Write every lock. If one cannot be resolved, print its name and return 1."""
     for lock in LOCKS:
         text = ""
         for part in lock.parts:

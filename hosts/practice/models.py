@@ -1,7 +1,7 @@
-"""Finds the tiny models, and makes missing ones. Runs on the laptop's side; the work is done by `.engine`.
+"""Finds the tiny models, and makes missing models. Laptop's side; a process of `.engine` does the work.
 
-Called by the practice fleet, the demo and the tests. Writes only `.practice/models/`, one folder for each model
-and version of the code that makes it, so that an edited recipe is never served from an old folder.
+Called by the practice fleet, the demo and the tests. Writes only `.practice/models/`, one folder for each model and
+version of the code that makes it, so that edited code never gets an old model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RUN = """import runpy, sys
 sys.path.append(sys.argv.pop(1))
 runpy.run_module("hosts.practice.engine.tiny_model", run_name="__main__", alter_sys=True)
 """
-"""Roost's own folder comes last on the path: it may hold the laptop's packages, which must not hide the engine's."""
+"""Roost's own folder comes last on the path, because the laptop's packages in it must not hide the engine's."""
 DEFAULT_FAMILY = "deepseek_v3"
 DEFAULT_LAYERS = 6
 
@@ -27,7 +27,7 @@ DEFAULT_LAYERS = 6
 def tiny_model(
     root: Path, family: str = DEFAULT_FAMILY, *, layers: int = DEFAULT_LAYERS, dtype: str = "float32"
 ) -> Path:
-    """Return the folder of a tiny model, making it first if it is missing (some seconds)."""
+    """Return the folder of a tiny model. A missing model is made first, which takes some seconds."""
     paths = PracticePaths(root)
     folder = paths.models / f"{family}-{layers}-{dtype}-{_recipe_digest()}"
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ CODE = Path(__file__).resolve().parents[2]
 
 
 def practice_root() -> Path:
-    """Return the folder that practising uses: the clone, or the current folder if Roost was installed."""
+    """Return the folder in which `.practice/` lies: the clone, or the current folder if Roost was installed by pip."""
     return CODE if is_clone(CODE) else Path.cwd()
 
 
@@ -23,10 +23,10 @@ def is_clone(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class PracticePaths:
-    """The paths under `.practice/` of a folder, which holds everything that practising leaves behind."""
+    """The paths under a folder's `.practice/`, which holds every file of the practice fleet."""
 
     root: Path
-    """The clone's root, or the folder in which an installed Roost practises."""
+    """The folder of `practice_root`."""
 
     @property
     def folder(self) -> Path:
@@ -47,7 +47,7 @@ class PracticePaths:
 
     @property
     def ssh_config(self) -> Path:
-        """An empty OpenSSH configuration: practising must not depend on the user's own."""
+        """An empty OpenSSH configuration, because the practice fleet must not depend on the user's own."""
         return self.folder / "ssh_config"
 
     @property
@@ -69,7 +69,7 @@ class PracticePaths:
 
     @property
     def demos(self) -> Path:
-        """One folder a demo: its dataset, and what came back."""
+        """One folder for each demo, with its dataset and its pulled shards."""
         return self.folder / "demos"
 
     @property
@@ -87,7 +87,7 @@ class PracticePaths:
 
 @dataclass(frozen=True)
 class HostPaths:
-    """One practice host's folder: what its sshd needs, and its home."""
+    """One practice host's folder: the files of its sshd, and its home."""
 
     folder: Path
     name: str
@@ -103,6 +103,6 @@ class HostPaths:
 
     @property
     def dump_dir(self) -> Path:
-        """The dump directory in RAM, named for the user and the clone, because everybody shares /dev/shm."""
+        """The dump directory in RAM. Its name has the user and the clone, because all users share /dev/shm."""
         clone = hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:8]
         return Path(f"/dev/shm/roost-practice-{os.getuid()}-{clone}-{self.name}")  # noqa: S108

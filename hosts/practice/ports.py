@@ -1,7 +1,7 @@
-"""TCP ports for practice hosts, stand-ins and tests, all from one place. Laptop's side; `.engine` has it too.
+"""Reserves TCP ports for practice hosts and tests. Laptop's side; tests inside `.engine` import it too.
 
-Binding port 0 and closing it again gives a port that the next outgoing connection may take. The ports here are outside
-of the range from which a system chooses those, and a lock file keeps other processes of Roost's from choosing them.
+A free port that was found by binding port 0 may be taken by the next outgoing connection. The ports here are outside of
+the range from which systems choose ports, and a lock file keeps other processes of Roost from choosing them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLOCKS = range(20_000, 30_000, BLOCK)
 ATTEMPTS = 1000
 
 _reserved: list[FileLock] = []
-"""Locks of reserved blocks, held until this process ends, because a server may be restarted on its port."""
+"""Locks of reserved blocks. They are held until this process ends, because a server may be restarted on its port."""
 
 
 def free_port() -> int:
@@ -35,8 +35,8 @@ def free_port() -> int:
 def free_ports(count: int) -> list[int]:
     """Return up to 4 consecutive TCP ports of loopback, reserved until this process ends.
 
-    A block is taken while any of its ports is in use. A practice host's server port therefore stays its own
-    before the server starts: the host's sshd listens on the block's first port. Raises HostError if no block is free.
+    A block counts as taken while any of its ports is in use. A practice host's sshd listens on the block's first port,
+    so the port of the host's server stays reserved before the server starts. Raises HostError if no block is free.
     """
     assert 1 <= count <= BLOCK
     folder = _lock_folder()
@@ -64,9 +64,11 @@ def _can_be_bound(port: int) -> bool:
 
 
 def _lock_folder() -> Path:
-    """The folder of this user's lock files; raises HostError if another user made a folder of that name."""
+    """Return the folder of this user's lock files; raises HostError if another user made a folder of that name."""
     folder = Path(tempfile.gettempdir(), f"roost-ports-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.lstat().st_uid != os.getuid():
-        raise HostError(f"{folder} belongs to another user.", remedy="Remove it, or set TMPDIR to a folder of yours.")
+        raise HostError(
+            f"{folder} belongs to another user.", remedy="Remove that folder, or set TMPDIR to a folder of your own."
+        )
     return folder

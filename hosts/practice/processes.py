@@ -1,4 +1,4 @@
-"""Processes that the practice fleet started, remembered so that another process is never mistaken for one.
+"""Identifies the processes that the practice fleet started, so that no other process is mistaken for one of them.
 
 Laptop's side, called by `sshd.py` and `fleet.py`; signals only a process whose pid and create time both match.
 """

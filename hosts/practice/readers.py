@@ -1,8 +1,8 @@
-"""The trainers' own packages, to open what Roost writes: each in a small venv of its own, for their pins exclude
-one another. Laptop's side, called by `make readers`, the demo and tests; also importable inside `.engine`.
+"""The trainers' own packages, which open the files that Roost writes, each in a small venv of its own.
 
-A venv borrows torch, transformers and datasets from `.engine` and adds only the reader's own wheels, so it takes
-seconds to make. Writes only `.readers/`.
+Laptop's side, called by `make readers`, the demo and tests; also imported inside `.engine`. The packages' pinned
+versions exclude each other, so each needs its own venv. A venv uses torch, transformers and datasets of `.engine` and
+adds only the reader's own wheels, so making it takes seconds. Writes only `.readers/`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STAMP = "roost-reader.stamp"
 
 @dataclass(frozen=True)
 class Reader:
-    """A trainer's package: its wheels without dependencies, and an import that proves that it works."""
+    """A trainer's package: its wheels without dependencies, and an import that fails if the package does not work."""
 
     packages: tuple[str, ...]
     proof: str
@@ -53,7 +53,9 @@ def reader_python(name: str, root: Path | None = None) -> Path:
     """
     paths = PracticePaths(root or practice_root())
     if not paths.engine_python.exists():
-        raise HostError("The readers borrow torch from .engine, which does not exist.", remedy="Run make engine.")
+        raise HostError(
+            f"The readers use torch from {paths.engine_python}, which does not exist.", remedy="Run make engine."
+        )
     folder = paths.readers / name
     paths.readers.mkdir(exist_ok=True)
     with FileLock(paths.readers / f".{name}.lock"):
@@ -69,7 +71,7 @@ def _build(folder: Path, reader: Reader, engine_python: Path, borrowed: Path) ->
     shutil.rmtree(folder, ignore_errors=True)
     _run([str(engine_python), "-m", "venv", "--without-pip", str(folder)])
     own = _site_packages(folder / "bin" / "python")
-    # addsitedir and not a plain line: the .pth file of `.engine` (its shims) must be read too.
+    # addsitedir instead of a plain path, because the .pth file of `.engine` (its shims) must be read too.
     (own / "zz-borrowed.pth").write_text(f"import site; site.addsitedir({str(borrowed)!r})\n")
     install = [str(engine_python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     _run([*install, "--no-deps", "--target", str(own), *reader.packages])

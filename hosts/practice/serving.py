@@ -1,7 +1,7 @@
-"""Unmodified SGLang on CPU: the flags that it needs, and a server started directly, without Roost.
+"""Unmodified SGLang on CPU: the flags that it needs, and a server that is started without Roost.
 
-Laptop's side; `inventory.py` takes the flags, tests take `CpuServer` (also inside `.engine`). A server writes only
-its log and ends with its whole process group.
+Laptop's side. `inventory.py` uses the flags, and tests use `CpuServer` (also inside `.engine`). A server writes only
+its log, and `stop` ends its whole process group.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FLAGS: Mapping[str, str | int | bool] = {
     "max-total-tokens": 16384,
     "chunked-prefill-size": 2048,
     "log-level": "info",
-    # An idle scheduler keeps a core busy otherwise.
+    # Otherwise an idle scheduler keeps a core busy.
     "sleep-on-idle": True,
 }
 READY_SECONDS = 240.0
@@ -75,7 +75,9 @@ class CpuServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Start it and return when it has generated a token; raises HostError with its log's end otherwise."""
+        """Start the server and return when it has generated a token. Raises HostError with the end of the log if it
+        does not.
+        """
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self.command,
@@ -93,7 +95,7 @@ class CpuServer:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """End its process group, with SIGKILL if SIGTERM is not enough."""
+        """End the server's process group, with SIGKILL if SIGTERM does not suffice."""
         if self._process is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):

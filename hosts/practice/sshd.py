@@ -1,6 +1,7 @@
 """A private OpenSSH sshd on loopback: its own port, host key, client key and home. Laptop's side.
 
-Called by the practice fleet and by tests. Runs as the user who starts it, logs that user in, writes only its folder.
+Called by the practice fleet and by tests. The sshd runs as the user who starts it, accepts only that user, and writes
+only its own folder.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from remote.shared.messages.server import ProcessRef
 
 START_SECONDS = 15.0
 PORT_ATTEMPTS = 5
-# Debian keeps sshd's unprivileged half in here and creates it from the service that we do not use.
+# Debian's sshd needs this folder, which only its service creates; a private sshd does not start that service.
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 
 @dataclass(frozen=True)
 class PrivateSshd:
-    """Files and settings of one sshd; the `ProcessRef` that `start` returns says whether it runs."""
+    """Files and settings of one sshd. `start` returns a `ProcessRef`, by which `processes.find` tells if it runs."""
 
     folder: Path
     home: Path
-    """HOME of every session, created by `start`; may have any name."""
+    """HOME of every session, created by `start`. Its name may have any characters."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further lines of sshd_config, as in `{"MaxStartups": "10"}`; they win over this module's own."""
 
     @property
     def client_key(self) -> Path:
-        """The private key that logs in; its public half is the only authorized one."""
+        """The client's private key, the only authorized key."""
         return self.folder / "client_key"
 
     @property
@@ -52,14 +53,14 @@ class PrivateSshd:
         return self.folder / "sshd.log"
 
     def known_hosts_line(self, port: int) -> str:
-        """The known_hosts entry by which a client recognises it on `port`."""
+        """Return the known_hosts entry of this sshd on `port`."""
         kind, key = self.host_key.with_suffix(".pub").read_text().split()[:2]
         return f"[{ADDRESS}]:{port} {kind} {key}\n"
 
     def start(self, port: int | None = None) -> tuple[ProcessRef, int]:
-        """Start it on `port`, or on a free port if that is None or in use; return when it listens.
+        """Start sshd on `port`, or on a free port if `port` is None or in use; return when it listens.
 
-        Raises HostError if sshd is missing or ends at once, with its last words.
+        Raises HostError, with sshd's last output, if sshd is missing or ends at once.
         """
         program = find_sshd()
         self._prepare()
@@ -73,11 +74,11 @@ class PrivateSshd:
         raise HostError(f"sshd did not start on {ADDRESS}: {self._last_words()}.", remedy=f"See {self.log}.")
 
     def stop(self, ref: ProcessRef) -> None:
-        """End this sshd and its sessions; processes that a session detached keep running."""
+        """End this sshd and its sessions. Detached processes of a session keep running."""
         listener = processes.find(ref)
         if listener is None:
             return
-        # Each session is its own sshd process, which would outlive the listener until its client leaves.
+        # Each session is an sshd process of its own, which would outlive the listener until its client disconnects.
         sessions = [child for child in listener.children(recursive=True) if _is_sshd(child)]
         processes.end([listener, *sessions])
 
@@ -104,7 +105,7 @@ class PrivateSshd:
             )
 
     def _config(self, port: int) -> str:
-        """Return the configuration; the first value of a keyword counts, so `settings` come before the defaults."""
+        """Return the configuration. The first value of a keyword counts, so `settings` come before the defaults."""
         defaults = {
             "ListenAddress": ADDRESS,
             "Port": str(port),
@@ -114,9 +115,9 @@ class PrivateSshd:
             "AllowUsers": getpass.getuser(),
             "AuthenticationMethods": "publickey",
             "PermitRootLogin": "prohibit-password",
-            # With PAM only if the account is locked, because sshd alone would refuse it.
+            # With PAM only if the account is locked: without PAM, sshd refuses locked accounts.
             "UsePAM": "yes" if _account_is_locked() else "no",
-            # A clone may lie in a folder that others can write to; the keys inside are 0600.
+            # A clone may be in a folder that others can write to. The keys in it are 0600.
             "StrictModes": "no",
             "PidFile": "none",
             "UseDNS": "no",
@@ -133,7 +134,7 @@ class PrivateSshd:
 
 
 def find_sshd() -> str:
-    """Return sshd's absolute path, which it needs to run itself again; raises HostError if it is missing."""
+    """Return sshd's absolute path, without which sshd cannot run itself again. Raises HostError if sshd is missing."""
     program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin:/sbin")
     if program is None:
         raise HostError("There is no OpenSSH server (sshd) on this machine.", remedy="Run make system.")
@@ -141,7 +142,7 @@ def find_sshd() -> str:
 
 
 def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until this process listens on `port`; return False if it ends first, as when the port is in use."""
+    """Wait until this process listens on `port`. Return False if it ends first, as when the port is in use."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -167,7 +168,7 @@ def _make_key(path: Path) -> None:
 
 
 def _account_is_locked() -> bool:
-    """Return whether the user's password field starts with `!`; only root can read it, and it matters only for root."""
+    """Return whether the user's password field starts with `!`. Only root can read the field, and needs to."""
     try:
         entries = Path("/etc/shadow").read_text().splitlines()
     except OSError:

@@ -1,6 +1,6 @@
 """`make system`: check the programs that a clone needs from the machine. Any Python 3, standard library only.
 
-As root on a Debian-like system, installs missing ones with apt-get; otherwise prints the command to type.
+As root on a Debian-like system, installs missing programs with apt-get. Otherwise prints the command to type.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Need:
     brew: str
 
     def is_there(self) -> bool:
-        """Whether the program is on PATH or among servers' programs, or the module in this Python."""
+        """Return whether the program is on PATH or in an sbin folder, or whether this Python has the module."""
         if self.name.startswith("module "):
             return find_spec(self.name.removeprefix("module ")) is not None
         return shutil.which(self.name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_FOLDERS}") is not None
@@ -42,10 +42,10 @@ NEEDS = (
 
 
 def main() -> int:
-    """Check, install what may be installed, and say in one sentence what is left to do."""
+    """Check the needs, install missing ones if allowed, and print in one sentence what a person has to type."""
     if sys.version_info < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
-        print(f"Roost needs Python {oldest} or newer and this is {VERSION}; try: make PYTHON=python{oldest}")
+        print(f"Roost needs Python {oldest} or newer, and this is {VERSION}. Type: make PYTHON=python{oldest}")
         return 1
     missing = [need for need in NEEDS if not need.is_there()]
     if not missing:

@@ -15,10 +15,11 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SHIMS = HERE / "shims"
-# Every process of a server imports some 5,000 modules; with Python's own 700 a fifth of that goes into collecting.
+# Every process of a server imports about 5,000 modules. With Python's default of 700, garbage collection takes a fifth
+# of that time.
 STARTUP = "import gc; gc.set_threshold(100_000)"
 STAMP = "roost-engine.stamp"
-# In this order: what torch needs is there, by its digest, before torch looks for it.
+# In this order: torch's dependencies are installed, with checked digests, before torch itself.
 STEPS: tuple[tuple[Path, tuple[str, ...]], ...] = (
     (HERE / "locked.txt", ("--require-hashes", "--no-deps")),
     (HERE / "requirements-torch.txt", ()),
@@ -27,7 +28,7 @@ STEPS: tuple[tuple[Path, tuple[str, ...]], ...] = (
 
 
 def install(target: Path) -> bool:
-    """Make the venv at `target` match the requirements; returns False if it matched already."""
+    """Make the venv at `target` match the requirements; return False if it matched already."""
     if (target / STAMP).is_file() and (target / STAMP).read_text() == _digest():
         _link_shims(target)
         return False
@@ -44,7 +45,7 @@ def install(target: Path) -> bool:
 
 
 def _is_of_this_python(target: Path) -> bool:
-    """Return whether there is a venv already, complete or not, whose Python is the running one."""
+    """Return whether `target` has a venv, complete or not, of the Python that runs this."""
     python = target / "bin" / "python"
     if not python.exists():
         return False
@@ -55,13 +56,13 @@ def _is_of_this_python(target: Path) -> bool:
 
 
 def _digest() -> str:
-    """Return a digest of what the venv depends on: the requirements and this Python."""
+    """Return a digest of everything that the venv depends on: the requirements and this Python."""
     content = b"".join(path.read_bytes() for path, _ in STEPS)
     return hashlib.sha256(content + sys.version.encode()).hexdigest() + "\n"
 
 
 def _pip(target: Path, *arguments: str) -> None:
-    """Run pip; its warnings about dependencies that `--no-deps` leaves out are only shown if pip fails."""
+    """Run pip. Its warnings about dependencies that `--no-deps` leaves out are shown only if pip fails."""
     command = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     done = subprocess.run([*command, *arguments], stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
@@ -70,14 +71,14 @@ def _pip(target: Path, *arguments: str) -> None:
 
 
 def _link_shims(target: Path) -> None:
-    """Put the shims on the venv's path, import the one that must come before torchvision, and make starts quicker."""
-    # A venv's own scheme: Debian's Python answers for /usr/local otherwise.
+    """Put the shims on the venv's path, import the shim that torchvision needs, and make servers start faster."""
+    # The scheme "venv", because Debian's Python would otherwise name folders under /usr/local.
     packages = sysconfig.get_path("purelib", "venv", vars={"base": str(target), "platbase": str(target)})
     Path(packages, "roost-shims.pth").write_text(f"{SHIMS}\nimport roost_torchvision_schema\n{STARTUP}\n")
 
 
 def _prove(target: Path) -> None:
-    """Import a server's first imports, so that a broken install fails here and not in a server's log."""
+    """Import the first modules of a server, so that a broken install fails here and not in a server's log."""
     subprocess.run([str(target / "bin" / "python"), "-c", "import transformers, sglang.srt.server_args"], check=True)
 
 

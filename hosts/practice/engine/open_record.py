@@ -12,11 +12,11 @@ import torch
 from speculators.train.data import ArrowDataset
 
 LONGEST = 1 << 20
-"""Above any record: the demo shows a record whole."""
+"""Tokens; more than any record has, because the demo shows a whole record."""
 
 
 def main(destination: str, index: int) -> None:
-    """Load the record as a training loop would; a shard that is missing or of other tokens is an error."""
+    """Load the record as a training loop would. A missing shard, or a shard of other tokens, is an error."""
     dataset = ArrowDataset(LONGEST, destination, on_missing="raise", hidden_states_dtype=torch.float32)
     record = dataset[index]
     if not isinstance(record, dict):

@@ -53,7 +53,7 @@ def test_a_demo_works_over_the_remains_of_one_that_was_killed(root: Path, clone:
     whole = demo(root, clone)
     said, _ = whole.communicate()
     assert whole.returncode == 0, said
-    assert "From an earlier time: practice1: ended server main" in said
+    assert "Left by an earlier demo: practice1: ended server main" in said
     assert re.search(r"records +300 of 300", said)
     assert "opened by speculators-0.9.0's ArrowDataset (all finite)" in said
     # `inv stop` ended all but the recorder, which ends by itself five minutes later (docs/watching.md).
