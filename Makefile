@@ -12,7 +12,7 @@ FAST := not ssh and not engine and not wheels and not reader and not namespaces 
 .DEFAULT_GOAL := help
 # The two venvs side by side, and lint while the engine's is still being built.
 MAKEFLAGS += --jobs=2
-.PHONY: help system venv engine readers demo demo-answers practice-up practice-down test test-fast test-long faults attacks docs locks audit sbom lint clean
+.PHONY: help system slurm venv engine readers demo demo-answers demo-slurm practice-up practice-down test test-fast test-long faults attacks docs locks audit sbom lint clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,12 @@ demo: venv engine ## the whole product on this machine: real SSH, real SGLang, r
 
 demo-answers: venv engine ## the model answers prompts itself, then states of its answers
 	@$(BIN)/python -m hosts.practice.answers_demo
+
+slurm: venv
+	@$(PYTHON) hosts/practice/system.py slurm
+
+demo-slurm: venv engine slurm ## one extraction on three nodes of a real Slurm in namespaces, one of which dies (root on Linux)
+	@$(BIN)/python -m hosts.practice.slurm.demo
 
 practice-up: venv engine ## two practice hosts on loopback; then: export ROOST_INVENTORY=.practice/inventory.yaml
 	@$(BIN)/inv practice up

@@ -29,13 +29,14 @@ OnProgress = Callable[[Host, Progress], None]
 def tokenizer_of(inventory: Inventory, host: Host, given: str | None) -> str | None:
     """Return the tokenizer's folder: `given`, else the `model` of the host that runs the verb.
 
-    On the laptop without a `local` model, return the model path that all hosts share if it exists here, else None.
+    On the laptop without a `local` model, return the model path that all hosts and clusters share if it exists here,
+    else None.
     """
     if given:
         return local_path(host, given) if Path(given).expanduser().exists() else given
     if host.model:
         return host.model
-    shared = {other.model for other in inventory.hosts.values() if other.model}
+    shared = {other.model for other in (*inventory.hosts.values(), *inventory.cluster_hosts.values()) if other.model}
     if len(shared) == 1 and Path(str(*shared)).expanduser().is_dir():
         return str(*shared)
     return None

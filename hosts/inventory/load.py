@@ -70,7 +70,7 @@ class _Loader:
             if key not in TOP_KEYS:
                 raise self._wrong((key,), f"unknown key {key!r}{_nearest(key, TOP_KEYS)}")
         hosts = self._mapping("hosts")
-        if not hosts:
+        if not hosts and not self._mapping("clusters"):
             raise self._wrong(("hosts",), "no hosts are listed; give at least one under `hosts:`")
         built = {name: self._host(name, own) for name, own in hosts.items()}
         local = self._local()

@@ -28,6 +28,8 @@ def select(inventory: Inventory, host: str | None, hosts: str | None) -> list[Ho
 
 def _expand(inventory: Inventory, word: str) -> list[str]:
     if word == ALL:
+        if not inventory.hosts:
+            raise UsageError(f"{inventory.path} has no hosts besides clusters.", remedy=_named(inventory))
         return list(inventory.hosts)
     if word in inventory.groups:
         return inventory.groups[word]
@@ -38,8 +40,13 @@ def _expand(inventory: Inventory, word: str) -> list[str]:
     raise UsageError(f"There is no host or group {word!r}.", remedy=hint)
 
 
+def _named(inventory: Inventory) -> str:
+    return f"Name a cluster: --host {' or --host '.join(inventory.clusters)}."
+
+
 def _known(inventory: Inventory) -> str:
     names = list(inventory.hosts)
     listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     groups = f"; groups {', '.join(inventory.groups)}" if inventory.groups else ""
-    return f"hosts {listed}{groups}"
+    clusters = f"; clusters {', '.join(inventory.clusters)}" if inventory.clusters else ""
+    return f"hosts {listed or 'none'}{groups}{clusters}"

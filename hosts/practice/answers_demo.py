@@ -37,17 +37,17 @@ class AnswersDemo(Demo):
         self.prompts.write_text("".join(lines[:PROMPTS]))
         self.type("deploy", "--hosts", "all")
         self.type("serve", "--hosts", "all", "--mode", "serve")
-        asked = ["--input", self._short(self.prompts), "--run", answers, "--max-tokens", str(MOST_TOKENS)]
+        asked = ["--input", self.short(self.prompts), "--run", answers, "--max-tokens", str(MOST_TOKENS)]
         self.type("answer", "--hosts", "all", *asked, "--temperature", "0")
-        self.type("pull", "--hosts", "all", "--run", answers, "--to", self._short(self.answers))
-        self.type("inspect", "--dataset", self._short(self.answers), "--records", "0")
+        self.type("pull", "--hosts", "all", "--run", answers, "--to", self.short(self.answers))
+        self.type("inspect", "--dataset", self.short(self.answers), "--records", "0")
         self.type("stop", "--hosts", "all")
-        self.type("prepare", "--input", self._short(self.answers), "--out", self._short(self.dataset))
-        self.type("plan", "--hosts", "all", "--dataset", self._short(self.dataset), "--run", states)
+        self.type("prepare", "--input", self.short(self.answers), "--out", self.short(self.dataset))
+        self.type("plan", "--hosts", "all", "--dataset", self.short(self.dataset), "--run", states)
         self.type("serve", "--hosts", "all")
         self.type("extract", "--hosts", "all", "--run", states)
-        self.type("pull", "--hosts", "all", "--run", states, "--to", self._short(self.destination))
-        self.type("verify", "--folder", self._short(self.destination))
+        self.type("pull", "--hosts", "all", "--run", states, "--to", self.short(self.destination))
+        self.type("verify", "--folder", self.short(self.destination))
         self.type("stop", "--hosts", "all")
 
     def summary(self) -> Table:

@@ -52,6 +52,15 @@ class Demo:
         self.steps: list[Step] = []
 
     @property
+    def inventory(self) -> Path:
+        return self.paths.inventory
+
+    @property
+    def left(self) -> str:
+        """What is left after a step that failed."""
+        return f"The practice fleet keeps running; {self.program} practice down ends it."
+
+    @property
     def dataset(self) -> Path:
         return self.paths.demos / self.run / "dataset"
 
@@ -62,15 +71,15 @@ class Demo:
     def type_everything(self) -> None:
         """Run all commands in order; raises HostError at the first command that fails."""
         self.type("doctor", "--hosts", "all")
-        self.type("prepare", "--input", self._short(self.paths.corpus), "--out", self._short(self.dataset))
-        self.type("plan", "--hosts", "all", "--dataset", self._short(self.dataset), "--run", self.run)
+        self.type("prepare", "--input", self.short(self.paths.corpus), "--out", self.short(self.dataset))
+        self.type("plan", "--hosts", "all", "--dataset", self.short(self.dataset), "--run", self.run)
         self.type("deploy", "--hosts", "all")
         self.type("serve", "--hosts", "all")
         self.type("extract", "--hosts", "all", "--run", self.run)
         self.type("status", "--hosts", "all", "--run", self.run)
         self.type("logs", "--hosts", "all", "--lines", "5")
-        self.type("pull", "--hosts", "all", "--run", self.run, "--to", self._short(self.destination))
-        self.type("verify", "--folder", self._short(self.destination))
+        self.type("pull", "--hosts", "all", "--run", self.run, "--to", self.short(self.destination))
+        self.type("verify", "--folder", self.short(self.destination))
         self.type("stop", "--hosts", "all")
 
     def type(self, task: str, *arguments: str) -> None:
@@ -78,7 +87,7 @@ class Demo:
         line = shlex.join([self.program, task, *arguments])
         self.console.print(f"\n$ {line}", style="bold green", markup=False)
         command = [str(Path(sys.executable).parent / self.program), task, *arguments]
-        environment = {**os.environ, "ROOST_INVENTORY": self._short(self.paths.inventory)}
+        environment = {**os.environ, "ROOST_INVENTORY": self.short(self.inventory)}
         started = time.monotonic()
         try:
             done = subprocess.run(
@@ -95,7 +104,7 @@ class Demo:
         if done.returncode:
             raise HostError(
                 f"`{line}` ended with {done.returncode}.",
-                remedy=f"The practice fleet keeps running; {self.program} practice down ends it.",
+                remedy=self.left,
             )
 
     def summary(self) -> Table:
@@ -134,7 +143,7 @@ class Demo:
         finite = "all finite" if opened["finite"] else "NOT all finite"
         return f"Record {index} of {opened['records']}, opened by {READER}'s ArrowDataset ({finite}):\n{tensors}"
 
-    def _short(self, path: Path) -> str:
+    def short(self, path: Path) -> str:
         """Return the command as a person in the root folder would type it."""
         return str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path)
 

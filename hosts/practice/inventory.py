@@ -42,7 +42,7 @@ class HostFacts:
 
 def write_inventory(paths: PracticePaths, hosts: list[HostFacts], model: Path) -> Path:
     """Write `.practice/inventory.yaml` for `hosts`, whose servers serve `model`; return its path."""
-    text = text_of(_inventory(paths, hosts, model))
+    text = text_of(inventory_of(paths, hosts, model))
     note = (
         "# The practice fleet, written by `inv practice up`. Use it: export ROOST_INVENTORY=.practice/inventory.yaml\n"
     )
@@ -50,7 +50,8 @@ def write_inventory(paths: PracticePaths, hosts: list[HostFacts], model: Path) -
     return paths.inventory
 
 
-def _inventory(paths: PracticePaths, hosts: list[HostFacts], model: Path) -> dict[str, object]:
+def inventory_of(paths: PracticePaths, hosts: list[HostFacts], model: Path) -> dict[str, object]:
+    """Return the practice inventory as a mapping; without hosts, only what every practice machine has in common."""
     return {
         "defaults": {
             "address": ADDRESS,
@@ -73,7 +74,7 @@ def _inventory(paths: PracticePaths, hosts: list[HostFacts], model: Path) -> dic
             "tokens_per_second": 300,
             "ready_timeout": 300,
             # All hosts share this machine. With more threads than cores, threads spin while they wait for each other.
-            "env": {**ENVIRONMENT, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(hosts)))},
+            "env": {**ENVIRONMENT, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, len(hosts))))},
         },
         "modes": {
             "serve": {"flags": {**FLAGS, "disable-cuda-graph": True}, "why": {**WHY}},

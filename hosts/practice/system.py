@@ -1,6 +1,7 @@
 """`make system`: check the programs that a clone needs from the machine. Any Python 3, standard library only.
 
-As root on a Debian-like system, installs missing programs with apt-get. Otherwise prints the command to type.
+`system.py slurm` checks what the practice Slurm needs besides. As root on a Debian-like system, installs missing
+programs with apt-get. Otherwise prints the command to type.
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ class Need:
         return shutil.which(self.name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_FOLDERS}") is not None
 
 
+SLURM = (
+    Need("slurmctld", "slurm-wlm", "slurm"),
+    Need("slurmd", "slurm-wlm", "slurm"),
+    Need("sbatch", "slurm-wlm", "slurm"),
+    Need("munged", "munge", "munge"),
+    Need("unshare", "util-linux", "util-linux"),
+    Need("ip", "iproute2", "iproute2"),
+)
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 NEEDS = (
     Need("ssh", "openssh-client", "openssh"),
@@ -41,13 +50,13 @@ NEEDS = (
 )
 
 
-def main() -> int:
+def main(needs: tuple[Need, ...] = NEEDS) -> int:
     """Check the needs, install missing ones if allowed, and print in one sentence what a person has to type."""
     if sys.version_info < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
         print(f"Roost needs Python {oldest} or newer, and this is {VERSION}. Type: make PYTHON=python{oldest}")
         return 1
-    missing = [need for need in NEEDS if not need.is_there()]
+    missing = [need for need in needs if not need.is_there()]
     if not missing:
         return 0
     if shutil.which("apt-get") and os.geteuid() == 0:
@@ -75,4 +84,4 @@ def _command(missing: list[Need]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(SLURM if sys.argv[1:] == ["slurm"] else NEEDS))

@@ -34,7 +34,9 @@ def values(typed: str, tasks: Collection) -> list[str]:
         return []
     if flag in _HOSTS:
         chosen, comma, _ = begun.rpartition(",")
-        return [f"{chosen}{comma}{name}" for name in (*inventory.hosts, *inventory.groups, "all")]
+        return [
+            f"{chosen}{comma}{name}" for name in (*inventory.hosts, *inventory.cluster_hosts, *inventory.groups, "all")
+        ]
     if flag == "--run":
         return _runs(inventory)
     return sorted({mode for host in inventory.hosts.values() for mode in host.modes})

@@ -39,6 +39,8 @@ def replica(request: ReplicaRequest, context: Context) -> ReplicaResult:
     _end_earlier(scratch)
     with Desk(shared, spec, request.name, scratch) as desk, guard.posted(scratch):
         own = scratch.workdir.run(shared.root.name)
+        if desk.is_over():
+            return desk.result()
         try:
             _serve(spec, scratch)
             _work(desk, own, scratch)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.faults import namespaces
+from hosts.practice import namespaces
 from tests.faults.box import CLONE
 from tests.faults.faults import FAULTS, Fault
 from tests.faults.fleet import PATTERN_RUN, RECORDS, FaultFleet, fault_fleet

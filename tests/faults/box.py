@@ -22,9 +22,9 @@ from typing import Any
 
 import psutil
 
+from hosts.practice import namespaces
 from hosts.practice.sshd import PrivateSshd
 from remote.shared.files import write_whole
-from tests.faults import namespaces
 from tests.faults.power import RAMDISK, SSH_PORT, Power
 
 DISK_BYTES = 48 << 20

@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.faults import namespaces
+from hosts.practice import namespaces
 from tests.faults.fleet import PATTERN_RUN, FaultFleet, Shape, fault_fleet
 
 AIM = 0.05

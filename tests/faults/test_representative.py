@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import namespaces
+from hosts.practice import namespaces
 
 pytestmark = pytest.mark.namespaces
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import psutil
 
-from tests.faults import namespaces
-from tests.slurm import lab
-from tests.slurm.lab import Lab, is_of
+from hosts.practice import namespaces
+from hosts.practice.slurm import lab
+from hosts.practice.slurm.lab import Lab, is_of
 from tests.slurm.trial import Site, Strike, trial
 
 SPOT: dict[str, object] = {"partition": "spot"}
@@ -104,7 +104,6 @@ def inside(name: str, seed: int) -> int:
     draw = random.Random(seed)
     root = Path(tempfile.mkdtemp(prefix="roost-slurm-"))
     try:
-        namespaces.run("ip", "link", "set", "lo", "up")
         namespaces.run("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")  # no other trial's dumps
         site = Site(root, Lab(root / "lab", nodes))
         site.lab.start()

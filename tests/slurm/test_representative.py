@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm import lab
+from hosts.practice.slurm import lab
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.long]
 

@@ -24,12 +24,13 @@ from hosts.commands.status import status
 from hosts.fleet import Fleet
 from hosts.inventory.load import load_inventory
 from hosts.practice.models import tiny_model
+from hosts.practice.nodes import until
 from hosts.practice.paths import PracticePaths
+from hosts.practice.slurm.lab import Lab
 from remote.shared.messages.dataset import PrepareRequest
 from remote.shared.messages.transfer import Wish
 from tests.faults.box import CLONE
 from tests.remote.extract.standin import Config, states_of
-from tests.slurm.lab import Lab, until
 
 RECORDS = 90
 LENGTHS = [8 + number * 7 % 50 for number in range(RECORDS)]

@@ -23,6 +23,7 @@ again() {{
   sleep 60
   exit 0
 }}
+if [ -e {over} ]; then echo "roost: every chunk of the run is published"; exit 0; fi
 drained=
 {wrap}{python} -m remote replica --folder {folder} --workdir {scratch} --scratch {scratch} --output log \\
   --name "j$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID.${{SLURM_RESTART_COUNT:-0}}" &

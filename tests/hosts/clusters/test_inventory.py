@@ -86,3 +86,12 @@ def test_a_mistake_is_a_sentence(tmp_path: Path, more: str, sentence: str) -> No
 def test_an_unknown_cluster_is_named_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no cluster 'a100'"):
         cluster_host(load(tmp_path), "a100")
+
+
+def test_an_inventory_may_have_clusters_alone(tmp_path: Path) -> None:
+    path = tmp_path / "inventory.yaml"
+    path.write_text("clusters: {lab: {engine: slurm, nodes: 2, workdir: /shared, python: /venv/bin/python}}\n")
+    inventory = load_inventory(path)
+    assert [one.name for one in select(inventory, "lab", None)] == ["lab"]
+    with pytest.raises(UsageError, match="has no hosts besides clusters"):
+        select(inventory, None, "all")

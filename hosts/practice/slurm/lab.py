@@ -1,7 +1,8 @@
-"""A real Slurm on loopback: munged, slurmctld and a slurmd a node, in one folder. Inside network and PID namespaces.
+"""A practice Slurm: munged, slurmctld and one slurmd for each node, in one folder. Called by the demo and the tests.
 
-The nodes share this machine, its file system and its process table; what belongs to a node is told by the environment
-that slurmd gives its jobs. Nothing outside the folder is read or written: no systemd, no cgroups, no /etc/slurm.
+Must run inside namespaces (`namespaces.enter`). The nodes share this machine's process table; the environment that
+slurmd gives its jobs tells which process belongs to which node. Nothing outside the folder is read or written: no
+systemd, no cgroups, no /etc/slurm.
 """
 
 from __future__ import annotations
@@ -13,27 +14,25 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from tests.faults import namespaces
+from hosts.practice import namespaces
+from hosts.practice.nodes import HERE, Nodes, until
 
-BASE_PORT = 17_000
-START_SECONDS = 30.0
+CONTROLLER_PORT, NODE_PORT = 17_000, 17_001
 CONF = """
 ClusterName=lab
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={root}/munge/sock,cred_expire=5
 CredType=cred/munge
-CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 StateSaveLocation={root}/state
 SlurmdSpoolDir={root}/spool/%n
 SlurmctldPidFile={root}/slurmctld.pid
@@ -62,11 +61,12 @@ CompleteWait=0
 BatchStartTimeout=10
 MinJobAge=3600
 MessageTimeout=10
-NodeName=n[0-{last}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first_port}-{last_port}] CPUs=4 RealMemory=1000
+{node_lines}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=10 State=UP
 PartitionName=spot Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime=4 State=UP
 """
 """cred_expire bounds how soon a requeued job may start again, and its smallest value is 5."""
+NODE_LINE = "NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs=4 RealMemory=1000"
 
 
 def obstacle() -> str:
@@ -83,30 +83,43 @@ class Lab:
 
     root: Path
     nodes: int = 3
+    _nodes: Nodes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._nodes = Nodes(self.names)
 
     def start(self) -> None:
         """Return once every node is idle."""
-        namespaces.run("ip", "address", "add", "127.0.0.2/8", "dev", "lo")  # glibc ignores 127.0.0.1 when it resolves
-        for name in ("munge", "state", "log", *(f"spool/n{number}" for number in range(self.nodes))):
+        for name in ("munge", "state", "log", *(f"spool/{name}" for name in self.names)):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         self.root.chmod(0o755)
-        key = self.root / "munge" / "key"
+        self._nodes.start()
+        host = socket.gethostname().partition(".")[0]
+        lines = [
+            NODE_LINE.format(name=name, host=host, address=self._nodes.address(name), port=NODE_PORT)
+            for name in self.names
+        ]
+        facts = {"root": self.root, "host": host, "address": HERE, "port": CONTROLLER_PORT}
+        (self.root / "slurm.conf").write_text(CONF.format(**facts, node_lines="\n".join(lines)))
+        os.environ["SLURM_CONF"] = str(self.root / "slurm.conf")
+        self._start_munge()
+        namespaces.run("slurmctld", "-c")
+        for name in self.names:
+            self.start_node(name)
+        self.await_idle()
+
+    @property
+    def names(self) -> list[str]:
+        return [f"n{number}" for number in range(self.nodes)]
+
+    def _start_munge(self) -> None:
+        folder = self.root / "munge"
+        key = folder / "key"
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o600)
-        last = self.nodes - 1
-        ports = {"port": BASE_PORT, "first_port": BASE_PORT + 100, "last_port": BASE_PORT + 100 + last}
-        host = socket.gethostname().partition(".")[0]
-        (self.root / "slurm.conf").write_text(CONF.format(root=self.root, host=host, last=last, **ports))
-        os.environ["SLURM_CONF"] = str(self.root / "slurm.conf")
-        munge = [
-            f"--{name}={self.root}/munge/{name.partition('-')[0]}" for name in ("key-file", "pid-file", "log-file")
-        ]
-        seed, sock = f"--seed-file={self.root}/munge/seed", f"--socket={self.root}/munge/sock"
-        namespaces.run("munged", *munge, seed, sock, "--num-threads=2", "--force")
-        namespaces.run("slurmctld", "-c")
-        for number in range(self.nodes):
-            self.start_node(f"n{number}")
-        self.await_idle()
+        files = {"key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed", "socket": "sock"}
+        argv = [f"--{option}={folder / name}" for option, name in files.items()]
+        namespaces.run("munged", *argv, "--num-threads=2", "--force")
 
     def await_idle(self) -> None:
         """Wait until no node does anything and all are there."""
@@ -114,7 +127,7 @@ class Lab:
 
     def start_node(self, name: str) -> None:
         """Start a node's daemon."""
-        namespaces.run("slurmd", "-N", name)
+        self._nodes.on(name, "slurmd", "-N", name)
 
     def restart_controller(self) -> None:
         """SIGKILL slurmctld and start it again with what it had saved."""
@@ -152,15 +165,6 @@ class Lab:
         lines = self.said("squeue", "-h", "-t", "R", "-o", "%i %N").splitlines()
         pairs = (line.partition(" ") for line in lines if re.fullmatch(r"\S+ \S+", line.strip()))
         return {job: node.strip() for job, _, node in pairs}
-
-
-def until(condition: object, seconds: float = START_SECONDS) -> None:
-    """Wait for a condition; raises AssertionError if it does not come."""
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not happen within {seconds:g} s"
-        time.sleep(0.05)
 
 
 def is_of(process: psutil.Process, name: str) -> bool:

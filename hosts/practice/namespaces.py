@@ -1,7 +1,7 @@
-"""Namespaces of the suite's own: it runs in one set, every box in another, and all end with their first process.
+"""Network, mount and PID namespaces for practice and tests; everything inside ends with their first process.
 
-Called by the fault suite. Needs root on Linux with util-linux and iproute2; touches no interface, mount or process
-outside, because it first becomes process 1 of namespaces of its own.
+Called by the fault suites, the practice Slurm and its demo. Needs root on Linux with util-linux and iproute2; touches
+no interface, mount or process outside, because the caller first becomes process 1 of namespaces of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 
-INSIDE = "ROOST_FAULTS_INSIDE"
+INSIDE = "ROOST_IN_NAMESPACES"
 UNSHARE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
 
 
@@ -68,6 +68,15 @@ def link(pid: int, near: str, near_address: str, far_address: str) -> None:
     run("ip", "address", "add", near_address, "dev", near)
     run("ip", "link", "set", near, "up")
     inside(pid, "ip", "address", "add", far_address, "dev", "eth0")
+    inside(pid, "ip", "link", "set", "eth0", "up")
+
+
+def join(pid: int, bridge: str, name: str, address: str) -> None:
+    """Connect the namespace of process `pid`, as `eth0` with this address (CIDR), to a bridge here."""
+    run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+    run("ip", "link", "set", name, "master", bridge, "up")
+    inside(pid, "ip", "link", "set", "lo", "up")
+    inside(pid, "ip", "address", "add", address, "dev", "eth0")
     inside(pid, "ip", "link", "set", "eth0", "up")
 
 
