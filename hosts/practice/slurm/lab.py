@@ -154,6 +154,19 @@ class Lab:
                     found[process.environ().get("SLURMD_NODENAME", "")] = process
         return found
 
+    def settings(self) -> dict[str, object]:
+        """This cluster's keys in an inventory, for servers without GPUs."""
+        return {"engine": "slurm", "nodes": self.nodes, "gpus_per_node": 0, "drain": 30}
+
+    def is_idle(self) -> bool:
+        """Whether no job is in the queue."""
+        ended = subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=False, timeout=30)
+        return ended.returncode == 0 and not ended.stdout.strip()
+
+    def logs(self) -> list[Path]:
+        """What slurmctld said."""
+        return [self.root / "log" / "slurmctld.log"]
+
     @staticmethod
     def said(*argv: str) -> str:
         """What a program of Slurm says; "" if it fails."""

@@ -23,6 +23,8 @@ from remote.shared.processes import MARK
 
 STANDIN = Path(__file__).parents[1] / "extract" / "standin.py"
 PATIENCE_SECONDS = 60.0
+SLOWER = "ROOST_PRACTICE_SLOWER"
+"""How many times as long the stand-in takes, if the node's environment says so."""
 
 
 def main(delay: float, hidden: int, workdir: Path) -> None:
@@ -34,7 +36,14 @@ def main(delay: float, hidden: int, workdir: Path) -> None:
         environ = {**os.environ, MARK: mark}
         subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     dump.claim(dump_dir, mark)
-    config = {"workdir": str(workdir), "dump_dir": str(dump_dir), "port": port, "delay": delay, "hidden": hidden}
+    delay *= float(os.environ.get(SLOWER, "1"))
+    config = {
+        "workdir": str(workdir),
+        "dump_dir": str(dump_dir),
+        "port": port,
+        "delay": delay,
+        "hidden": hidden,
+    }
     request = urllib.request.Request(f"http://127.0.0.1:{port}/configure", json.dumps(config).encode())
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:

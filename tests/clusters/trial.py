@@ -1,4 +1,4 @@
-"""A run on the lab's Slurm, one fault, and the verdict: every record delivered once, bit for bit what the server made.
+"""A run on a practice cluster, one fault, and the verdict: every record delivered once, bit for bit as it was made.
 
 Judged without the product's code: the delivered tensors are compared with what the stand-in makes of the tokens.
 """
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from hosts.inventory.load import load_inventory
 from hosts.practice.models import tiny_model
 from hosts.practice.nodes import until
 from hosts.practice.paths import PracticePaths
-from hosts.practice.slurm.lab import Lab
 from remote.shared.messages.dataset import PrepareRequest
 from remote.shared.messages.transfer import Wish
 from tests.faults.box import CLONE
@@ -35,17 +35,37 @@ from tests.remote.extract.standin import Config, states_of
 RECORDS = 90
 LENGTHS = [8 + number * 7 % 50 for number in range(RECORDS)]
 DELAY_SECONDS = 0.3
+CHUNK_TOKENS = 150
 CLUSTER, RUN = "lab", "trial"
 SERVE = CLONE / "tests" / "remote" / "replica" / "serve_standin.py"
 PATIENCE_SECONDS = 240.0
 
 
+class Lab(Protocol):
+    """A practice cluster of any engine, in namespaces of this process."""
+
+    def start(self) -> None:
+        """Return once the cluster takes jobs."""
+
+    def settings(self) -> dict[str, object]:
+        """The cluster's keys in the inventory."""
+
+    def is_idle(self) -> bool:
+        """Whether the scheduler has no job any more, neither waiting nor running."""
+
+    def logs(self) -> list[Path]:
+        """What the daemons said, for a trial that failed."""
+
+
+LabT = TypeVar("LabT", bound=Lab)
+
+
 @dataclass
-class Site:
+class Site(Generic[LabT]):
     """A laptop that is the login host too, and the cluster."""
 
     root: Path
-    lab: Lab
+    lab: LabT
     hidden: int = 0
     tokens: list[list[int]] = field(default_factory=list)
     """Of every record, by its index in the dataset."""
@@ -80,11 +100,10 @@ class Site:
             "min_free": "1MiB", "parity_rate": 0,
         }  # fmt: skip
         cluster = {
-            "engine": "slurm", "login": "local", "nodes": self.lab.nodes, "gpus_per_node": 0,
-            "workdir": str(self.shared), "scratch": str(self.root / "scratch"), "chunk_tokens": 150, "lease": 10,
-            "drain": 30,
+            "login": "local", "workdir": str(self.shared), "scratch": str(self.root / "scratch"),
+            "chunk_tokens": CHUNK_TOKENS, "lease": 10,
             "serve_with": [python, str(SERVE), str(DELAY_SECONDS), str(self.hidden)],
-            "in_flight_tokens": 150, **settings,
+            "in_flight_tokens": 150, **self.lab.settings(), **settings,
         }  # fmt: skip
         content = {
             "local": {"python": python, "workdir": str(self.root / "local")},
@@ -148,17 +167,17 @@ def _rows(path: Path) -> list[dict[str, int]]:
     return found
 
 
-Strike = Callable[[Site, random.Random], None]
+Strike = Callable[[Site[LabT], random.Random], None]
 
 
-def trial(site: Site, strike: Strike, fraction: float, draw: random.Random) -> float:
+def trial(site: Site[LabT], strike: Strike[LabT], fraction: float, draw: random.Random) -> float:
     """Submit, strike once so much of the run is published, await the end, judge; returns the seconds it took."""
     began = time.monotonic()
     site.submit()
-    chunks = len(LENGTHS) * sum(LENGTHS) / len(LENGTHS) / 150
+    chunks = sum(LENGTHS) / CHUNK_TOKENS
     until(lambda: site.published() >= fraction * chunks, PATIENCE_SECONDS)
     strike(site, draw)
     until(lambda: site.done() == RECORDS, PATIENCE_SECONDS)
-    until(lambda: not site.lab.said("squeue", "-h").strip(), PATIENCE_SECONDS)
+    until(site.lab.is_idle, PATIENCE_SECONDS)
     site.judge()
     return time.monotonic() - began
