@@ -13,7 +13,7 @@ from hosts.commands import extract as extraction
 from hosts.commands.runs import plan_for
 from hosts.errors import UsageError, nearest
 from hosts.fleet import Fleet
-from hosts.inventory.clusters import AnyCluster, Cluster, SlurmCluster
+from hosts.inventory.clusters import AnyCluster, Cluster, RayCluster, SlurmCluster
 from hosts.inventory.model import Host, Inventory
 from hosts.inventory.servers import server_specs
 from hosts.plan.plan import Plan
@@ -25,6 +25,7 @@ from remote.shared.messages.jobs import (
     JobRow,
     JobsRequest,
     JobsResult,
+    RayPool,
     SlurmArray,
     SubmitRequest,
     SubmitResult,
@@ -103,9 +104,20 @@ def cancel(fleet: Fleet, run: str, *, dry_run: bool) -> list[str]:
     return fleet.backend(host).call("cancel", request, CancelResult, deadline=DEADLINE_SECONDS).jobs
 
 
-def order_of(cluster: AnyCluster, host: Host) -> SlurmArray:
+def order_of(cluster: AnyCluster, host: Host) -> SlurmArray | RayPool:
     """What the scheduler is asked for."""
     extra = {} if cluster.scratch is None else {"scratch": cluster.scratch}
+    if isinstance(cluster, RayCluster):
+        return RayPool(
+            address=cluster.address,
+            least=cluster.nodes[0],
+            most=cluster.nodes[1],
+            bundle=cluster.bundle,
+            join_seconds=cluster.join,
+            python=host.python,
+            ray_python=cluster.ray_python,
+            **extra,
+        )
     return SlurmArray(
         nodes=cluster.nodes,
         gpus_per_node=cluster.gpus_per_node,

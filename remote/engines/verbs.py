@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from remote.context import Context
+from remote.engines.ray.engine import Ray
 from remote.engines.slurm.engine import Slurm
 from remote.shared.errors import UsageError
 from remote.shared.files import make_directory, read_own, write_whole
@@ -39,13 +40,16 @@ class Engine(Protocol):
         """Submit the replicas and return the job's name."""
 
     def rows(self) -> list[JobRow]:
-        """The run's jobs that wait or run."""
+        """The run's jobs that wait or run, and replicas that ended for good, with their causes."""
 
-    def cancel(self, rows: list[JobRow]) -> None:
-        """End these jobs."""
+    def earlier(self) -> list[str]:
+        """Jobs that are in the queue already, so that nothing is to be submitted."""
+
+    def cancel(self, *, dry_run: bool) -> list[str]:
+        """End the run's jobs and return their names, or only return them."""
 
 
-ENGINES: dict[str, type[Slurm]] = {"slurm": Slurm}
+ENGINES: dict[str, type[Slurm] | type[Ray]] = {"slurm": Slurm, "ray": Ray}
 
 
 def submit(request: SubmitRequest, context: Context) -> SubmitResult:
@@ -56,9 +60,10 @@ def submit(request: SubmitRequest, context: Context) -> SubmitResult:
     payload = paths.root / "payload" / context.payload.name
     engine: Engine = ENGINES[request.order.engine](paths)
     text = engine.text(request.order, payload)
-    earlier = _rows(paths)
+    begun = _begun(paths)
+    earlier = begun.earlier() if begun is not None else []
     if request.dry_run or earlier:
-        return SubmitResult(script=text, earlier=[row.job for row in earlier])
+        return SubmitResult(script=text, earlier=earlier)
     spec = _as_begun(paths, request.spec)
     if paths.over.exists():
         return SubmitResult(script=text, over=True)
@@ -71,24 +76,20 @@ def submit(request: SubmitRequest, context: Context) -> SubmitResult:
 
 def jobs(request: JobsRequest, context: Context) -> JobsResult:
     """The verb `jobs`: what the scheduler says of the run's jobs."""
-    return JobsResult(jobs=_rows(known(context.workdir, request.identity)))
+    begun = _begun(known(context.workdir, request.identity))
+    return JobsResult(jobs=[] if begun is None else begun.rows())
 
 
 def cancel(request: CancelRequest, context: Context) -> CancelResult:
     """The verb `cancel`: end the run's own jobs; replicas drain first."""
-    paths = known(context.workdir, request.identity)
-    rows = _rows(paths)
-    if rows and not request.dry_run:
-        _submitted_to(paths).cancel(rows)
-    return CancelResult(jobs=[row.job for row in rows])
+    begun = _begun(known(context.workdir, request.identity))
+    return CancelResult(jobs=[] if begun is None else begun.cancel(dry_run=request.dry_run))
 
 
-def _rows(paths: RunPaths) -> list[JobRow]:
-    return _submitted_to(paths).rows() if _engine_file(paths).exists() else []
-
-
-def _submitted_to(paths: RunPaths) -> Engine:
-    return ENGINES[read_own(_engine_file(paths)).decode()](paths)
+def _begun(paths: RunPaths) -> Engine | None:
+    """The engine that the run was submitted to; None if it never was."""
+    file = _engine_file(paths)
+    return ENGINES[read_own(file).decode()](paths) if file.exists() else None
 
 
 def _engine_file(paths: RunPaths) -> Path:

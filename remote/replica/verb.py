@@ -2,13 +2,15 @@
 
 Started by whatever engine gave the node (Slurm, Ray, a person): `python -m remote replica --folder RUN --name R.0
 --scratch DIR --output log`. Knows no engine. SIGUSR1 and SIGTERM drain it: it takes nothing more, finishes what is in
-flight, publishes what is whole and leaves; what it held is anybody's then.
+flight, publishes what is whole and leaves; what it held is anybody's then. `--tied true` ends it when its stdin ends.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import FrameType
@@ -22,6 +24,7 @@ from remote.shared.messages.extract import Control
 from remote.shared.messages.replica import ReplicaRequest, ReplicaResult, ReplicaSpec
 from remote.shared.messages.server import ServeRequest, StopRequest
 from remote.shared.paths import RunPaths, Workdir
+from remote.shared.supervised.threads import Thread
 from remote.work.epochs import newest_epoch
 from remote.work.gathered import read_spec
 from remote.work.launch import run_here
@@ -36,6 +39,8 @@ def replica(request: ReplicaRequest, context: Context) -> ReplicaResult:
     shared = RunPaths(Path(request.folder).expanduser())
     spec = _spec_of(shared)
     scratch = Context(Workdir(Path(request.scratch).expanduser()), context.report, request.name)
+    if request.tied:
+        Thread(_end_with_stdin, "the tie")
     _end_earlier(scratch)
     with Desk(shared, spec, request.name, scratch) as desk, guard.posted(scratch):
         own = scratch.workdir.run(shared.root.name)
@@ -58,6 +63,14 @@ def _spec_of(shared: RunPaths) -> ReplicaSpec:
     if newest_epoch(shared) != spec.epoch:
         raise UsageError(f"{shared.replicas} is of epoch {spec.epoch}, and the run of {newest_epoch(shared)}.")
     return spec
+
+
+def _end_with_stdin() -> None:
+    """Die as if killed once stdin ends: the guard ends the servers, and this node's next attempt goes on at once."""
+    while os.read(0, 4096):
+        pass
+    print("the process that started this replica is gone, so it ends", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _work(desk: Desk, own: RunPaths, scratch: Context) -> None:

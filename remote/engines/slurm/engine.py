@@ -57,13 +57,20 @@ class Slurm:
             raise HostError(f"squeue failed: {said.stderr.strip()}.", remedy=remedy)
         return [_row(line) for line in said.stdout.splitlines() if line.count("|") == _FORMAT.count("|")]
 
-    def cancel(self, rows: list[JobRow]) -> None:
-        """End these jobs; replicas drain on the TERM that comes first."""
-        numbers = sorted({row.job.partition("_")[0] for row in rows})
-        _run("scancel", "--batch", "--signal=TERM", *numbers)
-        said = _run("scancel", *numbers)
-        if said.returncode:
-            raise HostError(f"scancel refused: {said.stderr.strip()}.")
+    def earlier(self) -> list[str]:
+        """Jobs of this run in the queue."""
+        return [row.job for row in self.rows()]
+
+    def cancel(self, *, dry_run: bool) -> list[str]:
+        """End the run's jobs; replicas drain on the TERM that comes first."""
+        jobs = self.earlier()
+        if jobs and not dry_run:
+            numbers = sorted({job.partition("_")[0] for job in jobs})
+            _run("scancel", "--batch", "--signal=TERM", *numbers)
+            said = _run("scancel", *numbers)
+            if said.returncode:
+                raise HostError(f"scancel refused: {said.stderr.strip()}.")
+        return jobs
 
     @property
     def _submitted(self) -> Path:

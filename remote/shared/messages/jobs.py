@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -33,12 +33,38 @@ class SlurmArray(Message):
     """A folder on the node's own disk, as the shell writes it."""
 
 
+class RayPool(Message):
+    """What the replicas of a run ask Ray for: one placement group of one node each."""
+
+    engine: Literal["ray"] = "ray"
+    address: str
+    """Of Ray's job server, as the login host reaches it."""
+    least: int = Field(ge=0)
+    """Nodes that must be there when the run begins."""
+    most: int = Field(ge=1)
+    """Replicas at once; Ray's autoscaler sees as many placement groups as demand."""
+    bundle: dict[str, float]
+    """The resources of one placement group: `{"GPU": 8, "CPU": 1}`."""
+    join_seconds: float = 900.0
+    """So long the first node may take to come, if none has to be there when the run begins."""
+    python: str = "python3"
+    """In which SGLang is installed, on the nodes."""
+    ray_python: str = "python3"
+    """In which Ray is installed, on the head node."""
+    scratch: str = "/tmp"  # noqa: S108
+    """A folder on each node's own disk."""
+
+
+Order = Annotated[SlurmArray | RayPool, Field(discriminator="engine")]
+"""What the replicas of a run need, as their engine is asked for it."""
+
+
 class SubmitRequest(Message):
     """Share a run out, whose assignment lies here, and submit its replicas."""
 
     identity: RunIdentity
     spec: ReplicaSpec
-    order: SlurmArray
+    order: Order
     dry_run: bool = False
 
 

@@ -31,6 +31,8 @@ class ReplicaRequest(Message):
     """`<replica>.<attempt>`, the attempt a number that rises with every start of the same replica."""
     scratch: str
     """A folder on this node's own disk."""
+    tied: bool = False
+    """End at once when stdin ends: whoever started this replica holds the other end, and is gone then."""
 
 
 class ReplicaResult(Message):

@@ -1,0 +1,1 @@
+"""A practice Ray: real daemons on practice nodes, for the tests and `make demo-ray`."""

@@ -1,0 +1,225 @@
+"""A practice Ray: a head and worker nodes with pretended GPUs, in one folder. Called by the demo and the tests.
+
+Must run inside namespaces (`namespaces.enter`): Ray listens on every interface that it sees. Each node has a network
+and a `/dev/shm` of its own (`hosts.practice.nodes`). The nodes share this machine's disks and its process table; a
+variable in the environment tells which process belongs to which node. Ray comes from `.ray`, a venv of its own (`make
+ray`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from hosts.practice import namespaces
+from hosts.practice.nodes import HERE, Nodes, until
+
+VERSION = "2.60.0"
+NODE = "ROOST_PRACTICE_NODE"
+HEAD = "head"
+PORT, DASHBOARD = 6_379, 8_265
+ADDRESS = f"http://127.0.0.1:{DASHBOARD}"
+GPUS, CPUS = 8, 2
+STORE_BYTES = 80_000_000
+START_SECONDS = 180.0
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_enable_open_telemetry": "0",
+    "RAY_metrics_report_interval_ms": "0",
+    "RAY_raylet_start_wait_time_s": "120",
+    # A node that does not answer for two seconds is taken for dead; Ray's own defaults take half a minute.
+    "RAY_health_check_initial_delay_ms": "2000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "4",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "8",
+    # Practice servers share this machine's cores with everything else on it.
+    "RAY_worker_niceness": "0",
+}
+
+
+def obstacle(root: Path) -> str:
+    """Why this machine cannot run the lab; "" if it can."""
+    if not (root / ".ray" / "bin" / "ray").exists():
+        return "Ray is not installed here: make ray"
+    return namespaces.obstacle()
+
+
+@dataclass
+class Lab:
+    """The daemons; they end with the namespace."""
+
+    root: Path
+    venv: Path
+    """In which Ray is installed."""
+    nodes: int = 3
+    absent: frozenset[str] = frozenset()
+    """Nodes that are not started at first."""
+    slower: dict[str, int] = field(default_factory=dict)
+    """How many times as long as the others some nodes take."""
+    _nodes: Nodes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._nodes = Nodes(self.names)
+
+    @property
+    def names(self) -> list[str]:
+        """Every node, those included that are not started at first."""
+        return [f"n{number}" for number in range(self.nodes)]
+
+    def start(self) -> None:
+        """Return once every node that is not absent has joined."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._nodes.start()
+        self.start_head()
+        for name in self.names:
+            if name not in self.absent:
+                self.start_node(name)
+
+    def start_head(self) -> None:
+        """Start the head, which has neither GPUs nor CPUs, and return once its job server answers."""
+        self._ray(
+            HEAD, [], "--head", f"--port={PORT}", f"--node-ip-address={HERE}", f"--temp-dir={self.root / 's'}",
+            "--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={DASHBOARD}",
+            "--num-cpus=0", "--num-gpus=0",
+        )  # fmt: skip
+        until(self._answers, START_SECONDS)
+
+    def start_node(self, name: str) -> None:
+        """Have a node join."""
+        self._ray(
+            name, self._nodes.entering(name), f"--address={HERE}:{PORT}",
+            f"--node-ip-address={self._nodes.address(name)}", f"--num-cpus={CPUS}", f"--num-gpus={GPUS}",
+        )  # fmt: skip
+
+    def kill_raylet(self, name: str) -> None:
+        """Kill a node's daemon alone; what it had started finds out by itself."""
+        self._kill([process for process in self.processes(name) if process.name() == "raylet"])
+
+    def lose_node(self, name: str) -> None:
+        """Kill everything on a node."""
+        self._kill(self.processes(name))
+
+    def restart_head(self) -> None:
+        """Kill the head with all that it knew, and start it and the nodes again, as their service managers would."""
+        self.lose_node(HEAD)
+        until(lambda: not any(self._raylets(name) for name in self.names), START_SECONDS)
+        self.start_head()
+        for name in self.names:
+            self.start_node(name)
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """Everything on a node: daemons, actors, replicas, servers."""
+        return [process for process in psutil.process_iter() if node_of(process) == name]
+
+    def replicas(self) -> dict[str, psutil.Process]:
+        """The replica of each node that has one."""
+        found = {}
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.cmdline()[1:4] == ["-m", "remote", "replica"] and process.status() != psutil.STATUS_ZOMBIE:
+                    found[node_of(process)] = process
+        return found
+
+    def controllers(self) -> list[psutil.Process]:
+        """The runs' controllers."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.cmdline()[1:3] == ["-m", "remote.engines.ray.controller"]:
+                    found.append(process)
+        return found
+
+    def settings(self) -> dict[str, object]:
+        """This cluster's keys in an inventory."""
+        return {
+            "engine": "ray",
+            "address": ADDRESS,
+            "nodes": [1, self.nodes],
+            "gpus_per_node": GPUS,
+            "ray_python": str(self.venv / "bin" / "python"),
+        }
+
+    def is_idle(self) -> bool:
+        """Whether Ray has neither a job that runs nor a replica's placement group."""
+        jobs = _get("/api/jobs/")
+        groups = _get("/api/v0/placement_groups?limit=1000")
+        if not isinstance(jobs, list) or not isinstance(groups, dict):
+            return False
+        states = [group["state"] for group in groups["data"]["result"]["result"]]
+        return all(job["status"] not in ("PENDING", "RUNNING") for job in jobs) and set(states) <= {"REMOVED"}
+
+    def logs(self) -> list[Path]:
+        """What the job's controller said."""
+        return sorted(self.root.glob("s/session_latest/logs/job-driver-*.log"))
+
+    def _answers(self) -> bool:
+        return _get("/api/version") is not None
+
+    def _raylets(self, name: str) -> list[psutil.Process]:
+        return [process for process in self.processes(name) if process.name() == "raylet"]
+
+    def _ray(self, name: str, entering: list[str], *options: str) -> None:
+        """Run `ray start` as a node; raises AssertionError with what it said if it fails."""
+        slower = {"ROOST_PRACTICE_SLOWER": str(self.slower.get(name, 1))}
+        kept = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
+        environ = {**kept, **SETTINGS, **slower, NODE: name, "PATH": f"{self.venv / 'bin'}:{os.environ['PATH']}"}
+        argv = [*entering, str(self.venv / "bin" / "ray"), "start", *options, f"--node-name={name}"]
+        argv += [f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"]
+        with (self.root / f"{name}.out").open("w+") as out:
+            ended = subprocess.run(
+                argv, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False, timeout=START_SECONDS
+            )
+            out.seek(0)
+            assert ended.returncode == 0, f"{name} did not start: {out.read()[-1000:]}"
+
+    @staticmethod
+    def _kill(processes: list[psutil.Process]) -> None:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+
+
+def node_of(process: psutil.Process) -> str:
+    """The node that a process belongs to; "" for a process of none."""
+    try:
+        return str(process.environ().get(NODE, ""))
+    except psutil.Error:
+        return ""
+
+
+def _get(path: str) -> object:
+    """What the head's HTTP server says; None if it does not answer."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(ADDRESS + path, timeout=10) as answer:
+            told: object = json.load(answer)
+    except (OSError, ValueError):
+        return None
+    return told
+
+
+def install(root: Path) -> int:
+    """Build `.ray`, if it does not have this version of Ray yet: `make ray`."""
+    venv = root / ".ray"
+    python = venv / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    wanted = f"ray[default]=={VERSION}"
+    return subprocess.run(
+        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted], check=False
+    ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(install(Path(sys.argv[1])))

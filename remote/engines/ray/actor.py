@@ -1,0 +1,220 @@
+"""The actor of one replica, under Ray's Python on the node: it starts `python -m remote replica` and outlives it.
+
+Ray gets this module by value, so that it runs on nodes that do not see the shared folder, and says so there. A pipe
+ties the replica to the actor: the kernel closes it however the actor ends, and the replica's guard then ends the
+servers. Ray starts a killed actor again, on another node if its own is gone. Standard library and Ray only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from remote.engines.ray.folder import ENDED, FAILED, LEFT_OUT, OVER, REFUSED, RUNS, STOPPED, Folder, Pool, Slot
+
+FAILURES = 3
+"""A replica that failed so often is started again; one more failure ends it."""
+LOOK_SECONDS = 1.0
+SAME_NODE_SECONDS = 60.0
+"""So long an actor waits for another one of its run on its node to end."""
+LAST_BYTES = 4000
+ADDRESS = re.compile(r"[\d.:a-f]+")
+
+
+class RefusedError(Exception):
+    """This replica cannot ever work here."""
+
+
+class Replica:
+    """One replica of a run; its life is a thread of the actor, and the actor ends with it."""
+
+    def __init__(self, jobs: str, name: str, mark: str) -> None:
+        self._folder, self._name, self._mark = Folder(Path(jobs)), name, mark
+        self._node_id, self._node = _here()
+        self._slot = Slot(name)
+        threading.Thread(target=self._live, name="replica", daemon=True).start()
+
+    def __repr__(self) -> str:
+        """As Ray's dashboard and logs show this actor."""
+        return f"{self._node} {self._folder.run.name}.{self._name}"
+
+    def _live(self) -> None:
+        try:
+            self._until_ended()
+        except RefusedError as error:
+            self._end(LEFT_OUT, str(error))
+        except Exception as error:
+            self._end(FAILED, f"its actor failed: {type(error).__name__}: {error}")
+        finally:
+            _give_back()
+
+    def _until_ended(self) -> None:
+        pool = self._pool()
+        self._slot = self._folder.slot(self._name)
+        if self._slot.state in ENDED:
+            return None
+        if self._slot.state == RUNS:
+            self._note_death()
+        scratch = Path(pool.scratch) / f"roost-{os.getuid()}-{self._node}-{pool.run}"
+        with _only_one_on_this_node(scratch):
+            while self._slot.failures <= FAILURES:
+                if self._folder.stop.exists():
+                    return self._end(STOPPED, "")
+                cause = self._attempt(pool, scratch)
+                if not cause:
+                    return self._end(OVER if self._folder.is_over else STOPPED, "")
+                self._slot.failures += 1
+                self._slot.cause = f"{cause} on {self._node}"
+                print(f"{self._name} failed, {self._slot.failures} of {FAILURES}: {self._slot.cause}", flush=True)
+        return self._end(FAILED, self._slot.cause)
+
+    def _pool(self) -> Pool:
+        if not self._folder.sees(self._mark):
+            raise RefusedError(
+                f"the node {self._node} does not see {self._folder.root} as the host does from which the run was "
+                "submitted: the cluster's `workdir` must lie on a file system that all nodes share"
+            )
+        pool = self._folder.pool()
+        gpus = sorted(_gpus())
+        if gpus and gpus != [str(number) for number in range(len(gpus))]:
+            raise RefusedError(
+                f"Ray gave it the GPUs {', '.join(gpus)} of {self._node}: a replica takes a whole node, so "
+                "`gpus_per_node` must be the number of its GPUs"
+            )
+        return pool
+
+    def _note_death(self) -> None:
+        """The actor before this one has left no word: its process was killed, or its node is gone."""
+        slot = self._slot
+        if slot.node_id in _living_nodes():
+            slot.failures += 1
+            slot.cause = f"its actor's process on {slot.node} was killed (by the kernel if memory ran out)"
+        else:
+            slot.cause = f"the node {slot.node} was lost"  # which no limit counts: spot nodes come and go
+        print(f"{self._name} goes on: {slot.cause}", flush=True)
+
+    def _attempt(self, pool: Pool, scratch: Path) -> str:
+        """Be the parent of one attempt; returns why it failed, "" if it did not."""
+        slot = self._slot
+        slot.attempt = self._folder.next_attempt(self._name)
+        slot.state, slot.node, slot.node_id, slot.since = RUNS, self._node, self._node_id, time.time()
+        self._folder.keep(slot)
+        name = f"{self._name}.{slot.attempt}"
+        print(f"{name} starts on {self._node}", flush=True)
+        with (self._folder.root / f"{self._name}.log").open("ab") as log:
+            began = log.tell()
+            child = subprocess.Popen(
+                self._command(pool, scratch, name), cwd=pool.payload, env=_environment(), stdin=subprocess.PIPE,
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+            code = self._await(child)
+        print(f"{name} ended with {code}", flush=True)
+        said = self._last_error(began)
+        if code == REFUSED:
+            raise RefusedError(said or "the replica was refused; see its log")
+        if code == 0 and (self._folder.is_over or self._folder.stop.exists()):
+            return ""
+        return said or f"the replica ended with {code}"
+
+    def _command(self, pool: Pool, scratch: Path, name: str) -> list[str]:
+        argv = [pool.python, "-m", "remote", "replica", "--folder", str(self._folder.run), "--name", name]
+        argv += ["--workdir", str(scratch), "--scratch", str(scratch), "--tied", "true", "--output", "log"]
+        return argv
+
+    def _await(self, child: subprocess.Popen[bytes]) -> int:
+        told = False
+        while True:
+            try:
+                return child.wait(LOOK_SECONDS)
+            except subprocess.TimeoutExpired:
+                if not told and self._folder.stop.exists():
+                    child.send_signal(signal.SIGUSR1)  # drain: finish what is in flight, publish what is whole
+                    told = True
+
+    def _last_error(self, began: int) -> str:
+        """The last error in what this attempt has logged."""
+        with (self._folder.root / f"{self._name}.log").open("rb") as log:
+            log.seek(max(began, log.seek(0, os.SEEK_END) - LAST_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+        errors = [line.partition("] ERROR ")[2].partition(": ")[2] for line in lines if "] ERROR " in line]
+        return errors[-1].rstrip(".") if errors else ""
+
+    def _end(self, state: str, cause: str) -> None:
+        self._slot.state, self._slot.cause = state, cause or self._slot.cause
+        self._slot.node, self._slot.since = self._node, time.time()
+        print(f"{self._name} ended: {state}{f': {cause}' if cause else ''}", flush=True)
+        if self._folder.sees(self._mark):
+            self._folder.keep(self._slot)
+
+
+class _only_one_on_this_node:
+    """Two replicas of a run on one node would end each other's servers."""
+
+    def __init__(self, scratch: Path) -> None:
+        scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = (scratch / "actor.lock").open("ab")
+
+    def __enter__(self) -> None:
+        deadline = time.monotonic() + SAME_NODE_SECONDS
+        while True:
+            try:
+                return fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise RefusedError(
+                        "its node has a replica of this run already: let `gpus_per_node` or `resources` be more than "
+                        "half of a node's"
+                    ) from None
+                time.sleep(LOOK_SECONDS)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
+
+
+def _environment() -> dict[str, str]:
+    """The node's environment without what Ray has put there for its own workers."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("RAY_") and name not in ("OMP_NUM_THREADS", "PYTHONPATH")
+    }
+
+
+def _here() -> tuple[str, str]:
+    """This node's id in Ray, and its name: Ray's, or the machine's if Ray has only an address."""
+    import ray
+
+    node_id = ray.get_runtime_context().get_node_id()
+    names: list[Any] = [node["NodeName"] for node in ray.nodes() if node["NodeID"] == node_id]
+    name = str(names[0]) if names else ""
+    plain = name if name and not ADDRESS.fullmatch(name) else socket.gethostname()
+    return node_id, re.sub(r"[^A-Za-z0-9._-]", "-", plain)
+
+
+def _living_nodes() -> set[str]:
+    import ray
+
+    return {str(node["NodeID"]) for node in ray.nodes() if node["Alive"]}
+
+
+def _gpus() -> list[str]:
+    import ray
+
+    return [str(one) for one in ray.get_runtime_context().get_accelerator_ids().get("GPU", [])]
+
+
+def _give_back() -> None:
+    """Let go of the placement group, with which Ray ends this actor."""
+    from ray.util.placement_group import get_current_placement_group, remove_placement_group
+
+    group = get_current_placement_group()
+    if group is not None:
+        remove_placement_group(group)

@@ -1,0 +1,169 @@
+"""What the login host, the controller and the actors tell each other of a run: files in `<run>/jobs`.
+
+Standard library only: Ray's Python need have nothing of Roost, and a node that does not see the shared folder gets this
+code by Ray itself. Each file is replaced by one rename; each replica's file has one writer, its actor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+SAID = "roost: "
+"""What a line begins with that is meant for the person who submitted the job."""
+REFUSED = 2
+"""Exit code of a controller or replica that cannot ever work as it was asked to."""
+NO_REPLICA_LEFT = 10
+"""Exit code of a controller whose replicas all failed; another code than Ray's own when it ends a driver."""
+WAITS, RUNS, OVER, STOPPED, FAILED, LEFT_OUT = "waits", "runs", "over", "stopped", "failed", "refused"
+ENDED = (OVER, STOPPED, FAILED, LEFT_OUT)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """`pool.json`: what was submitted."""
+
+    job: str
+    """The submission's id on Ray's job server."""
+    run: str
+    payload: str
+    chunks: int
+    """Of the whole run."""
+    submitted_at: float
+    address: str
+    least: int
+    most: int
+    bundle: dict[str, float]
+    join_seconds: float
+    python: str
+    scratch: str
+
+    @property
+    def namespace(self) -> str:
+        """Of the run's actors in Ray."""
+        return f"roost-{self.run}"
+
+    def group(self, name: str) -> str:
+        """The name of a replica's placement group."""
+        return f"{self.namespace}.{name}"
+
+    @property
+    def slots(self) -> list[str]:
+        """The names of the replicas."""
+        return [f"r{number}" for number in range(self.most)]
+
+
+@dataclass
+class Slot:
+    """`replicas/<name>.json`: a replica from its first attempt to its end, as its actor knows it."""
+
+    name: str
+    state: str = WAITS
+    node: str = ""
+    node_id: str = ""
+    attempt: int = -1
+    failures: int = 0
+    cause: str = ""
+    """Of the latest failure, or of the end."""
+    since: float = 0.0
+
+
+@dataclass(frozen=True)
+class Folder:
+    """`<run>/jobs` as the engine uses it."""
+
+    root: Path
+    pool_file: Path = field(init=False)
+    stop: Path = field(init=False)
+    """Exists if the replicas were told to stop."""
+    mark: Path = field(init=False)
+    """A word that only the machines which share this folder can read."""
+    accepted: Path = field(init=False)
+    """The id of the newest job whose controller found nothing to refuse."""
+
+    def __post_init__(self) -> None:
+        for name, path in {"pool_file": "pool.json", "stop": "stop", "mark": "mark", "accepted": "accepted"}.items():
+            object.__setattr__(self, name, self.root / path)
+
+    @property
+    def run(self) -> Path:
+        """The run's own folder."""
+        return self.root.parent
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every chunk of the run is published."""
+        return (self.run / "queue" / "over").exists()
+
+    def published(self) -> int:
+        """How many chunks are."""
+        return sum(1 for path in self.run.glob("queue/published/*/*") if path.name.isdecimal())
+
+    def pool(self) -> Pool:
+        """What was submitted; raises OSError or ValueError if it cannot be read here."""
+        return Pool(**json.loads(self.pool_file.read_text()))
+
+    def keep_pool(self, pool: Pool) -> None:
+        """Put down what is submitted."""
+        write(self.pool_file, json.dumps(asdict(pool), indent=1))
+
+    def sees(self, mark: str) -> bool:
+        """Whether this machine sees the folder that the run was submitted in."""
+        try:
+            return self.mark.read_text() == mark
+        except OSError:
+            return False
+
+    def slot(self, name: str) -> Slot:
+        """A replica; one that nothing is known of waits."""
+        try:
+            return Slot(**json.loads((self.root / "replicas" / f"{name}.json").read_text()))
+        except (OSError, ValueError, TypeError):
+            return Slot(name)
+
+    def slots(self) -> list[Slot]:
+        """Every replica that ever ran."""
+        names = sorted((path.stem for path in self.root.glob("replicas/r*.json")), key=lambda name: int(name[1:]))
+        return [self.slot(name) for name in names]
+
+    def keep(self, slot: Slot) -> None:
+        """Put a replica's state down."""
+        write(self.root / "replicas" / f"{slot.name}.json", json.dumps(asdict(slot), indent=1))
+
+    def forget_ended(self) -> None:
+        """A new submission gives every replica another chance."""
+        self.stop.unlink(missing_ok=True)
+        for slot in self.slots():
+            if slot.state in ENDED:
+                (self.root / "replicas" / f"{slot.name}.json").unlink(missing_ok=True)
+
+    def next_attempt(self, name: str) -> int:
+        """A number that no attempt of this replica had before, whoever asks at the same time."""
+        folder = self.root / "attempts"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        number = 1 + max((int(path.suffix[1:]) for path in folder.glob(f"{name}.*")), default=-1)
+        while True:
+            with suppress(FileExistsError):
+                os.close(os.open(folder / f"{name}.{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                return number
+            number += 1
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a small file by one rename."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    aside = path.with_name(f".aside-{os.getpid()}-{path.name}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    aside.replace(path)
+
+
+def in_words(bundle: dict[str, float]) -> str:
+    """`8 GPU, 1 CPU`."""
+    return ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
