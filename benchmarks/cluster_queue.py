@@ -1,10 +1,11 @@
 """A cluster's queue at fleet sizes of 8 and more: simulated replicas, the queue's real code and files under them.
 
-`python -m benchmarks.cluster_queue --replicas 64 --hours 24 [--results FILE]`. Time is simulated: a replica works on a
-chunk for as long as its tokens take, is preempted at random, and comes back; one in twenty is half as fast. Every
-claim, beat and publication is made with the product's own code in a RAM disk. Ideal is the time in which all replicas,
-with no chunk and no preemption's loss, would have done all tokens. What Python's audit events do not tell (stat) is
-not counted, nor are the beats between two chunks.
+`python -m benchmarks.cluster_queue --replicas 64 --hours 24 [--results FILE]`. Time is simulated: a replica holds
+`AHEAD` chunks as a real one does, works on each for as long as its tokens take, is preempted at random, loses what it
+had not published, and comes back. One node in twenty has half the speed. Every claim, look and publication is made with
+the product's own code in a RAM disk. Two things are computed: a chunk's tokens come from a sample that `cut` made of
+real-like lengths, and the beats of replicas that live are not written but counted, with a beat file that never ages
+until its replica is preempted.
 """
 
 from __future__ import annotations
@@ -19,20 +20,29 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
+from hosts.commands.clusters import AHEAD
+from remote.shared.leases.chunks import cut
 from remote.shared.leases.claims import Claim
-from remote.shared.leases.queue import Queue
+from remote.shared.leases.queue import LEASE_SECONDS, Queue, idle_seconds, patience_seconds
 
 CHUNK_TOKENS = 2_000_000
-LONGEST_TOKENS = 32_768
+MEAN_TOKENS, LONGEST_TOKENS, SAMPLE = 2_353, 32_768, 2_000
+"""Lengths are lognormal as in `benchmarks.day`, cut at the context's length."""
 TOKENS_PER_SECOND = 20_000.0
+BETWEEN_SECONDS = 2.0
+"""A replica has no work so long between two batches of chunks: the last record, and the next session's start."""
 PREEMPTED_EVERY_SECONDS = 6 * 3600.0
 AWAY_SECONDS = 420.0
 """Until a preempted replica works again: in Slurm's queue, and its servers' start."""
 SLOW_SHARE, SLOW_SPEED = 0.05, 0.5
-POLL_SECONDS = 30.0
-"""Between two looks of an idle replica."""
+BEAT_SECONDS, BEAT_OPERATIONS = LEASE_SECONDS / 6, 2
+"""A replica beats six times in a lease: one utime and one stat."""
+FOREVER = 1e12
 AUDITED = ("open", "os.link", "os.rename", "os.remove", "os.scandir", "os.listdir", "os.mkdir", "os.utime", "os.chmod")
 counts: Counter[str] = Counter()
 
@@ -44,62 +54,176 @@ class Simulated(Queue):
 
     def beat(self) -> float:
         super().beat()
-        os.utime(self.folder / "beats" / self.holder, (self.now, self.now))
+        os.utime(self._beats / self.holder, (FOREVER, FOREVER))
+        counts["os.utime"] -= 1  # the simulation's own
         return self.now
+
+    def stamp(self, claim: Claim) -> Claim:
+        """Let a claim be of the simulated time."""
+        os.utime(self.claims._path(claim.chunk, claim.token), (self.now, self.now))
+        counts["os.utime"] -= 1
+        return claim
+
+    def die(self) -> None:
+        """Stop beating now."""
+        os.utime(self._beats / self.holder, (self.now, self.now))
+        counts["os.utime"] -= 1
+
+
+@dataclass
+class Replica:
+    """One node's replica over all its attempts."""
+
+    number: int
+    queue: Simulated
+    speed: float
+    preempted_at: float
+    attempt: int = 0
+    held: list[Claim] = field(default_factory=list)
+    since: dict[int, float] = field(default_factory=dict)
+    """When each chunk was claimed."""
+    taken: list[float] = field(default_factory=list)
+    """Seconds from a chunk's claim to its result, as a replica measures them."""
+    looks: int = 0
+    idle_seconds: float = 0.0
+    away_seconds: float = 0.0
+
+
+class Fleet:
+    """The simulation of one run."""
+
+    def __init__(self, replicas: int, hours: float, folder: Path, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.folder = folder
+        speeds = [TOKENS_PER_SECOND * (SLOW_SPEED if self.draw.random() < SLOW_SHARE else 1.0) for _ in range(replicas)]
+        sample = _chunk_sizes(seed)
+        self.count = max(1, round(sum(speeds) * hours * 3600 / (sum(sample) / len(sample))))
+        self.sizes = self.draw.choices(sample, k=self.count)
+        self.ideal = sum(self.sizes) / sum(speeds)
+        self.replicas = [
+            Replica(number, self._queue(number, 0), speed, self._next_preemption(0.0))
+            for number, speed in enumerate(speeds)
+        ]
+        self.due: list[tuple[float, int, int, str]] = []
+        self.published, self.ended, self.refused = 0, 0.0, 0
+
+    def run(self) -> None:
+        """Until every chunk is published and every replica has seen it."""
+        for replica in self.replicas:
+            self._next(replica, 0.0, "look")
+        while self.due:
+            now, number, attempt, what = heapq.heappop(self.due)
+            replica = self.replicas[number]
+            Simulated.now = now
+            if attempt == replica.attempt:
+                {"look": self._look, "publish": self._publish, "away": self._go, "back": self._back}[what](replica, now)
+
+    def _next(self, replica: Replica, at: float, what: str) -> None:
+        if what in ("look", "publish") and at > replica.preempted_at and self.published < self.count:
+            at, what = replica.preempted_at, "away"
+        heapq.heappush(self.due, (at, replica.number, replica.attempt, what))
+
+    def _look(self, replica: Replica, now: float) -> None:
+        while len(replica.held) < AHEAD and (claim := self._take(replica)) is not None:
+            replica.held.append(claim)
+            replica.since[claim.chunk] = now
+        if not replica.held:
+            counts["taken"] += 1
+            slow = replica.queue.take_slow(patience_seconds(replica.taken, LEASE_SECONDS))
+            if slow:
+                replica.held.append(replica.queue.stamp(slow))
+                replica.since[slow.chunk] = now
+        if replica.held:
+            replica.looks = 0
+            self._next(replica, now + BETWEEN_SECONDS + self._seconds(replica), "publish")
+        elif not replica.queue.is_over():
+            pause = idle_seconds(replica.looks, LEASE_SECONDS)
+            replica.looks += 1
+            replica.idle_seconds += pause
+            self._next(replica, now + pause, "look")
+
+    def _take(self, replica: Replica) -> Claim | None:
+        counts["taken"] += 1
+        claim = replica.queue.take()
+        return replica.queue.stamp(claim) if claim else None
+
+    def _seconds(self, replica: Replica) -> float:
+        return self.sizes[replica.held[0].chunk] / replica.speed
+
+    def _publish(self, replica: Replica, now: float) -> None:
+        counts["published"] += 1
+        claim = replica.held.pop(0)
+        replica.taken.append(now - replica.since.pop(claim.chunk))
+        aside = replica.queue.results.aside(claim.chunk)
+        (aside / "rows.json").write_text("{}")
+        if not replica.queue.results.has(claim.chunk) and replica.queue.results.publish(claim.chunk, aside):
+            self.published += 1
+            self.ended = now
+        else:
+            self.refused += 1
+            shutil.rmtree(aside)
+        if replica.held:
+            self._next(replica, now + self._seconds(replica), "publish")
+        else:
+            self._next(replica, now, "look")
+
+    def _go(self, replica: Replica, now: float) -> None:
+        replica.queue.die()
+        replica.attempt += 1
+        replica.held.clear()
+        replica.since.clear()
+        replica.away_seconds += AWAY_SECONDS
+        self._next(replica, now + AWAY_SECONDS, "back")
+
+    def _back(self, replica: Replica, now: float) -> None:
+        replica.queue = self._queue(replica.number, replica.attempt)
+        replica.preempted_at = self._next_preemption(now)
+        self._look(replica, now)
+
+    def _queue(self, number: int, attempt: int) -> Simulated:
+        return Simulated(self.folder, self.count, f"r{number}.{attempt}")
+
+    def _next_preemption(self, now: float) -> float:
+        return now + self.draw.expovariate(1 / PREEMPTED_EVERY_SECONDS)
+
+
+def _chunk_sizes(seed: int) -> list[int]:
+    """Tokens of some chunks of real-like records, cut by the product's own code."""
+    sigma = 0.8
+    draw = np.random.default_rng(seed)
+    records = SAMPLE * CHUNK_TOKENS // MEAN_TOKENS
+    lengths = draw.lognormal(np.log(MEAN_TOKENS) - sigma**2 / 2, sigma, records).clip(16, LONGEST_TOKENS).astype(int)
+    chunks = cut(lengths.tolist(), CHUNK_TOKENS)
+    sums = np.add.reduceat(lengths, np.array(chunks.starts[:-1]))
+    found: list[int] = sums[:-1].tolist()
+    return found
 
 
 def simulate(replicas: int, hours: float, folder: Path, seed: int) -> dict[str, object]:
     """Run a fleet to its end."""
-    draw = random.Random(seed)
-    speeds = [TOKENS_PER_SECOND * (SLOW_SPEED if draw.random() < SLOW_SHARE else 1.0) for _ in range(replicas)]
-    total = sum(speeds) * hours * 3600
-    count = max(1, round(total / CHUNK_TOKENS))
-    sizes = [CHUNK_TOKENS + draw.uniform(0, LONGEST_TOKENS) for _ in range(count)]
-    queues = [Simulated(folder, count, f"r{number}.0") for number in range(replicas)]
-    attempts, held = [0] * replicas, dict[int, Claim]()
-    due = [(0.0, number, "take") for number in range(replicas)]
-    preempted = [draw.expovariate(1 / PREEMPTED_EVERY_SECONDS) for _ in range(replicas)]
-    idle, away, ended, published = 0.0, 0.0, 0.0, 0
-    while due and published < count:
-        now, number, what = heapq.heappop(due)
-        Simulated.now = now
-        if what == "publish":
-            claim = held.pop(number)
-            aside = queues[number].results.aside(claim.chunk)
-            (aside / "rows.json").write_text("{}")
-            published += queues[number].results.publish(claim.chunk, aside)
-            counts["published"] += 1
-            ended = now
-        elif what == "back":
-            attempts[number] += 1
-            queues[number] = Simulated(folder, count, f"r{number}.{attempts[number]}")
-            held.pop(number, None)
-            preempted[number] = now + draw.expovariate(1 / PREEMPTED_EVERY_SECONDS)
-        counts["taken"] += 1
-        mine = queues[number].take()
-        if mine is None:
-            idle += POLL_SECONDS
-            heapq.heappush(due, (now + POLL_SECONDS, number, "take"))
-            continue
-        held[number] = mine
-        done = now + sizes[mine.chunk] / speeds[number]
-        if done > preempted[number]:
-            away += AWAY_SECONDS
-            heapq.heappush(due, (preempted[number] + AWAY_SECONDS, number, "back"))
-        else:
-            heapq.heappush(due, (done, number, "publish"))
-    ideal = sum(sizes) / sum(speeds)
-    available = replicas * ended - away
+    counts.clear()
+    fleet = Fleet(replicas, hours, folder, seed)
+    fleet.run()
+    ended, all_speed = fleet.ended, sum(replica.speed for replica in fleet.replicas)
+    away = sum(replica.speed * replica.away_seconds for replica in fleet.replicas)
+    last = sum(1 for queue in fleet.replicas if queue.idle_seconds)
+    audited = sum(counts[name] for name in AUDITED)
+    beats = replicas * ended / BEAT_SECONDS
     return {
         "replicas": replicas,
-        "chunks": count,
-        "hours": ended / 3600,
-        "of_ideal": ideal / ended,
-        "of_ideal_without_absence": sum(sizes) / (sum(speeds) / replicas * available),
-        "idle_share": idle / (replicas * ended),
-        "queue_operations_per_second": (counts["taken"] + counts["published"]) / ended,
-        "metadata_operations_per_second": sum(counts[name] for name in AUDITED) / ended,
-        "preemptions": sum(attempts),
+        "chunks": fleet.count,
+        "hours": round(ended / 3600, 3),
+        "preemptions": sum(replica.attempt for replica in fleet.replicas),
+        "of_ideal": round(fleet.ideal / ended, 4),
+        "of_ideal_of_those_present": round(sum(fleet.sizes) / (all_speed * ended - away), 4),
+        "idle_share": round(sum(replica.idle_seconds for replica in fleet.replicas) / (replicas * ended), 5),
+        "replicas_idle_at_the_end": last,
+        "refused_chunks": fleet.refused,
+        "queue_operations_per_second": round((counts["taken"] + counts["published"]) / ended, 3),
+        "metadata_operations_per_second": round((audited + BEAT_OPERATIONS * beats) / ended, 2),
+        "metadata_operations_per_chunk": round(audited / fleet.count, 1),
+        "of_these_directory_reads_per_second": round((counts["os.scandir"] + counts["os.listdir"]) / ended, 3),
+        "beats_per_second": round(beats / ended, 2),
     }
 
 

@@ -21,7 +21,7 @@ from remote.shared import ranges as sets
 from remote.shared.files import DIRECTORY_MODE, write_whole
 from remote.shared.leases.chunks import Chunks, cut
 from remote.shared.leases.claims import Claim
-from remote.shared.leases.queue import Queue
+from remote.shared.leases.queue import Queue, patience_seconds
 from remote.shared.messages.extract import Delivered, FreedRequest
 from remote.shared.messages.lease import Lease, TakeRequest
 from remote.shared.messages.replica import ChunkRows, ReplicaResult, ReplicaSpec
@@ -77,17 +77,15 @@ class Desk:
         """Whether chunks lie here that are not finished, after taking as many as there may be ahead."""
         while not self.draining and len(self._held) < self._spec.ahead and (claim := self._queue.take()) is not None:
             self._bring(claim)
-        if not self._held and not self.draining and (slow := self._queue.take_slow(self._patience())) is not None:
+        if not self._held and not self.draining and (slow := self._take_slow()) is not None:
             self._bring(slow)
         for thread in self._threads:
             if thread.error is not None:
                 raise thread.error
         return any(not self._finished(chunk) for chunk in list(self._held))
 
-    def _patience(self) -> float:
-        """Seconds after which a chunk counts as held up: twice what one takes here, and a lease at least."""
-        taken = sorted(self._seconds)
-        return max(self._spec.lease_seconds, 2 * taken[len(taken) // 2] if taken else 0.0)
+    def _take_slow(self) -> Claim | None:
+        return self._queue.take_slow(patience_seconds(self._seconds, self._spec.lease_seconds))
 
     def is_over(self) -> bool:
         """Whether the run is: every chunk of it is published, by whomever."""

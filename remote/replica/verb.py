@@ -20,6 +20,7 @@ from remote.replica import guard
 from remote.replica.desk import Desk
 from remote.shared.errors import HostError, UsageError
 from remote.shared.files import write_whole
+from remote.shared.leases.queue import idle_seconds
 from remote.shared.messages.extract import Control
 from remote.shared.messages.replica import ReplicaRequest, ReplicaResult, ReplicaSpec
 from remote.shared.messages.server import ServeRequest, StopRequest
@@ -29,8 +30,7 @@ from remote.work.epochs import newest_epoch
 from remote.work.gathered import read_spec
 from remote.work.launch import run_here
 
-IDLE_SECONDS = 2.0
-"""Between two looks for work while others hold all of it."""
+PAUSE_SECONDS = 0.5
 STOP_SECONDS = 20.0
 
 
@@ -48,7 +48,7 @@ def replica(request: ReplicaRequest, context: Context) -> ReplicaResult:
             return desk.result()
         try:
             _serve(spec, scratch)
-            _work(desk, own, scratch)
+            _work(desk, own, spec, scratch)
         finally:
             _end_servers(scratch)
         result = desk.result()
@@ -73,19 +73,29 @@ def _end_with_stdin() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _work(desk: Desk, own: RunPaths, scratch: Context) -> None:
+def _work(desk: Desk, own: RunPaths, spec: ReplicaSpec, scratch: Context) -> None:
     """Extract what the desk has, again and again, until nothing is left anywhere."""
+    looks = 0
     while not desk.draining:
         _drain_on_signals(desk, own)  # a session's event loop takes SIGTERM to itself
         if desk.has_open():
+            looks = 0
             state = run_here(own, scratch)
             if state.status == "stopped" and not desk.draining:
                 desk.drain()
         elif desk.is_over():
             break
         else:
-            time.sleep(IDLE_SECONDS)
+            _pause(desk, idle_seconds(looks, spec.lease_seconds))
+            looks += 1
     desk.publish_all()
+
+
+def _pause(desk: Desk, seconds: float) -> None:
+    """Wait before the next look; a signal to drain ends the wait soon."""
+    until = time.monotonic() + seconds
+    while not desk.draining and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, PAUSE_SECONDS))
 
 
 def _drain_on_signals(desk: Desk, own: RunPaths) -> None:

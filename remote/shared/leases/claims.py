@@ -21,8 +21,24 @@ from remote.shared.files import ASIDE, FILE_MODE, fsync_directory, make_director
 from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.envelope import Message
 
-FOLDER_CLAIMS = 1000
-"""Chunks whose claims share one folder: a network file system is slow with very many names in one."""
+SHELF_CHUNKS = 1000
+"""Chunks whose claims, and whose results, share one folder: a network file system is slow with very many names in one.
+Such a folder is a shelf."""
+
+
+def shelf_of(chunk: int) -> int:
+    """The shelf that a chunk belongs to."""
+    return chunk // SHELF_CHUNKS
+
+
+def shelves(count: int) -> range:
+    """The shelves of so many chunks."""
+    return range(-(-count // SHELF_CHUNKS))
+
+
+def chunks_on(shelf: int, count: int) -> range:
+    """The chunks of a shelf, if there are `count` chunks in all."""
+    return range(shelf * SHELF_CHUNKS, min(count, (shelf + 1) * SHELF_CHUNKS))
 
 
 class Claim(Message):
@@ -70,8 +86,8 @@ class Claims:
 
     def newest(self, chunk: int) -> Claim | None:
         """The claim that counts for a chunk: the one with the highest token."""
-        claims = [entry for entry in self._entries(self._path(chunk, 1).parent) if entry[0] == chunk]
-        return self._read(*max(claims)) if claims else None
+        token = self.tokens(shelf_of(chunk)).get(chunk)
+        return None if token is None else self.read(chunk, token)
 
     def holds(self, claim: Claim) -> bool:
         """Whether a claim still counts: no claim of its chunk has a higher token."""
@@ -84,30 +100,30 @@ class Claims:
         except OSError:
             return 0.0
 
-    def tokens(self) -> dict[int, int]:
-        """The highest token of every chunk that was ever claimed."""
-        return {chunk: token for chunk, token, _ in self._newest()}
+    def tokens(self, shelf: int | None = None) -> dict[int, int]:
+        """The highest token of every chunk that was ever claimed, on one shelf or on all."""
+        found: dict[int, int] = {}
+        for folder in self._folders() if shelf is None else [self._folder / str(shelf)]:
+            for chunk, token in self._entries(folder):
+                found[chunk] = max(token, found.get(chunk, 0))
+        return dict(sorted(found.items()))
 
     def all(self) -> dict[int, Claim]:
         """The claim that counts for every chunk that was ever claimed."""
-        return {entry[0]: self._read(*entry) for entry in self._newest()}
+        return {chunk: self.read(chunk, token) for chunk, token in self.tokens().items()}
 
-    def _newest(self) -> list[tuple[int, int, int]]:
-        found: dict[int, tuple[int, int, int]] = {}
-        for folder in self._folder.iterdir() if self._folder.is_dir() else ():
-            for entry in self._entries(folder):
-                found[entry[0]] = max(entry, found.get(entry[0], entry))
-        return sorted(found.values())
+    def _folders(self) -> Iterator[Path]:
+        yield from self._folder.iterdir() if self._folder.is_dir() else ()
 
     def _path(self, chunk: int, token: int) -> Path:
-        return self._folder / str(chunk // FOLDER_CLAIMS) / f"{chunk}.{token}.json"
+        return self._folder / str(shelf_of(chunk)) / f"{chunk}.{token}.json"
 
-    def _read(self, chunk: int, token: int, size: int) -> Claim:
-        if not size:
-            return Claim(chunk=chunk, token=token)
+    def read(self, chunk: int, token: int) -> Claim:
+        """A claim that was made; raises HostError if it is damaged."""
         path = self._path(chunk, token)
         try:
-            return Claim.model_validate_json(read_own(path))
+            content = read_own(path)
+            return Claim.model_validate_json(content) if content else Claim(chunk=chunk, token=token)
         except (OSError, ValidationError) as error:
             raise HostError(
                 f"The claim {path} could not be read: {type(error).__name__}.",
@@ -115,17 +131,17 @@ class Claims:
             ) from error
 
     @staticmethod
-    def _entries(folder: Path) -> Iterator[tuple[int, int, int]]:
-        """Chunk, token and size of every claim in a folder; other names are ignored."""
+    def _entries(folder: Path) -> Iterator[tuple[int, int]]:
+        """Chunk and token of every claim in a folder; other names are ignored."""
         try:
-            entries = list(os.scandir(folder))
+            names = [entry.name for entry in os.scandir(folder)]
         except (FileNotFoundError, NotADirectoryError):
             return
-        for entry in entries:
-            chunk, _, rest = entry.name.partition(".")
+        for name in names:
+            chunk, _, rest = name.partition(".")
             token, _, suffix = rest.partition(".")
             if chunk.isdecimal() and token.isdecimal() and suffix == "json":
-                yield int(chunk), int(token), entry.stat(follow_symlinks=False).st_size
+                yield int(chunk), int(token)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from remote.shared.files import ASIDE, fsync_directory, make_directory
-from remote.shared.leases.claims import FOLDER_CLAIMS
+from remote.shared.leases.claims import shelf_of
 
 
 class Results:
@@ -24,7 +24,7 @@ class Results:
 
     def path(self, chunk: int) -> Path:
         """Where a chunk's result is, or will be."""
-        return self._folder / str(chunk // FOLDER_CLAIMS) / str(chunk)
+        return self._folder / str(shelf_of(chunk)) / str(chunk)
 
     def aside(self, chunk: int) -> Path:
         """A new folder to write a chunk's result to."""
@@ -50,7 +50,16 @@ class Results:
         """Whether a chunk is published."""
         return self.path(chunk).is_dir()
 
-    def chunks(self) -> Iterator[int]:
-        """The published chunks."""
-        for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
-            yield from sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal())
+    def chunks(self, shelf: int | None = None) -> Iterator[int]:
+        """The published chunks, of one shelf or of all."""
+        names = _numbers(self._folder) if shelf is None else [shelf]
+        for name in names:
+            yield from _numbers(self._folder / str(name))
+
+
+def _numbers(folder: Path) -> list[int]:
+    """The names of a folder that are numbers; none if there is no such folder."""
+    try:
+        return sorted(int(entry.name) for entry in os.scandir(folder) if entry.name.isdecimal())
+    except (FileNotFoundError, NotADirectoryError):
+        return []

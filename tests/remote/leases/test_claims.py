@@ -108,7 +108,7 @@ def test_processes_that_race_and_are_killed_never_share_a_claim(tmp_path: Path, 
     assert len(every) == len(set(every))
     for line, name in ((line, name) for name, lines in told.items() for line in lines):
         chunk, token = map(int, line.split("."))
-        assert Claims(tmp_path / "pool")._read(chunk, token, 1).holder == name
+        assert Claims(tmp_path / "pool").read(chunk, token).holder == name
     newest = Claims(tmp_path / "pool").tokens()
     assert sorted(newest) == list(range(CHUNKS))
     assert sum(newest.values()) - len(every) <= killed  # a racer can be killed between its claim and its word

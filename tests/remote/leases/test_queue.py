@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from remote.shared.leases import claims
 from remote.shared.leases.claims import Claim
 from remote.shared.leases.queue import Queue
+from remote.shared.leases.shelves import Shelves
 
 CHUNKS = 12
 
@@ -80,7 +84,36 @@ def test_a_slow_chunk_is_done_by_an_idle_replica_too(tmp_path: Path) -> None:
     assert (publish(idle, mine), publish(slow, claim)) == (True, False)
 
 
-@settings(max_examples=40, deadline=None)
+def test_a_look_of_an_idle_replica_does_not_grow_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is claimed, and one chunk of the last shelf is not published: no other shelf is read again."""
+    monkeypatch.setattr(claims, "SHELF_CHUNKS", 2)
+    busy, idle = Queue(tmp_path, 100, "r0.0"), Queue(tmp_path, 100, "r1.0")
+    while (claim := busy.take()) is not None:
+        if claim.chunk < 99:
+            assert publish(busy, claim)
+    looks: list[int] = []
+
+    def noting(look: Callable[[int], object]) -> Callable[[int], object]:
+        return lambda shelf: [looks.append(shelf), look(shelf)][1]  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(idle.claims, "tokens", noting(idle.claims.tokens))
+    monkeypatch.setattr(idle.results, "chunks", noting(idle.results.chunks))
+    while len(Shelves(tmp_path / "marks" / "published", 100).open()) > 1:
+        assert idle.take() is None
+    looks.clear()
+    assert (idle.take(), idle.take_slow(60), idle.is_over()) == (None, None, False)
+    assert set(looks) == {49}
+    assert len(looks) <= 5
+
+
+@pytest.fixture(params=[1000, 3])
+def shelf_chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run fits on one shelf, or needs several."""
+    monkeypatch.setattr(claims, "SHELF_CHUNKS", request.param)
+
+
+@pytest.mark.usefixtures("shelf_chunks")
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 30), replicas=st.integers(1, 5))
 def test_every_chunk_is_published_once_at_any_interleaving(tmp_path_factory: object, seed: int, replicas: int) -> None:
     """Replicas take, die, come again, publish late and twice, in a random order."""
