@@ -12,7 +12,7 @@ FAST := not ssh and not engine and not wheels and not reader and not namespaces 
 .DEFAULT_GOAL := help
 # The two venvs side by side, and lint while the engine's is still being built.
 MAKEFLAGS += --jobs=2
-.PHONY: help system slurm venv engine readers demo demo-answers demo-slurm practice-up practice-down test test-fast test-long faults attacks docs locks audit sbom lint clean
+.PHONY: help system slurm venv engine readers demo demo-answers demo-slurm ray demo-ray practice-up practice-down test test-fast test-long faults faults-slurm faults-ray attacks docs locks audit sbom lint clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,12 @@ slurm: venv
 demo-slurm: venv engine slurm ## one extraction on three nodes of a real Slurm in namespaces, one of which dies (root on Linux)
 	@$(BIN)/python -m hosts.practice.slurm.demo
 
+ray: venv ## Ray for the practice cluster and its tests, in a venv of its own: .ray
+	@$(BIN)/python -m hosts.practice.ray.install .ray
+
+demo-ray: venv engine ray ## one extraction on three nodes of a real Ray in namespaces, one of which dies (root on Linux)
+	@$(BIN)/python -m hosts.practice.ray.demo
+
 practice-up: venv engine ## two practice hosts on loopback; then: export ROOST_INVENTORY=.practice/inventory.yaml
 	@$(BIN)/inv practice up
 
@@ -66,8 +72,8 @@ test: lint readers ## lint, types and the tests, with real sshd, rsync and SGLan
 	$(BIN)/python -m pytest $(SHARED) -m "not long" tests/fleet tests/faults tests/hosts
 	.engine/bin/python -m pytest $(SHARED) -m "not long" tests/remote
 
-test-long: venv engine ## what `make test` leaves out: every family of models, the wheel alone, real Slurm
-	$(BIN)/python -m pytest $(SHARED) -m long tests/fleet tests/faults tests/hosts tests/slurm
+test-long: venv engine ray ## what `make test` leaves out: every family of models, the wheel alone, real Slurm and Ray
+	$(BIN)/python -m pytest $(SHARED) -m long tests/fleet tests/faults tests/hosts tests/slurm tests/ray
 	.engine/bin/python -m pytest $(SHARED) -m long tests/remote
 
 faults: venv engine ## break a fleet in every way (root on Linux for all of it): FAULTS='--seed 7 --only reboot --minutes 30'
@@ -75,6 +81,9 @@ faults: venv engine ## break a fleet in every way (root on Linux for all of it):
 
 faults-slurm: venv engine ## break a run on a real Slurm in namespaces (root on Linux; apt-get install slurm-wlm munge): SLURM='--only preempted'
 	$(BIN)/python -m tests.slurm $(SLURM)
+
+faults-ray: venv engine ray ## break a run on a real Ray in namespaces (root on Linux): RAY='--only raylet-killed --rounds 3'
+	$(BIN)/python -m tests.ray $(RAY)
 
 attacks: venv engine ## what other users of a host and hostile hosts may try (root for all of it); prints the table
 	@$(BIN)/python -m tests.attacks
@@ -96,4 +105,4 @@ sbom: venv engine ## what both venvs consist of, as CycloneDX: build/sbom-venv.j
 
 clean: ## remove what was built or practised here; ends the practice fleet first
 	@if test -x $(BIN)/inv; then $(BIN)/inv practice down; fi
-	rm -rf .venv .engine .readers .practice build dist *.egg-info
+	rm -rf .venv .engine .ray .readers .practice build dist *.egg-info

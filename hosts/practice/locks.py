@@ -44,6 +44,7 @@ LOCKS = (
             Part((f"{ENGINE}/requirements-bare.txt",), ("--no-deps",)),
         ),
     ),
+    Lock("hosts/practice/ray/locked.txt", (Part(("hosts/practice/ray/requirements.txt",)),)),
 )
 
 

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ import psutil
 from hosts.practice import namespaces
 from hosts.practice.nodes import HERE, Nodes, until
 
-VERSION = "2.60.0"
 NODE = "ROOST_PRACTICE_NODE"
 HEAD = "head"
 PORT, DASHBOARD = 6_379, 8_265
@@ -159,6 +157,11 @@ class Lab:
         states = [group["state"] for group in groups["data"]["result"]["result"]]
         return all(job["status"] not in ("PENDING", "RUNNING") for job in jobs) and set(states) <= {"REMOVED"}
 
+    def version(self) -> str:
+        """Ray's version, as its job server tells it."""
+        told = _get("/api/version")
+        return f"Ray {told['ray_version']}" if isinstance(told, dict) else ""
+
     def logs(self) -> list[Path]:
         """What the job's controller said."""
         return sorted(self.root.glob("s/session_latest/logs/job-driver-*.log"))
@@ -207,19 +210,3 @@ def _get(path: str) -> object:
     except (OSError, ValueError):
         return None
     return told
-
-
-def install(root: Path) -> int:
-    """Build `.ray`, if it does not have this version of Ray yet: `make ray`."""
-    venv = root / ".ray"
-    python = venv / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-    wanted = f"ray[default]=={VERSION}"
-    return subprocess.run(
-        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted], check=False
-    ).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(install(Path(sys.argv[1])))

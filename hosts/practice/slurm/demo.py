@@ -1,169 +1,30 @@
-"""`make demo-slurm`: one extraction on three nodes of a real Slurm, of which one dies half way. Laptop's side.
-
-As `make demo`, each step is a command that a user types; real SGLang serves a tiny model on each node. Slurm and
-everything that it runs live in namespaces of this program and end with it. Writes `.practice/` only.
-"""
+"""`make demo-slurm`: one extraction on three nodes of a real Slurm, of which one dies half way. Laptop's side."""
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
 import sys
-import time
-from collections import Counter
-from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
-from hosts.errors import HostError, RoostError
-from hosts.inventory.document import text_of
-from hosts.practice import corpus, fleet, namespaces
-from hosts.practice.demo import PREFIX, Demo
-from hosts.practice.inventory import inventory_of
-from hosts.practice.models import tiny_model
+from hosts.practice.cluster_demo import NODES, ClusterDemo, show
 from hosts.practice.paths import PracticePaths, practice_root
-from hosts.practice.slurm import lab
-from remote.shared.files import write_whole
-from remote.shared.paths import ROWS_FILE
-
-CLUSTER, NODES = "practice-slurm", 3
-RECORDS = 300
-LONGEST_BYTES = 120
-"""Of each message: three servers share this machine's cores."""
-CHUNK_TOKENS = 600
-LEASE_SECONDS = 60
-READY_SECONDS = 900
-STEP_SECONDS = 1800.0
+from hosts.practice.slurm.lab import Lab, obstacle
 
 
-class SlurmDemo(Demo):
+class SlurmDemo(ClusterDemo):
     """One demo on a practice Slurm."""
 
-    def __init__(self, paths: PracticePaths, run: str, console: Console) -> None:
-        super().__init__(paths, run, console)
-        self.site = paths.folder / "slurm"
-        self.slurm = lab.Lab(self.site / "lab", NODES)
+    def __init__(self, paths: PracticePaths, console: Console) -> None:
+        super().__init__(paths, "slurm", lambda root: Lab(root, NODES), console)
 
-    @property
-    def inventory(self) -> Path:
-        return self.site / "inventory.yaml"
-
-    @property
-    def shared(self) -> Path:
-        """The folder that the login host and the nodes share."""
-        return self.site / "shared"
-
-    @property
-    def left(self) -> str:
-        return f"The logs of Slurm and of the jobs are in {self.site}."
-
-    def build(self) -> None:
-        """Start Slurm, and write the inventory and the sample text."""
-        shutil.rmtree(self.site, ignore_errors=True)
-        self.site.mkdir(parents=True)
-        self.slurm.start()
-        content = inventory_of(self.paths, [], tiny_model(self.paths.root))
-        cluster = {
-            "engine": "slurm", "login": "local", "nodes": NODES, "gpus_per_node": 0, "workdir": str(self.shared),
-            "scratch": str(self.site / "scratch"), "chunk_tokens": CHUNK_TOKENS, "lease": LEASE_SECONDS,
-            "ready_timeout": READY_SECONDS, "partition": "main", "time": "04:00:00",
-        }  # fmt: skip
-        write_whole(self.inventory, text_of({**content, "clusters": {CLUSTER: cluster}}).encode())
-        lines = [json.dumps({"messages": cut}) for cut in map(_short_talk, corpus.conversations()[:RECORDS])]
-        write_whole(self.site / "conversations.jsonl", ("\n".join(lines) + "\n").encode())
-
-    def type_everything(self) -> None:
-        here, there = ["--host", CLUSTER, "--run", self.run], ["--cluster", CLUSTER, "--run", self.run]
-        conversations = self.short(self.site / "conversations.jsonl")
-        self.type("prepare", "--input", conversations, "--out", self.short(self.dataset))
-        self.type("plan", *here, "--dataset", self.short(self.dataset))
-        self.type("extract", *there)
-        self.type("status", *there)
-        self._await(lambda: self.published() >= RECORDS // 3, "a third of the records")
-        self.type("status", *there)
-        self._lose_a_node()
-        self.type("status", *there)
-        self.type("pull", *here, "--to", self.short(self.destination), "--follow")
-        self._await(lambda: not self.slurm.said("squeue", "-h").strip(), "the end of the jobs")
-        self.type("status", *there)
-        self.type("verify", "--folder", self.short(self.destination))
-
-    def published(self) -> int:
-        """Records in published chunks."""
-        return sum(self.holders().values())
-
-    def holders(self) -> Counter[str]:
-        """How many records each attempt of each replica published."""
-        found: Counter[str] = Counter()
-        for path in (self.shared / "runs" / self.run / "queue" / "published").glob(f"*/[0-9]*/{ROWS_FILE}"):
-            told = json.loads(path.read_text())
-            found[told["holder"]] += len(told["rows"])
-        return found
-
-    def summary(self) -> Table:
-        manifest = json.loads((self.dataset / "manifest.json").read_text())
-        shards = list((self.destination / "hidden_states").glob("hs_*.safetensors"))
-        table = Table(box=None, show_header=False, pad_edge=False, title=f"\n{self.run}", title_justify="left")
-        table.add_row("records", f"{len(shards):,} of {manifest['records']:,}")
-        table.add_row("tokens", f"{manifest['tokens']:,}")
-        table.add_row("bytes", f"{sum(shard.stat().st_size for shard in shards):,}")
-        for holder, records in sorted(self.holders().items()):
-            _, task, attempt = re.split(r"[-.]", holder)
-            table.add_row(f"task {task}, attempt {int(attempt) + 1}", f"{records:,} records")
-        table.add_row("commands", f"{sum(step.seconds for step in self.steps):.0f} s")
-        return table
-
-    def _lose_a_node(self) -> None:
-        """Kill whatever runs on the node that has a replica, and start the node's own daemon again."""
-        node = min(self.slurm.replicas())
-        self.console.print(f"\nThe node {node} dies: its slurmd, the replica and SGLang are killed.", style="bold red")
-        self.slurm.lose_node(node)
-        self.slurm.start_node(node)
-
-    def _await(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + STEP_SECONDS
-        began = time.monotonic()
-        while not condition():
-            if time.monotonic() > deadline:
-                raise HostError(f"{CLUSTER} did not reach {what} within {STEP_SECONDS:.0f} s.", remedy=self.left)
-            time.sleep(0.2)
-        self.console.print(f"\nWaited {time.monotonic() - began:.0f} s for {what}.")
-
-
-def _short_talk(messages: corpus.Conversation) -> corpus.Conversation:
-    """Return the first question and its answer, cut to a length that a CPU does quickly."""
-    asked = [message for message in messages if message["role"] != "system"][:2]
-    return [{**message, "content": message["content"][:LONGEST_BYTES]} for message in asked]
+    def settings(self) -> dict[str, object]:
+        return {"partition": "main", "time": "04:00:00"}
 
 
 def main(root: Path | None = None) -> int:
-    """Run the demo with `root`'s `.practice` and `.engine`; return 1 after one sentence if a step fails."""
-    root = root or practice_root()
-    paths, console = PracticePaths(root), Console(highlight=False, soft_wrap=True)
-    try:
-        fleet.build_engine(root)
-        if why := lab.obstacle() or namespaces.enter("hosts.practice.slurm.demo", [str(root)]):
-            console.print(f"The practice Slurm cannot run here: {why}", style="bold red", markup=False)
-            return 1
-        demo = SlurmDemo(paths, f"{PREFIX}{datetime.now():%Y%m%d-%H%M%S}", console)
-        demo.build()
-        names = ", ".join(demo.slurm.names)
-        console.print(f"Practice Slurm: {demo.slurm.said('sinfo', '--version').strip()}; nodes {names}")
-        demo.type_everything()
-        console.print(demo.summary())
-        console.print(demo.open_a_record())
-    except RoostError as error:
-        console.print(str(error), style="bold red", markup=False)
-        return 1
-    except KeyboardInterrupt:
-        console.print("\nSlurm and its jobs end with the demo; the same command begins again.")
-        return 130
-    console.print("\nSlurm and its jobs end with the demo; what was pulled stays in " + demo.short(demo.destination))
-    return 0
+    """Run the demo; return 1 after one sentence if a step fails."""
+    return show(SlurmDemo, "hosts.practice.slurm.demo", obstacle(), root or practice_root())
 
 
 if __name__ == "__main__":

@@ -163,6 +163,10 @@ class Lab:
         ended = subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=False, timeout=30)
         return ended.returncode == 0 and not ended.stdout.strip()
 
+    def version(self) -> str:
+        """Slurm's name and version."""
+        return self.said("sinfo", "--version").strip()
+
     def logs(self) -> list[Path]:
         """What slurmctld said."""
         return [self.root / "log" / "slurmctld.log"]
