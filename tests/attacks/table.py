@@ -61,6 +61,13 @@ ATTACKS = (
         ),
     ),
     Attack(
+        "A host answers with bytes, texts and control characters of any kind",
+        (
+            "tests/hosts/console/test_hostile_text.py::test_every_answer_can_be_shown_and_does_no_harm",
+            "tests/hosts/transport/test_hostile_answers.py::test_bytes_of_any_kind_end_as_a_sentence",
+        ),
+    ),
+    Attack(
         "Modules in the current folder",
         (
             "tests/hosts/transport/test_local.py::test_nothing_is_imported_from_the_folder_that_the_login_starts_in",
@@ -100,7 +107,7 @@ ATTACKS = (
         ),
     ),
     Attack(
-        "Shard headers of any kind, and another's ledger in a bucket",
+        "Shard headers and manifests of any kind, and another's ledger in a bucket",
         (
             f"{EXTRACT}/test_store.py::test_no_header_however_damaged_is_more_than_a_refused_record",
             "tests/remote/transfer/test_foreign_ledger.py::test_an_endless_view_is_no_table",
@@ -108,6 +115,7 @@ ATTACKS = (
             "tests/remote/transfer/test_foreign_ledger.py::test_rows_of_any_kind_are_read_or_refused",
             f"{TRANSFER}/test_hostile_manifest.py::test_a_destination_s_manifest_of_any_content_is_its_own_or_one_sentence",
             f"{TRANSFER}/test_hostile_manifest.py::test_no_change_to_an_identity_goes_unnoticed",
+            "tests/hosts/plan/test_hostile_dataset.py::test_a_manifest_of_any_content_is_understood_or_refused",
         ),
     ),
     Attack(
@@ -129,6 +137,8 @@ ATTACKS = (
             "tests/hosts/inventory/test_secrets.py::test_no_error_repeats_what_stands_near_secrets",
             "tests/hosts/inventory/test_secrets.py::test_diff_modes_says_that_secrets_differ_and_not_what_they_are",
             "tests/hosts/inventory/test_secrets.py::test_no_password_of_a_url_survives",
+            "tests/hosts/notify/test_notify.py::test_what_a_failed_command_says_repeats_none_of_its_secrets",
+            "tests/remote/data/test_sources.py::test_no_message_and_no_manifest_repeats_the_credentials_of_a_url",
         ),
     ),
     Attack(
