@@ -23,7 +23,8 @@ from remote.shared.messages.extract import ShardRow
 from remote.shared.messages.run import RunIdentity, new_nonce
 from remote.shared.paths import shard_name
 from remote.work.ledger import Ledger, Row
-from tests.faults.box import is_server, is_sshd
+from tests.faults import checker
+from tests.faults.box import is_extractor, is_server, is_sshd
 
 if TYPE_CHECKING:
     from tests.faults.trial import Trial
@@ -34,6 +35,8 @@ SECOND_RUN = "another-run"
 """As long as the first run's name, so that its records are the first run's with other marks in their headers."""
 FULL_SECONDS = 2.0
 CUT_SECONDS = 5.0
+MOVE_SECONDS = 4.0
+"""In which the first leases are handed over and begun with, and the next ones made."""
 START_SECONDS = 8.0
 """In which `inv extract` has given its share to a host, or nearly."""
 
@@ -328,6 +331,40 @@ def killed_while_starting(trial: Trial) -> None:
     trial.start(trial.fault.step, "--hosts", ",".join(trial.names), "--run", trial.run, "--detach")
     wait(trial.draw.uniform(0, START_SECONDS))
     trial.kill_command()
+
+
+def killed_in_a_move(whom: str) -> Action:
+    """The slow host's extractor, the other host's or the attached `inv extract` dies around a lease.
+
+    The random moment is a share of the seconds in which leases are made, handed over and begun with.
+    """
+
+    def strike(trial: Trial) -> None:
+        trial.start("extract", "--hosts", "all", "--run", trial.run)
+        trial.await_lease()
+        wait((trial.fraction or 0.0) * MOVE_SECONDS)
+        leases = trial.leases()
+        if whom == "laptop":
+            trial.kill_command()
+        else:
+            name = trial.victim if whom == "giver" else trial.other
+            trial.note(f"{trial.fleet.boxes[name].signal(signal.SIGKILL, is_extractor)} killed")
+        trial.end_command()
+        trial.note(f"{leases} records leased then, {trial.leases()} at the command's end")
+
+    return strike
+
+
+def move_to_the_end(trial: Trial) -> None:
+    """Stay attached, as a person would, until every record is made."""
+    trial.type("extract", "--hosts", "all", "--run", trial.run)
+
+
+def made_once(trial: Trial) -> None:
+    """No record that moved is in the ledgers of both hosts."""
+    done = [set(checker.finished(trial.run_folder(name))) for name in trial.fleet.boxes]
+    if twice := set.intersection(*done):
+        raise AssertionError(f"both hosts made the records {sorted(twice)}")
 
 
 def damage_ledger(trial: Trial) -> None:

@@ -344,6 +344,11 @@ def is_extractor(argv: list[str]) -> bool:
     return argv[1:4] == ["-m", "remote", "extract"]
 
 
+def is_recorder(argv: list[str]) -> bool:
+    """Whether a command line is that of the recorder of histories, which goes on until the host has idled for long."""
+    return argv[1:4] == ["-m", "remote", "recorder"]
+
+
 def is_server(argv: list[str]) -> bool:
     return len(argv) > 1 and argv[1].endswith("standin.py")
 

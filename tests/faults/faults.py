@@ -39,13 +39,16 @@ from tests.faults.actions import (
     kill,
     kill_laptop,
     kill_near_end,
+    killed_in_a_move,
     killed_while_starting,
     lose,
+    made_once,
     make_read_only,
     make_second_run,
     make_writable,
     misbehave,
     move_ledger_away,
+    move_to_the_end,
     mute,
     mute_for_a_while,
     new_disk,
@@ -111,6 +114,8 @@ class Fault:
     """Changes what the hosts have, so that a pull needs a run of its own."""
     begins: bool = False
     """Strikes while the extraction is being started."""
+    moves: bool = False
+    """The victim is so slow that an attached laptop moves its records to the other host."""
     quarantines: bool = False
     """Some records end in quarantine instead of at the destination."""
     damages: str = ""
@@ -121,7 +126,7 @@ class Fault:
     @property
     def needs_other(self) -> bool:
         """Whether it concerns the host that it does not strike."""
-        return self.gone or self.unreachable
+        return self.gone or self.unreachable or self.moves
 
 
 FAULTS = (
@@ -156,6 +161,19 @@ FAULTS = (
     Fault("mute-sshd", "extract", mute, unmute, unreachable=True),
     Fault("two-operators", "extract", second_extract),
     Fault("kill-inv-extract", "extract", killed_while_starting, moments=(RANDOM,), begins=True),
+    *(
+        Fault(
+            f"kill-{whom}-in-move",
+            "extract",
+            killed_in_a_move(whom),
+            move_to_the_end,
+            made_once,
+            moments=(RANDOM,),
+            begins=True,
+            moves=True,
+        )
+        for whom in ("giver", "taker", "laptop")
+    ),
     Fault("corrupt-ledger", "extract", damage_ledger, move_ledger_away, damages="ledger.sqlite"),
     Fault("corrupt-assignment", "extract", damage_assignment, damages="assignment.json"),
     Fault("corrupt-states", "extract", damage_states, restart_server, damages="state.json"),

@@ -42,12 +42,15 @@ from remote.shared.messages.transfer import Wish
 from remote.shared.paths import Workdir
 from remote.work.lock import is_locked
 from tests.faults import checker
-from tests.faults.box import CLONE, Box, is_server, is_sshd
+from tests.faults.box import CLONE, Box, is_recorder, is_server, is_sshd
 
 PATTERN_RUN = "undisturbed"
 RECORDS = 40
 LENGTHS = [8 + number * 7 % 50 for number in range(RECORDS)]
 DELAY_SECONDS = 0.1
+SLOW_SECONDS = 2.0
+SLOW_HIGH_WATER_BYTES = 60_000
+"""Of a slow box: two or three records in flight, so that most of its share can still move."""
 END_SECONDS = 20.0
 END_ID = 263
 """`<|end|>` of the tiny models' tokenizer."""
@@ -128,6 +131,17 @@ class FaultFleet:
             self.answers, self.truth = False, before
             for name, box in self.boxes.items():
                 self._serve_anew(box, servers[name])
+
+    @contextmanager
+    def uneven(self, slow: str) -> Iterator[None]:
+        """One box is so slow in the block that its records are worth moving to the other one."""
+        box = self.boxes[slow]
+        even = box.server
+        self._serve_anew(box, {**even, "delay": SLOW_SECONDS, "high_water": SLOW_HIGH_WATER_BYTES})
+        try:
+            yield
+        finally:
+            self._serve_anew(box, even)
 
     def _serve_anew(self, box: Box, server: dict[str, object]) -> None:
         box.signal(signal.SIGKILL, is_server)
@@ -280,7 +294,7 @@ def fault_fleet(*, isolated: bool, shape: Shape = EVEN) -> Iterator[FaultFleet]:
 def _processes_left(box: Box) -> list[str]:
     """Command lines that do not end by themselves; the last verb's process may still be on its way out."""
     deadline = time.monotonic() + END_SECONDS
-    while left := box.processes(lambda argv: bool(argv) and not is_sshd(argv)):
+    while left := box.processes(lambda argv: bool(argv) and not is_sshd(argv) and not is_recorder(argv)):
         if time.monotonic() > deadline:
             return [f"{box.name}: a process {process.pid}, {process.name()}" for process in left]
         time.sleep(0.05)

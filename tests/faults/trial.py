@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -127,6 +127,19 @@ class Trial:
         """Type `inv …` and wait for nothing."""
         self._command = self.fleet.inv(*words)
 
+    def end_command(self) -> None:
+        """Wait for the end of the `inv` that is under way, which may fail."""
+        self._said(may_fail=True)
+
+    def leases(self) -> int:
+        """How many leases the victim has given: claims of its own chunks are empty files."""
+        claims = (self.run_folder(self.victim) / "leases").glob("*/claims/*/*/*")
+        return sum(path.name[0] != "." and path.stat().st_size > 0 for path in claims)
+
+    def await_lease(self) -> None:
+        """Wait until the victim has given a lease."""
+        _await(lambda: self.leases() > 0, "a lease")
+
     def type_beside(self, *words: str) -> None:
         """Type `inv …` while another one is under way; it may be refused, and must end."""
         under_way = self._command
@@ -163,7 +176,7 @@ class Trial:
         previous = signal.signal(signal.SIGALRM, _overdue)
         signal.alarm(TRIAL_SECONDS)
         try:
-            with self.fleet.answering() if self.fault.step == "answer" else nullcontext():
+            with self._fleet_as_needed():
                 self._go()
         finally:
             signal.alarm(0)
@@ -171,6 +184,11 @@ class Trial:
             if self._command is not None and self._command.poll() is None:
                 self._command.kill()
             shutil.rmtree(self.destination, ignore_errors=True)
+
+    def _fleet_as_needed(self) -> AbstractContextManager[None]:
+        if self.fault.step == "answer":
+            return self.fleet.answering()
+        return self.fleet.uneven(self.victim) if self.fault.moves else nullcontext()
 
     def _go(self) -> None:
         if self.moment == RANDOM:
