@@ -41,6 +41,13 @@ SHAPES = {"64 x 512": (64, 512), "16 x 4,096": (16, 4096)}
 OURS = ("ours", "unsummed", "unpaced", "gathered")
 """Roost's capture; without row sums; without pacing; up to the forward pass's end (see benchmarks/gpu/rivals.py)."""
 RIVALS = ("naive", "inthread")
+LAYOUTS = {
+    "tp": "--tp-size {gpus}",
+    "dp": "--tp-size {gpus} --dp-size 2 --enable-dp-attention",
+    "ep": "--tp-size {gpus} --ep-size {gpus}",
+    "pp": "--tp-size {half} --pp-size 2",
+}
+"""SGLang's flags: tensor parallelism; attention in two data-parallel groups; experts; two pipeline stages."""
 
 
 @dataclass
@@ -63,7 +70,8 @@ def main() -> None:
     options.add_argument("--root", type=Path, required=True)
     options.add_argument("--out", type=Path, required=True)
     options.add_argument("--logs", type=Path, help="where servers' logs go; beside the payload by default")
-    options.add_argument("--gpus", default="0", help="their numbers; more than one is tensor parallelism over NCCL")
+    options.add_argument("--gpus", default="0", help="their numbers")
+    options.add_argument("--layout", choices=LAYOUTS, default="tp", help="how several GPUs share a model, over NCCL")
     options.add_argument("--rounds", type=int, default=16, help="of the shorter prompts; half of the longer ones")
     options.add_argument("--variant-rounds", type=int, default=0, help="rounds of the variants of ours, on 64 x 512")
     options.add_argument("--rival-rounds", type=int, default=3)
@@ -72,11 +80,12 @@ def main() -> None:
     given = options.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     given.until = time.monotonic() + given.seconds
-    given.tp = len(given.gpus.split(","))
+    given.parallel = parallel(given.layout, len(given.gpus.split(",")))
+    given.name = f"{given.layout}{len(given.gpus.split(','))}"
     given.logs = given.logs or given.root / "logs"
     for folder in (given.out, given.logs):
         folder.mkdir(parents=True, exist_ok=True)
-    result: dict[str, Any] = {"machine": machine(), "tp": given.tp, "date": datetime.date.today().isoformat()}
+    result: dict[str, Any] = {"machine": machine(), "layout": given.name, "date": datetime.date.today().isoformat()}
     mid = start_mid(given)
     try:
         result |= parity_or_cause(given)
@@ -119,20 +128,25 @@ def start_mid(given: argparse.Namespace) -> GpuServer:
     spec = CaptureSpec(layers=LAYERS, dump_dir="/dev/shm/roost-mid", high_water_bytes=16 << 30)
     shutil.rmtree(spec.dump_dir, ignore_errors=True)
     flags = "--load-format dummy --mem-fraction-static 0.85 --max-total-tokens 140000 --context-length 8192"
-    flags += f" --enable-return-hidden-states {ranks(given.tp)}"
-    return GpuServer(given.root, model, 30012, spec, given.logs / f"mid-tp{given.tp}.log", flags.split(), given.gpus)
+    flags += f" --enable-return-hidden-states {given.parallel}"
+    return GpuServer(given.root, model, 30012, spec, given.logs / f"mid-{given.name}.log", flags.split(), given.gpus)
 
 
-def ranks(tp: int) -> str:
-    """Custom all-reduce needs peer memory that a virtual machine may not have; NCCL does without."""
-    flags = f"--tp-size {tp} --disable-custom-all-reduce --enforce-disable-flashinfer-allreduce-fusion"
-    return flags if tp > 1 else ""
+def parallel(layout: str, gpus: int) -> str:
+    """SGLang's flags for a layout; raises ValueError if it needs another number of GPUs.
+
+    Custom all-reduce needs peer memory that a virtual machine may not have; NCCL does without.
+    """
+    if layout != "tp" and gpus % 2:
+        raise ValueError(f"The layout {layout} needs an even number of GPUs; --gpus names {gpus}.")
+    flags = f"{LAYOUTS[layout].format(gpus=gpus, half=gpus // 2)} --disable-custom-all-reduce"
+    return f"{flags} --enforce-disable-flashinfer-allreduce-fusion" if gpus > 1 else ""
 
 
 def parity_or_cause(given: argparse.Namespace) -> dict[str, Any]:
     """The timings are worth having even where the small model's server does not come up."""
     try:
-        return {"parity": parity(given.root, given.logs, given.gpus, ranks(given.tp))}
+        return {"parity": parity(given.root, given.logs, given.gpus, given.parallel)}
     except Exception as error:
         print(f"parity: {type(error).__name__}: {error}", flush=True)
         return {"parity_failed": f"{type(error).__name__}: {error}"}
@@ -299,8 +313,8 @@ def status(dumps: Path) -> CaptureStatus:
 
 
 def save(out: Path, result: dict[str, Any]) -> None:
-    tp = f"-tp{result['tp']}" if result["tp"] > 1 else ""
-    stem = f"capture_gpu{tp}-{result['date']}"
+    layout = "" if result["layout"] == "tp1" else f"-{result['layout']}"
+    stem = f"capture_gpu{layout}-{result['date']}"
     (out / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n")
     (out / f"{stem}.md").write_text(report(result))
 
@@ -310,7 +324,7 @@ def report(result: dict[str, Any]) -> str:
     lines = ["# What capture costs on a GPU", ""]
     lines += [
         ", ".join(f"{key} {value}" for key, value in result["machine"].items())
-        + f"; TP {result['tp']}; {result['date']}.",
+        + f"; layout {result['layout']}; {result['date']}.",
         "",
     ]
     if "timings" in result:

@@ -1,6 +1,9 @@
 """The day from end to end on one machine with a GPU: `inv prepare` to `inv verify`, each typed as a person would.
 
     python -m benchmarks.day --root ~/sglang-gpu --out benchmarks/results --layers 2 --records 220
+    python -m benchmarks.day … --servers 8 --tp 1     # one server on each of eight GPUs
+    python -m benchmarks.day … --servers 1 --tp 8     # one server over eight GPUs
+    python -m benchmarks.day … --tp 8 --tune decode,prefill   # and `inv tune` with that server before it is stopped
 
 The host is this machine (`connection: local`). The model is Kimi-K2.5 with fewer layers (benchmarks/gpu/kimi.py), the
 records have lengths as real ones (lognormal, mean 2,353 tokens). The same prompts are prefilled plainly in the same
@@ -42,6 +45,7 @@ SIGMA = 0.75
 """Of the lengths' logarithm."""
 IN_FLIGHT = 131_072
 STEP_SECONDS = 420.0
+TUNE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,9 @@ class Settings:
     flags: dict[str, Any]
     records: int
     mean: int
-    port: int
+    ports: list[int]
+    """One for each server."""
+    tp: int
     trust: bool
 
 
@@ -76,8 +82,18 @@ class Day:
         local = {"python": given.python, "workdir": str(given.folder / "local")}
         host = {"connection": "local", **local, "workdir": str(self.workdir.root), "model": str(given.model)}
         modes = {"extract": {"capture": True, "flags": given.flags}}
-        text = text_of({"modes": modes, "local": local, "hosts": {HOST: {**host, "port": given.port, **given.host}}})
+        servers = [
+            {"name": f"s{number}", "gpus": self._gpus(number), "port": port, "tp": given.tp}
+            for number, port in enumerate(given.ports)
+        ]
+        several = {"servers": servers} if len(servers) > 1 else {"port": given.ports[0]}
+        text = text_of({"modes": modes, "local": local, "hosts": {HOST: {**host, **several, **given.host}}})
         self._inventory.write_text(text)
+
+    def _gpus(self, number: int) -> list[int]:
+        """The GPUs of a server; none on a CPU."""
+        tp = self.settings.tp
+        return list(range(number * tp, (number + 1) * tp)) if self.settings.host["gpus"] else []
 
     def start(self, task: str, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "invoke", task, *arguments, "--json"]
@@ -87,9 +103,17 @@ class Day:
             command, cwd=REPOSITORY, env=environment, stdin=subprocess.DEVNULL, text=True, stdout=-1, stderr=-1
         )
 
-    def end(self, name: str, process: subprocess.Popen[str], begun: float, *, may_fail: bool = False) -> dict[str, Any]:
+    def end(
+        self,
+        name: str,
+        process: subprocess.Popen[str],
+        begun: float,
+        *,
+        may_fail: bool = False,
+        most: float = STEP_SECONDS,
+    ) -> dict[str, Any]:
         """Wait for a command; keep its seconds and what it said. Raises RuntimeError if it failed."""
-        said, noise = process.communicate(timeout=STEP_SECONDS)
+        said, noise = process.communicate(timeout=most)
         seconds = round(time.time() - begun, 2)
         self.steps[name] = {"seconds": seconds, "code": process.returncode}
         print(f"  {seconds} s, code {process.returncode}: {said[-600:]} {noise[-800:]}", flush=True)
@@ -115,10 +139,11 @@ class Day:
 
     def plain(self, prompts: list[list[int]], name: str) -> float:
         """Prefill all prompts plainly at the extraction's concurrency; tokens a second."""
-        server = next((self.workdir.root / "servers").iterdir()).name
-        key = headers(self.workdir.server(server))
+        folders = sorted((self.workdir.root / "servers").iterdir())
+        keys = [headers(self.workdir.server(folder.name)) for folder in folders]
+        addresses = [f"http://127.0.0.1:{port}/generate" for port in self.settings.ports]
         begun = time.monotonic()
-        asyncio.run(prefill(prompts, f"http://127.0.0.1:{self.settings.port}/generate", key))
+        asyncio.run(prefill(prompts, list(zip(addresses, keys, strict=True))))
         seconds = time.monotonic() - begun
         rate = sum(map(len, prompts)) / seconds
         self.keep(**{name: {"seconds": round(seconds, 3), "tokens_per_second": round(rate)}})
@@ -129,40 +154,44 @@ class Day:
 class InFlight:
     """Tokens that are out at once, as the extractor bounds them."""
 
-    def __init__(self) -> None:
-        self._used = 0
+    def __init__(self, servers: int) -> None:
+        self._used = [0] * servers
         self._changed = asyncio.Condition()
 
-    async def take(self, tokens: int) -> None:
+    async def take(self, tokens: int) -> int:
+        """Wait until the server with the fewest tokens has room for so many; return its number."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._used == 0 or self._used + tokens <= IN_FLIGHT)
-            self._used += tokens
+            await self._changed.wait_for(lambda: min(self._used) == 0 or min(self._used) + tokens <= IN_FLIGHT)
+            server = self._used.index(min(self._used))
+            self._used[server] += tokens
+            return server
 
-    async def give(self, tokens: int) -> None:
+    async def give(self, tokens: int, server: int) -> None:
         async with self._changed:
-            self._used -= tokens
+            self._used[server] -= tokens
             self._changed.notify_all()
 
 
-async def prefill(prompts: list[list[int]], url: str, key: dict[str, str]) -> None:
-    """As the extractor sends: a prompt's tokens are given back when it is answered."""
-    flying = InFlight()
+async def prefill(prompts: list[list[int]], servers: list[tuple[str, dict[str, str]]]) -> None:
+    """As the extractor sends: a prompt's tokens are given back when it is answered. `servers` are URLs and headers."""
+    flying = InFlight(len(servers))
 
-    async def one(session: aiohttp.ClientSession, tokens: list[int]) -> None:
+    async def one(session: aiohttp.ClientSession, tokens: list[int], server: int) -> None:
+        url, key = servers[server]
         body = {"input_ids": tokens, "sampling_params": {"max_new_tokens": 1, "temperature": 0, "ignore_eos": True}}
         wanted = {"Content-Type": "application/json", **key}
         async with session.post(url, data=orjson.dumps(body), headers=wanted) as answer:
             await answer.read()
             if answer.status != 200:
                 raise RuntimeError(f"the server answered {answer.status}")
-        await flying.give(len(tokens))
+        await flying.give(len(tokens), server)
 
     timeout = aiohttp.ClientTimeout(total=STEP_SECONDS)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
         tasks = []
         for tokens in prompts:
-            await flying.take(len(tokens))
-            tasks.append(asyncio.create_task(one(session, tokens)))
+            server = await flying.take(len(tokens))
+            tasks.append(asyncio.create_task(one(session, tokens, server)))
         await asyncio.gather(*tasks)
 
 
@@ -227,7 +256,7 @@ def await_file(path: Path | None, seconds: float = 240) -> None:
         time.sleep(0.2)
 
 
-def run(day: Day, *, verify_model: bool, quiet_after: Path | None) -> None:
+def run(day: Day, *, verify_model: bool, quiet_after: Path | None, goals: list[str]) -> None:
     """Every command of the day; what fails is kept, and the server is stopped in any case."""
     given = day.settings
     chats = given.folder / "chats.jsonl"
@@ -257,6 +286,10 @@ def run(day: Day, *, verify_model: bool, quiet_after: Path | None) -> None:
         found["over_plain_in_session"] = round(found["session_tokens_per_second"] / plain, 3)
         found["fixed_seconds"] = round(found["command_seconds"] - found["tokens"] / plain, 2)
         day.keep(extraction=found)
+        for goal in goals:
+            asked = day.start("tune", "--host", HOST, "--goal", goal, "--mode", "extract")
+            told = day.end(f"tune --goal {goal}", asked, time.time(), most=TUNE_SECONDS)
+            day.keep(**{f"tune {goal}": json.loads(told["said"])})
     finally:
         day.type("logs", "--hosts", "all", "--run", RUN, "--lines", "30", may_fail=True)
         day.type("stop", "--hosts", "all", may_fail=True)
@@ -270,7 +303,7 @@ def run(day: Day, *, verify_model: bool, quiet_after: Path | None) -> None:
         )
 
 
-def on_gpu(root: Path, folder: Path, model: Path, records: int, layers: int) -> Settings:
+def on_gpu(root: Path, folder: Path, model: Path, given: argparse.Namespace) -> Settings:
     from benchmarks.gpu.server import FLAGS, serving
 
     pairs = [flag.removeprefix("--").partition("=") for flag in FLAGS if "graph" not in flag]
@@ -280,15 +313,17 @@ def on_gpu(root: Path, folder: Path, model: Path, records: int, layers: int) -> 
     served = serving(root)
     wanted = {name: value for name, value in served.items() if os.environ.get(name) != value}
     host = {
-        **{"env": wanted, "gpus": 1, "tp": 1, "context_length": 4 * MEAN_TOKENS + 8, "ready_timeout": 300},
-        **{"layers": list(range(layers)), "dump_dir": "/dev/shm/roost-day", "dump_high_water": "24GiB"},
+        **{"env": wanted, "gpus": given.tp * given.servers, "tp": given.tp, "context_length": 4 * MEAN_TOKENS + 8},
+        **{"ready_timeout": 300, "layers": list(range(given.layers))},
+        **{"dump_dir": "/dev/shm/roost-day", "dump_high_water": "24GiB"},
         **{"pinned_memory": "2GiB", "min_free": "2GiB", "parity_rate": 0.05, "in_flight_tokens": IN_FLIGHT},
         **{"tokens_per_second": 10000},
     }
-    return Settings(folder, model, sys.executable, host, flags, records, MEAN_TOKENS, 30250, True)
+    ports = [30250 + number for number in range(given.servers)]
+    return Settings(folder, model, sys.executable, host, flags, given.records, MEAN_TOKENS, ports, given.tp, True)
 
 
-def on_cpu(folder: Path, records: int) -> Settings:
+def on_cpu(folder: Path, records: int, servers: int) -> Settings:
     from hosts.practice.models import tiny_model
     from hosts.practice.paths import PracticePaths
     from hosts.practice.ports import free_port
@@ -301,7 +336,8 @@ def on_cpu(folder: Path, records: int) -> Settings:
         **{"layers": [1, 3, 5], "dump_dir": "/dev/shm/roost-day-practice", "dump_high_water": "256MiB"},
         **{"pinned_memory": "64MiB", "min_free": "1GiB", "parity_rate": 0.05, "tokens_per_second": 300},
     }
-    return Settings(folder, tiny_model(REPOSITORY), python, host, flags, records, 120, free_port(), False)
+    ports = [free_port() for _ in range(servers)]
+    return Settings(folder, tiny_model(REPOSITORY), python, host, flags, records, 120, ports, 1, False)
 
 
 def main() -> None:
@@ -313,6 +349,9 @@ def main() -> None:
     options.add_argument("--records", type=int, default=220)
     options.add_argument("--layers", type=int, default=2)
     options.add_argument("--dense", type=int, default=1, help="the first layers, without experts")
+    options.add_argument("--servers", type=int, default=1, help="servers side by side, each over --tp GPUs")
+    options.add_argument("--tp", type=int, default=1, help="GPUs of a server")
+    options.add_argument("--tune", default="", help="goals of `inv tune`, separated by commas, tried at the end")
     options.add_argument("--practice", action="store_true", help="on a CPU, with the practice model")
     options.add_argument("--quiet-after", type=Path, help="measure nothing before this file is there")
     options.add_argument("--verify-model", action="store_true", help="compare a sample with transformers at the end")
@@ -321,20 +360,23 @@ def main() -> None:
     shutil.rmtree(given.folder, ignore_errors=True)
     given.folder.mkdir(parents=True)
     given.out.mkdir(parents=True, exist_ok=True)
-    out = given.out / f"day-{datetime.date.today().isoformat()}.json"
+    several = f"{given.servers}xtp{given.tp}-" if given.servers * given.tp > 1 else ""
+    out = given.out / f"day-{several}{datetime.date.today().isoformat()}.json"
     if given.practice:
-        settings = on_cpu(given.folder, given.records)
+        settings = on_cpu(given.folder, given.records, given.servers)
     else:
         from benchmarks.gpu import kimi
 
-        settings = on_gpu(given.root, given.folder, given.model, given.records, given.layers)
+        settings = on_gpu(given.root, given.folder, given.model, given)
         begun = time.monotonic()
         kimi.write(given.model, given.layers, given.dense)
         print(f"the model was made in {time.monotonic() - begun:.0f} s", flush=True)
     day = Day(settings, out)
     day.keep(date=datetime.date.today().isoformat(), layers=given.layers, dense=given.dense)
+    day.keep(servers=given.servers, tp=given.tp)
     day.write_inventory()
-    run(day, verify_model=given.verify_model, quiet_after=given.quiet_after)
+    goals = [goal for goal in given.tune.split(",") if goal]
+    run(day, verify_model=given.verify_model, quiet_after=given.quiet_after, goals=goals)
 
 
 if __name__ == "__main__":

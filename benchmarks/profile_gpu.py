@@ -41,7 +41,7 @@ def main() -> None:
     options.add_argument("--out", type=Path, required=True)
     options.add_argument("--wait-for", type=Path, help="begin to measure when this file is there")
     given = options.parse_args()
-    given.tp, given.gpus, given.logs = 1, "0", given.root / "logs"
+    given.parallel, given.name, given.gpus, given.logs = "", "tp1", "0", given.root / "logs"
     for folder in (given.out, given.logs):
         folder.mkdir(parents=True, exist_ok=True)
     server = start_mid(given)
