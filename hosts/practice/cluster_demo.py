@@ -116,7 +116,6 @@ class ClusterDemo(Demo):
         self.type("extract", *there)
         self.type("status", *there)
         self._await(lambda: self.published() >= RECORDS // 3, "a third of the records")
-        self.type("status", *there)
         self._lose_a_node()
         self.type("status", *there)
         self.type("pull", *here, "--to", self.short(self.destination), "--follow")

@@ -11,9 +11,11 @@ from pydantic import BaseModel
 
 from hosts.console.doctor import diagnosis_line, show_findings
 from hosts.console.live import live_lines
+from hosts.doctor.clusters import of_cluster
 from hosts.doctor.examine import examine
+from hosts.doctor.findings import Diagnosis
 from hosts.errors import UsageError
-from hosts.fleet import OnProgress
+from hosts.fleet import Fleet, OnProgress
 from hosts.inventory.load import DEFAULT_NAME, EXAMPLE
 from hosts.tasks import trusting
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, printing, roost_task, session
@@ -98,10 +100,15 @@ def doctor(
     """Show what each host has and lacks, and what to do about it; exit code 1 if something must be repaired."""
     with session(host, hosts, inventory, json) as (fleet, output):
         with live_lines(output, fleet) as lines:
-            outcomes = fleet.each(lambda backend: examine(backend, lines))
+            outcomes = fleet.each(lambda backend: _examined(fleet, backend, lines))
         details = partial(show_findings, output, outcomes)
         red = "something must be repaired"
         finish(output.outcomes(outcomes, diagnosis_line, lambda result: result.is_red, amiss=red, details=details))
+
+
+def _examined(fleet: Fleet, backend: Backend, on_progress: OnProgress) -> Diagnosis:
+    diagnosis, cluster = examine(backend, on_progress), fleet.inventory.clusters.get(backend.host.name)
+    return diagnosis if cluster is None else of_cluster(diagnosis, cluster, backend)
 
 
 @roost_task(TARGET, JSON, DRY_RUN, WAIT, example="inv deploy --host gpu1")

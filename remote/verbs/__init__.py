@@ -45,6 +45,7 @@ VERBS: dict[str, str] = {
     "lease": "remote.work.moving:lease",
     "leases": "remote.work.moving:leases",
     "logs": "remote.logs.verb:logs",
+    "look": "remote.engines.ray.engine:look",
     "plan": "remote.work.held:plan",
     "prepare": "remote.data.prepare:prepare",
     "probe": "remote.attach.loop:probe",

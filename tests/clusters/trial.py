@@ -67,6 +67,8 @@ class Site(Generic[LabT]):
     root: Path
     lab: LabT
     hidden: int = 0
+    job: str = ""
+    """That was submitted last."""
     tokens: list[list[int]] = field(default_factory=list)
     """Of every record, by its index in the dataset."""
 
@@ -90,8 +92,8 @@ class Site(Generic[LabT]):
     def published(self) -> int:
         return len(list((self.run / "queue" / "published").glob("*/[0-9]*")))
 
-    def build(self, **settings: object) -> None:
-        """An inventory, a dataset and a plan."""
+    def write_inventory(self, **settings: object) -> Path:
+        """Write the inventory, with such settings of the cluster; returns the model's path."""
         model = tiny_model(CLONE, "deepseek_v3", layers=6, dtype="float32")
         self.hidden = json.loads((model / "config.json").read_text())["hidden_size"]
         python = str(PracticePaths(CLONE).engine_python)
@@ -113,6 +115,11 @@ class Site(Generic[LabT]):
             "clusters": {CLUSTER: cluster},
         }
         (self.root / "inventory.yaml").write_text(json.dumps(content))
+        return model
+
+    def build(self, **settings: object) -> None:
+        """An inventory, a dataset and a plan."""
+        model = self.write_inventory(**settings)
         draw = random.Random(0)
         source = self.root / "records.jsonl"
         with source.open("w") as out:
@@ -129,7 +136,8 @@ class Site(Generic[LabT]):
     def submit(self) -> str:
         fleet = self.fleet()
         inventory = fleet.inventory
-        return clusters.submit(fleet, inventory.clusters[CLUSTER], RUN).result.job
+        self.job = clusters.submit(fleet, inventory.clusters[CLUSTER], RUN).result.job
+        return self.job
 
     def done(self) -> int:
         (outcome,) = status(self.fleet(), RUN)

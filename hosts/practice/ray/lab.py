@@ -108,6 +108,12 @@ class Lab:
         """Kill everything on a node."""
         self._kill(self.processes(name))
 
+    def cover(self, name: str, folder: Path) -> None:
+        """Let a node see an empty folder where the others see this one; its daemon starts again."""
+        self.lose_node(name)
+        self._nodes.on(name, "mount", "-t", "tmpfs", "tmpfs", str(folder))
+        self.start_node(name)
+
     def restart_head(self) -> None:
         """Kill the head with all that it knew, and start it and the nodes again, as their service managers would."""
         self.lose_node(HEAD)

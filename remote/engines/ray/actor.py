@@ -40,11 +40,16 @@ class Replica:
         self._folder, self._name, self._mark = Folder(Path(jobs)), name, mark
         self._node_id, self._node = _here()
         self._slot = Slot(name)
+        self._untold = ""
         threading.Thread(target=self._live, name="replica", daemon=True).start()
 
     def __repr__(self) -> str:
         """As Ray's dashboard and logs show this actor."""
         return f"{self._node} {self._folder.run.name}.{self._name}"
+
+    def untold(self) -> str:
+        """Why this replica is refused, if its node does not see the folder in which it would say so."""
+        return self._untold
 
     def _live(self) -> None:
         try:
@@ -53,7 +58,7 @@ class Replica:
             self._end(LEFT_OUT, str(error))
         except Exception as error:
             self._end(FAILED, f"its actor failed: {type(error).__name__}: {error}")
-        finally:
+        if not self._untold:  # else the controller asks, and lets go of the group
             _give_back()
 
     def _until_ended(self) -> None:
@@ -153,6 +158,8 @@ class Replica:
         print(f"{self._name} ended: {state}{f': {cause}' if cause else ''}", flush=True)
         if self._folder.sees(self._mark):
             self._folder.keep(self._slot)
+        else:
+            self._untold = cause
 
 
 class _only_one_on_this_node:

@@ -71,7 +71,7 @@ def _connect(pool: Pool) -> None:
             f"{sys.executable} on the head node has no Ray: name one that has it as `ray_python`"
         ) from error
     try:
-        ray.init(address="auto", namespace=pool.namespace, log_to_driver=False, logging_level="WARNING")
+        ray.init(address="auto", namespace=pool.namespace, log_to_driver=False, logging_level="ERROR")
     except RuntimeError as error:
         if "ersion mismatch" not in str(error):
             raise
@@ -164,6 +164,8 @@ class Controller:
             self._let_go(name)
         elif group["state"] == "CREATED" and not has_actor:
             self._put(name)
+        elif has_actor and slot.attempt < 0 and (cause := _untold(name)):
+            self.folder.keep(Slot(name, LEFT_OUT, cause=cause, since=time.time()))
 
     def _is_surplus(self, name: str) -> bool:
         return not _has_actor(name) and int(name[1:]) >= self._wanted()
@@ -238,6 +240,16 @@ def _has_actor(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _untold(name: str) -> str:
+    """What an actor has to say that cannot write it into the run's folder."""
+    import ray
+
+    try:
+        return str(ray.get(ray.get_actor(name).untold.remote(), timeout=LOOK_SECONDS))
+    except (ValueError, ray.exceptions.RayError):  # it is gone, or has not started yet
+        return ""
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import shlex
 import time
 from pathlib import Path
 
+from remote.context import Context
 from remote.engines.ray.folder import (
     ENDED,
     FAILED,
@@ -24,7 +25,7 @@ from remote.engines.ray.folder import (
 from remote.engines.ray.server import LIVE, Server
 from remote.shared.errors import HostError, UsageError
 from remote.shared.leases.chunks import cut
-from remote.shared.messages.jobs import JobRow, RayPool
+from remote.shared.messages.jobs import JobRow, LookRequest, RayLook, RayPool
 from remote.shared.paths import RunPaths
 from remote.work.assignment import load
 from remote.work.epochs import newest
@@ -48,6 +49,12 @@ for start in $(seq {restarts}); do
   sleep 1
 done
 exit 1"""
+
+
+def look(request: LookRequest, context: Context) -> RayLook:
+    """The verb `look`: the cluster's version, and whether everybody who reaches it may run code there."""
+    server = Server(request.address)
+    return RayLook(version=server.version(), is_open=server.is_open())
 
 
 class Ray:

@@ -41,6 +41,15 @@ class Server:
             )
         return version
 
+    def is_open(self) -> bool:
+        """Whether the job server answers whoever asks, without a token."""
+        request = urllib.request.Request(self.address + "/api/jobs/")  # noqa: S310
+        try:
+            with _DIRECT.open(request, timeout=SECONDS):
+                return True
+        except OSError:
+            return False
+
     def submit(self, submission: dict[str, Any]) -> str:
         """Submit a job and return its id."""
         return str(self._ask("POST", "/api/jobs/", submission)["submission_id"])

@@ -59,6 +59,20 @@ Order = Annotated[SlurmArray | RayPool, Field(discriminator="engine")]
 """What the replicas of a run need, as their engine is asked for it."""
 
 
+class LookRequest(Message):
+    """Look at the Ray cluster at an address, as the login host reaches it; read-only."""
+
+    address: str
+
+
+class RayLook(Message):
+    """What was seen of a Ray cluster."""
+
+    version: str
+    is_open: bool
+    """Whether its job server answers a request without a token."""
+
+
 class SubmitRequest(Message):
     """Share a run out, whose assignment lies here, and submit its replicas."""
 

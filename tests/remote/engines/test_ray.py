@@ -105,6 +105,12 @@ def test_ray_s_own_token_travels_as_a_header(
     assert job_server.asked == [("/api/version", "Bearer secret")]
 
 
+@pytest.mark.parametrize(("code", "is_open"), [(200, True), (401, False)])
+def test_a_cluster_is_open_if_it_answers_without_a_token(job_server: JobServer, code: int, is_open: bool) -> None:
+    job_server.answers["/api/jobs/"] = (code, [])
+    assert Server(job_server.address).is_open() == is_open
+
+
 def test_a_refused_token_is_a_sentence(job_server: JobServer) -> None:
     job_server.answers["/api/version"] = (401, "Unauthorized")
     with pytest.raises(UsageError, match="refused this host's token, or wants one"):

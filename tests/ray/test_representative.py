@@ -1,0 +1,33 @@
+"""Real Ray in `make test-long`: one fault of those that `python -m tests.ray` has, and every refusal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hosts.practice.ray import lab
+
+pytestmark = [pytest.mark.namespaces, pytest.mark.long]
+
+
+@pytest.fixture(autouse=True)
+def _possible(clone: Path) -> None:
+    if why := lab.obstacle(clone):
+        pytest.skip(why)
+
+
+def test_a_run_survives_a_killed_actor(clone: Path) -> None:
+    argv = [sys.executable, "-m", "tests.ray", "--seed", "7", "--only", "actor-killed"]
+    ended = subprocess.run(argv, cwd=clone, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "every record delivered once" in ended.stdout
+
+
+def test_what_cannot_work_is_refused_in_a_sentence(clone: Path) -> None:
+    argv = [sys.executable, "-m", "tests.ray.refusals"]
+    ended = subprocess.run(argv, cwd=clone, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count(": refused: ") == 8
