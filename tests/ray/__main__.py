@@ -14,6 +14,7 @@ import psutil
 from hosts.practice.nodes import until
 from hosts.practice.ray import lab
 from hosts.practice.ray.lab import Lab
+from remote.engines.ray.folder import Folder
 from tests.clusters.suite import Fault, Suite, nothing
 from tests.clusters.trial import PATIENCE_SECONDS, Site
 from tests.faults.box import CLONE
@@ -23,6 +24,16 @@ def a_node(site: Site[Lab], draw: random.Random) -> str:
     """A node with a replica."""
     until(site.lab.replicas, PATIENCE_SECONDS)
     return draw.choice(sorted(site.lab.replicas()))
+
+
+def standins(site: Site[Lab], node: str) -> list[psutil.Process]:
+    """The servers of a node."""
+    found = []
+    for process in site.lab.processes(node):
+        with suppress(psutil.Error):
+            if process.cmdline()[1:2] and process.cmdline()[1].endswith("standin.py"):
+                found.append(process)
+    return found
 
 
 def kill_replica(site: Site[Lab], draw: random.Random) -> None:
@@ -37,11 +48,29 @@ def kill_actor(site: Site[Lab], draw: random.Random) -> None:
     parent.kill()
 
 
+def leave_a_server(site: Site[Lab], draw: random.Random) -> None:
+    """Actor, replica and guard are killed at once, and the server lives on: the next attempt names and ends it."""
+    node = a_node(site, draw)
+    replica = site.lab.replicas()[node]
+    servers = standins(site, node)
+    guards = [one for one in replica.children() if "remote.replica.guard" in one.cmdline()]
+    parent = replica.parent()
+    assert parent is not None
+    assert guards
+    assert servers
+    for process in (*guards, parent, replica):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(servers, PATIENCE_SECONDS)
+    assert not any(server.is_running() for server in servers)
+    (name,) = [slot.name for slot in Folder(site.run / "jobs").slots() if slot.node == node]
+    log = site.run / "jobs" / f"{name}.log"
+    until(lambda: "ended what an earlier attempt had left on this node" in log.read_text(), PATIENCE_SECONDS)
+
+
 def kill_server(site: Site[Lab], draw: random.Random) -> None:
-    for process in site.lab.processes(a_node(site, draw)):
-        with suppress(psutil.Error):
-            if process.cmdline()[1:2] and process.cmdline()[1].endswith("standin.py"):
-                process.kill()
+    for process in standins(site, a_node(site, draw)):
+        process.kill()
 
 
 def kill_raylet(site: Site[Lab], draw: random.Random) -> None:
@@ -92,6 +121,7 @@ FAULTS = {
     "actor-killed": Fault(kill_actor, of(3)),
     "replica-killed": Fault(kill_replica, of(3)),
     "server-killed": Fault(kill_server, of(3)),
+    "server-left": Fault(leave_a_server, of(2)),
     "raylet-killed": Fault(kill_raylet, of(3)),
     "node-lost": Fault(lose_node, of(3)),
     "controller-killed": Fault(kill_controller, of(3)),
