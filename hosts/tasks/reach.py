@@ -23,7 +23,6 @@ from hosts.transport.backend import Backend
 from hosts.transport.payload import current_payload
 from hosts.units import size
 from remote.shared.messages.attach import AttachReport, AttachRequest
-from remote.shared.messages.hello import HelloRequest, HelloResult
 
 ATTACH_DEADLINE_SECONDS = 300.0
 """Importing SGLang on a host with cold file caches takes a minute and more."""
@@ -131,18 +130,21 @@ def deploy(
 def _deploy(backend: Backend, on_progress: OnProgress, *, dry_run: bool, wait: bool) -> Deployed:
     """Copy the payload if it is missing and attach capture; with `dry_run`, only say what would be done."""
     host, payload = backend.host, current_payload()
-    had = backend.has_payload()
-    sent_bytes = 0 if had else len(payload.archive)
-    deployed = Deployed(payload=payload.digest, had_payload=had, sent_bytes=sent_bytes, dry_run=dry_run)
-    if dry_run and not had:
+    deployed = Deployed(payload=payload.digest, had_payload=True, sent_bytes=0, dry_run=dry_run)
+
+    def sent() -> None:
+        deployed.had_payload, deployed.sent_bytes = False, len(payload.archive)
+
+    if dry_run and not backend.has_payload():
+        sent()
         return deployed
-    backend.call("hello", HelloRequest(), HelloResult)
     deployed.attach = backend.call(
         "attach",
         AttachRequest(attach=host.attach, env=host.env, dry_run=dry_run, wait_for_lock=wait),
         AttachReport,
         deadline=ATTACH_DEADLINE_SECONDS,
         on_progress=lambda line: on_progress(host, line),
+        on_sent=sent,
     )
     return deployed
 

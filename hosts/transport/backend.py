@@ -50,8 +50,11 @@ class Backend(ABC):
         deadline: float | None = DEFAULT_DEADLINE_SECONDS,
         on_progress: OnProgress | None = None,
         on_item: OnItem | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> R:
         """Run one verb and return its result. If the host lacks the payload, the payload is sent first.
+
+        `on_sent` is called if the payload had to be sent.
 
         `deadline` is in seconds for the whole call; None for a call that continues until it is closed (logs). Raises
         the verb's own RoostError, or ConnectionLostError, ProtocolError and `open`'s errors.
@@ -59,7 +62,8 @@ class Backend(ABC):
         process = self.open(self.argv())
         try:
             conversation = Conversation(process, deadline)
-            conversation.begin(current_payload(), workdir=self.host.workdir, verb=verb)
+            if conversation.begin(current_payload(), workdir=self.host.workdir, verb=verb) and on_sent is not None:
+                on_sent()
             conversation.send(
                 Call(
                     verb=verb,

@@ -52,11 +52,13 @@ class Conversation:
         self._greeted = False
         self._noise = b""
 
-    def begin(self, payload: Payload, *, workdir: str, verb: str) -> None:
-        """Send the call, wait for the hello, and send the payload if it is missing."""
-        if not self.ask(payload, workdir=workdir, verb=verb):
-            archive = payload.archive
-            self._write(b"%d\n" % len(archive) + archive)
+    def begin(self, payload: Payload, *, workdir: str, verb: str) -> bool:
+        """Send the call, wait for the hello, and send the payload if it is missing; return whether it was missing."""
+        if self.ask(payload, workdir=workdir, verb=verb):
+            return False
+        archive = payload.archive
+        self._write(b"%d\n" % len(archive) + archive)
+        return True
 
     def ask(self, payload: Payload, *, workdir: str, verb: str) -> bool:
         """Send the call, wait for the hello, and return whether the payload is there already."""

@@ -1,4 +1,4 @@
-"""The verb `hello`: placing the payload is all that `inv deploy` asks of a host before capture is attached."""
+"""The verb `hello`: the least that a host can be asked, which places the payload if the host lacks it."""
 
 from __future__ import annotations
 

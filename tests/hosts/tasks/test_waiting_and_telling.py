@@ -1,4 +1,4 @@
-"""`pull --notify` tells of each host, and `deploy --wait` waits for another operator's command."""
+"""`pull --notify` tells of each host; `deploy` waits for another operator's command if asked to, and is one exec."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from invoke.context import Context
 from hosts.commands.pull import Pulled
 from hosts.errors import HostError
 from hosts.fleet import Fleet, Outcome
+from hosts.practice.paths import CODE, PracticePaths
 from hosts.tasks import delivery, reach
 from hosts.transport.local import LocalBackend
+from hosts.transport.process import Process
 from remote.shared.messages.attach import AttachRequest
 from remote.shared.messages.transfer import HostTally
 
@@ -57,7 +59,26 @@ def test_deploy_waits_for_the_lock_only_if_asked_to(
             raise HostError("That is enough.")
 
     monkeypatch.setattr(LocalBackend, "call", call)
-    monkeypatch.setattr(LocalBackend, "has_payload", lambda self: True)
     with pytest.raises(SystemExit):
         reach.deploy(Context(), host="a", wait=wait, inventory=inventory(tmp_path))
     assert asked == [wait]
+
+
+@pytest.mark.engine
+def test_deploy_asks_a_host_in_one_exec_and_says_whether_the_payload_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[list[str]] = []
+    really = LocalBackend.open
+
+    def watched(self: LocalBackend, argv: list[str]) -> Process:
+        opened.append(argv)
+        return really(self, argv)
+
+    monkeypatch.setattr(LocalBackend, "open", watched)
+    path = inventory(tmp_path, python=str(PracticePaths(CODE).engine_python))
+    for said in ("sent", "there already"):
+        opened.clear()
+        reach.deploy(Context(), host="a", inventory=path)
+        assert f"{said})" in capsys.readouterr().out
+        assert len(opened) == 1
