@@ -70,7 +70,7 @@ test-fast: venv engine ## the tests that start no server and open no connection
 
 test: lint readers ## lint, types and the tests, with real sshd, rsync and SGLang
 	$(BIN)/python -m pytest $(SHARED) -m "not long" tests/fleet tests/faults tests/hosts
-	.engine/bin/python -m pytest $(SHARED) -m "not long" tests/remote
+	.engine/bin/python -m pytest $(SHARED) -m "not long" tests/remote/servers tests/remote
 
 test-long: venv engine ray ## what `make test` leaves out: every family of models, the wheel alone, real Slurm and Ray
 	$(BIN)/python -m pytest $(SHARED) -m long tests/fleet tests/faults tests/hosts tests/slurm tests/ray

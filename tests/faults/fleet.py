@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -296,7 +297,7 @@ def _processes_left(box: Box) -> list[str]:
     deadline = time.monotonic() + END_SECONDS
     while left := box.processes(lambda argv: bool(argv) and not is_sshd(argv) and not is_recorder(argv)):
         if time.monotonic() > deadline:
-            return [f"{box.name}: a process {process.pid}, {process.name()}" for process in left]
+            return [f"{box.name}: a process {process.pid}, {shlex.join(process.cmdline())[:200]}" for process in left]
         time.sleep(0.05)
     return []
 

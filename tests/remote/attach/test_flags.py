@@ -15,7 +15,7 @@ from remote.model_families import FAMILIES
 from remote.shared.errors import UsageError
 from remote.shared.messages.attach import CheckedFlags
 from tests.remote.attach.tables import PAGE, flags_cells, table_row
-from tests.remote.attach.wheels import VERSIONS, NoRegistry, unpack
+from tests.remote.attach.wheels import EACH_VERSION, NoRegistry, unpack
 
 pytestmark = pytest.mark.wheels
 
@@ -65,7 +65,7 @@ def parsed(tmp_path: Path) -> Callable[[str, list[dict[str, object]]], Answers]:
 
 
 @pytest.mark.wheels
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EACH_VERSION)
 def test_every_rule_is_provoked_alone_and_what_capture_adds_provokes_none(
     version: str, parsed: Callable[[str, list[dict[str, object]]], Answers]
 ) -> None:

@@ -15,7 +15,7 @@ from remote.model_families import MODEL_CLASSES
 from remote.shared.errors import HostError
 from remote.shared.messages.attach import Way
 from tests.remote.attach.conftest import CPU, Host
-from tests.remote.attach.wheels import VERSIONS, WITHOUT_PLUGINS, NoRegistry, source, unpack
+from tests.remote.attach.wheels import EACH_VERSION, VERSIONS, WITHOUT_PLUGINS, NoRegistry, source, unpack
 
 pytestmark = pytest.mark.wheels
 
@@ -52,7 +52,7 @@ def test_an_import_that_fails_is_one_sentence_with_its_cause(checkout: Host) -> 
 
 @pytest.mark.wheels
 @pytest.mark.parametrize("way", ["patch", "plugin"])
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EACH_VERSION)
 def test_a_releases_own_model_classes_are_captured_once_imported(version: str, way: Way, tmp_path: Path) -> None:
     """Real modules, real block or plugin, real capture code; only compiled kernels are stood in for."""
     if way == "plugin" and version in WITHOUT_PLUGINS:

@@ -7,7 +7,14 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 VERSIONS = ("0.5.9", "0.5.10.post1", "0.5.14", "0.5.17", "0.5.20", "0.5.23")
+EACH_VERSION = [
+    pytest.param(version, marks=() if version in (VERSIONS[0], VERSIONS[-1]) else pytest.mark.long)
+    for version in VERSIONS
+]
+"""For tests that import each release's SGLang, which takes long: `make test` tries the oldest and the newest."""
 WITHOUT_PLUGINS = ("0.5.9", "0.5.10.post1")
 CACHE = Path(__file__).resolve().parents[3] / ".wheels"
 PLATFORM = "manylinux_2_34_x86_64"

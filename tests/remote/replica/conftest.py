@@ -17,6 +17,7 @@ from remote.shared.messages.replica import ReplicaSpec
 from remote.shared.messages.server import StopRequest
 from remote.shared.paths import RunPaths, Workdir
 from tests.remote.extract.conftest import RUN, write_assignment
+from tests.remote.replica.serve_standin import dump_dir_of
 
 CLONE = Path(__file__).parents[3]
 SERVE = Path(__file__).with_name("serve_standin.py")
@@ -79,4 +80,4 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             process.wait()
     for scratch in tmp_path.glob("node-*"):
         stop(StopRequest(grace_seconds=1.0, wait_for_lock=True), Context(Workdir(scratch), Report(sys.stderr)))
-        shutil.rmtree(f"/dev/shm/roost-replica-{scratch.name}", ignore_errors=True)
+        shutil.rmtree(dump_dir_of(scratch), ignore_errors=True)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -27,8 +28,13 @@ SLOWER = "ROOST_PRACTICE_SLOWER"
 """How many times as long the stand-in takes, if the node's environment says so."""
 
 
+def dump_dir_of(workdir: Path) -> Path:
+    """The dump directory of the stand-in of a node with this workdir; no other test that runs now has the same."""
+    return Path("/dev/shm") / f"roost-replica-{hashlib.sha256(str(workdir).encode()).hexdigest()[:12]}"
+
+
 def main(delay: float, hidden: int, workdir: Path) -> None:
-    port, dump_dir = free_port(), Path("/dev/shm") / f"roost-replica-{workdir.name}"
+    port, dump_dir = free_port(), dump_dir_of(workdir)
     mark = f"{Workdir(workdir).server('main').root}#{secrets.token_hex(8)}"
     workdir.mkdir(parents=True, exist_ok=True)
     with (workdir / "standin.log").open("ab") as log:
