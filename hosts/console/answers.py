@@ -13,9 +13,9 @@ from remote.shared.messages.run import Answering
 
 _BAR = 40
 _MARKS = {
-    "length": "cut at the most tokens",
+    "length": "cut at the limit of tokens",
     "empty": "without text",
-    "repeating": "running in a circle",
+    "repeating": "repeating itself",
     "refused": "refused (English phrases)",
 }
 

@@ -1,4 +1,4 @@
-"""Accounts for every record: which were left out and why, and the lengths of the rest. Pure; called by `prepare`."""
+"""Counts the records that `prepare` left out, with the reasons, and the lengths of the other records. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DUPLICATE = "an exact copy of an earlier record"
 
 
 def count_copies(tally: Tally, everything: Catalogue, kept: np.ndarray, sources: list[Source]) -> None:
-    """Count what dedup left out; `kept` are the places of the records that stay."""
+    """Count the records that deduplication left out; `kept` are the places of the other records."""
     copies = np.setdiff1d(np.arange(len(everything.length)), kept, assume_unique=True)
     for place in copies.tolist():
         source, number = everything.origin[place].tolist()
@@ -40,9 +40,9 @@ def drop_table(tally: Tally) -> list[Drop]:
 
 
 def why_empty(tally: Tally) -> str:
-    """Return a sentence on why no record is left."""
+    """Return a sentence that says why no record is left."""
     reasons = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items())
-    return f"Left out: {reasons}." if reasons else "The inputs hold no records."
+    return f"Left out: {reasons}." if reasons else "The inputs have no records."
 
 
 def histogram(lengths: np.ndarray, bins: int = 16) -> list[tuple[int, int, int]]:

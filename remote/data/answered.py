@@ -1,6 +1,7 @@
-"""Answered conversations as files, wherever they were pulled to: the only reader of what `remote.answer.store` writes.
+"""Reads answered conversations from the files that `remote.answer.store` wrote, in the folder that they were pulled to.
 
-Read-only; called by `prepare`, `inspect` and `verify`. A file may come from anybody, so all of it is checked.
+Read-only, and the only reader of these files; called by `prepare`, `inspect` and `verify`. A file's content is not
+trusted, so all of it is checked.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from remote.shared.transfer.ledger import DestinationLedger
 from remote.shared.transfer.manifest import MANIFEST, manifest_of
 
 DROPPED = {
-    "length": "an answer that was cut at the most tokens",
+    "length": "an answer that was cut at the limit of tokens",
     "empty": "an answer without text",
-    "repeating": "an answer that runs in a circle",
+    "repeating": "an answer that repeats itself",
     "refused": "a refusal",
 }
-"""Why a record is left out, by its mark."""
+"""The reason why a record is left out, by the record's mark."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,14 @@ class Answered:
 
 
 def read(shard: TensorFile) -> Answered:
-    """Take a file apart; raises RecordError with what is wrong with it."""
+    """Return the file's conversation; raises RecordError, which says what is wrong with the file."""
     try:
         offset, ids, mask = (shard.array(name) for name in ("offset", "input_ids", "loss_mask"))
         account = Account.model_validate_json(shard.array("account").tobytes())
     except KeyError as error:
         raise RecordError(f"it has no {error.args[0]}") from error
     except ValidationError as error:
-        raise RecordError(f"its account cannot be read: {error.errors()[0]['msg']}") from error
+        raise RecordError(f"its summary of the turns (`account`) cannot be read: {error.errors()[0]['msg']}") from error
     rising = len(offset) > 1 and offset[0] == 0 and bool((np.diff(offset) > 0).all())
     if not rising or offset[-1] != len(ids) or len(mask) != len(ids) or bool((mask > 1).any()):
         raise RecordError("its offsets, ids and mask do not fit together")
@@ -59,7 +60,7 @@ def read(shard: TensorFile) -> Answered:
 
 
 def identity_at(folder: Path) -> RunIdentity | None:
-    """The run whose answers a folder holds; None if it is no such folder."""
+    """Return the run whose answers `folder` has; None if it has no pulled answers."""
     if not (folder / MANIFEST).is_file():
         return None
     manifest = manifest_of(Destination(folder))
@@ -67,7 +68,7 @@ def identity_at(folder: Path) -> RunIdentity | None:
 
 
 def delivered(folder: Path) -> list[tuple[int, str]]:
-    """Index and digest of each record that was pulled to a folder, in the order of the indices."""
+    """Return index and digest of each record that was pulled to a folder, in the order of the indices."""
     with DestinationLedger(folder / "roost" / "ledger.sqlite") as ledger:
         return sorted((row.index, row.xxh3) for row in ledger.rows())
 
@@ -75,8 +76,8 @@ def delivered(folder: Path) -> list[tuple[int, str]]:
 def lines_of(folder: Path, identity: RunIdentity, target: Path) -> tuple[str, int]:
     """Write the folder's records as JSON lines that `prepare` reads; return their digest and bytes.
 
-    A line is a training record as ids and mask, or says why the conversation is left out. Raises UsageError if a file
-    is not the one that was delivered.
+    A line has the ids and mask of a training record, or the reason why the conversation is left out. Raises UsageError
+    if a file differs from the delivered file.
     """
     digest, size = xxhash.xxh3_128(), 0
     with written_aside(target, durable=False) as aside, aside.open("wb") as out:
@@ -92,7 +93,7 @@ def _lines(path: Path, xxh3: str) -> Iterator[bytes]:
     try:
         shard = TensorFile.open(path)
         if xxhash.xxh3_128_hexdigest(shard.content) != xxh3:
-            raise RecordError("it is not the file that was delivered: its digest differs")
+            raise RecordError("it changed after the pull: its digest is not the ledger's")
         found = read(shard)
     except RecordError as error:
         raise UsageError(

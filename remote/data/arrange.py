@@ -1,7 +1,7 @@
 """Turns the spool's records into a dataset's Arrow files: removes duplicates, orders the records, writes each file.
 
-Called by `remote.data.prepare`; the order depends on the records and the seed alone, never on timing, on the
-number of processes or on the version of a random generator.
+Called by `remote.data.prepare`. The order depends only on the records and the seed: not on timing, on the number of
+processes, or on the version of a random generator.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from remote.shared.files import written_aside
 from remote.shared.messages.dataset import MaskMethod
 
 SHARD_TOKENS = 8 << 20
-"""Tokens an Arrow file: 40 MB, so that 16 processes have files to write from a hundred million tokens on."""
+"""Tokens of an Arrow file: 40 MB, so that a dataset of a hundred million tokens has enough files for 16 processes."""
 _BATCH_TOKENS = 1 << 20
-"""Tokens a record batch: bounds what a writer holds in memory to some 10 MB."""
+"""Tokens of a record batch, which limit a writer's memory to about 10 MB."""
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All records of the spool, one entry each, in the order of the sources; then, arranged, of the dataset."""
+    """One entry for each record: first in the order of the sources, and after `take` in the order of the dataset."""
 
     chunk: np.ndarray
-    """int32: which spool file."""
+    """int32 [N]: number of the record's spool file."""
     offset: np.ndarray
-    """int64: the record's first byte in it."""
+    """int64 [N]: the record's first byte in the spool file."""
     length: np.ndarray
-    """int32, tokens."""
+    """int32 [N]: tokens of the record."""
     loss: np.ndarray
-    """int32, tokens with mask 1."""
+    """int32 [N]: tokens with mask 1."""
     origin: np.ndarray
-    """int64 [N, 2]: source, number."""
+    """int64 [N, 2]: number of the source, and of the record in it."""
     digest: np.ndarray
-    """uint64 [N, 2]."""
+    """uint64 [N, 2]: xxh3-128 of ids and mask, high half first."""
     method: np.ndarray
-    """uint8: place in METHODS."""
+    """uint8 [N]: the place in METHODS of the method that made the mask."""
     truncated: np.ndarray
     """bool."""
 
@@ -54,7 +54,7 @@ class Catalogue:
         return Catalogue(**{column.name: getattr(self, column.name)[places] for column in fields(self)})
 
     def methods(self) -> dict[MaskMethod, int]:
-        """Return the number of records by the method that made their mask."""
+        """Return the number of records for each method of making masks."""
         counts = np.bincount(self.method, minlength=len(METHODS)).tolist()
         return {method: count for method, count in zip(METHODS, counts, strict=True) if count}
 
@@ -87,7 +87,7 @@ def _joined(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
 
 
 def first_of_each(records: Catalogue) -> np.ndarray:
-    """Return the places of the records without exact copies of earlier ones (same ids, same mask), ascending."""
+    """Return the ascending places of the records that are no exact copy (same ids and mask) of an earlier record."""
     high, low = records.digest[:, 0], records.digest[:, 1]
     order = np.lexsort((low, high))
     same = (high[order][1:] == high[order][:-1]) & (low[order][1:] == low[order][:-1])
@@ -95,7 +95,7 @@ def first_of_each(records: Catalogue) -> np.ndarray:
 
 
 def shuffled(records: Catalogue, seed: int | None) -> np.ndarray:
-    """Return the places in the order of their global indices: by a hash of seed and content; None keeps the order."""
+    """Return the places ordered by a hash of seed and content, the order of global indices. None keeps the order."""
     if seed is None:
         return np.arange(len(records.length))
     rows = np.ascontiguousarray(records.digest, ">u8").tobytes()
@@ -135,7 +135,7 @@ def shard_tasks(records: Catalogue, out: Path, spool: Path) -> Iterator[ShardTas
 
 
 def write_shard(task: ShardTask) -> int:
-    """Write one Arrow file, whole, unless it is there; return its records."""
+    """Write one Arrow file atomically, unless it exists; return the number of its records."""
     if not task.target.exists():
         with (
             written_aside(task.target) as aside,
@@ -155,7 +155,7 @@ def _batches(task: ShardTask) -> Iterator[pa.RecordBatch]:
 
 
 def _read(task: ShardTask, start: int, stop: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Read some rows of the shard, file by file (a spool has more files than a process may open), in their order."""
+    """Return some rows of the shard in order. Opens one spool file at a time, because a spool has very many."""
     rows: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0), np.empty(0))] * (stop - start)
     chunks = task.chunk[start:stop]
     order = np.lexsort((task.offset[start:stop], chunks))
@@ -174,7 +174,7 @@ def _read(task: ShardTask, start: int, stop: int) -> list[tuple[np.ndarray, np.n
 
 
 def spool_name(spool: Path, chunk: int) -> Path:
-    """Return the path of a chunk in the spool, without suffix."""
+    """Return the path of a chunk's files in the spool, without suffix."""
     return spool / f"{chunk:06d}"
 
 

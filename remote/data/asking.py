@@ -1,6 +1,7 @@
-"""A conversation as it is answered anew: which turns are asked, and what is read before each. Pure.
+"""A conversation whose turns the model answers again: which turns, and which messages come before each turn. Pure.
 
-Used by the verb `prompts`, which renders what is asked first, and on a host, which asks the rest.
+Used by the verb `prompts`, which renders the messages before the first answer, and by `inv answer` on a host for all
+later turns.
 """
 
 from __future__ import annotations
@@ -15,40 +16,40 @@ from remote.shared.errors import RecordError
 from remote.shared.messages.run import Turns
 
 _CHARACTERS_A_TOKEN = 4
-"""Of text that is not tokenized, for planning."""
+"""Characters of a token, an estimate for planning."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """Messages from the data; the ones at `asks` are the model's to say."""
+    """A conversation from the data. The model writes the messages at the places `asks`."""
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None
     asks: list[int]
-    """Rising places in `messages`; the last one may be their end."""
+    """Ascending places in `messages`. The last place may be the number of messages."""
 
     def opening(self) -> list[Message]:
-        """What is read before the first answer."""
+        """Return the messages before the first answer."""
         return self.messages[: self.asks[0]]
 
     def between(self, number: int) -> list[Message]:
-        """What stands between answer `number` and the next one."""
+        """Return the messages between answer `number` and the next answer."""
         return self.messages[self.asks[number] + 1 : self.asks[number + 1]]
 
     def said(self, number: int) -> Message | None:
-        """What the data says where the model gives its answer `number`."""
+        """Return the data's own message in the place of answer `number`; None if the data has no message there."""
         place = self.asks[number]
         return self.messages[place] if place < len(self.messages) else None
 
     def expected(self, unknown: int) -> int:
-        """Tokens after the opening: answers as long as the data's own, else `unknown` each, and what is between."""
+        """Return an estimate of the tokens after the opening."""
         known = [self.said(number) for number in range(len(self.asks))]
         answers = sum(unknown if said is None else _tokens(said) for said in known)
         gaps = range(len(self.asks) - 1)
         return answers + sum(_tokens(message) for number in gaps for message in self.between(number))
 
     def to_json(self) -> str:
-        """The script as it travels; "" if its first answer is its only one and calls no tools."""
+        """Return the script as JSON; "" if it has a single answer and no tools, and so no later turn."""
         if len(self.asks) == 1 and not self.tools:
             return ""
         return json.dumps(
@@ -57,7 +58,7 @@ class Script:
 
     @classmethod
     def of_json(cls, text: str) -> Script | None:
-        """Read back what `to_json` wrote; None for ""."""
+        """Return the script of `to_json`'s text; None for ""."""
         if not text:
             return None
         values = json.loads(text)
@@ -65,7 +66,7 @@ class Script:
 
 
 def script_of(conversation: Conversation, turns: Turns) -> Script:
-    """Return which turns are asked; raise RecordError if there is nothing to answer."""
+    """Return the conversation and the turns that the model answers; raise RecordError if there are none."""
     messages = conversation.messages
     asks = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     if messages[-1]["role"] in ("user", "tool"):

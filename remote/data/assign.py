@@ -1,8 +1,8 @@
 """The verb `assign`: writes a plan's shares as assignment folders, ready to be pushed to their hosts.
 
-Runs where the dataset is (`local`). Writes each share's `tokens.safetensors` (and, of prompts, how their
-conversations go on), then its `assignment.json`, whole;
-streams from the mapped dataset, so that memory does not grow with a share's size.
+Runs where the dataset is (`local`). Writes each share's `tokens.safetensors`, for prompts the rest of their
+conversations, and last `assignment.json`, each atomically. Streams from the mapped dataset, so the size of a share does
+not matter for memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _check(dataset: DatasetFolder, share: HostShare) -> None:
         raise UsageError(f"The plan gives {host} no records.")
     if share.ranges[-1][1] > manifest.records:
         raise UsageError(
-            f"The plan for {host} has record {share.ranges[-1][1] - 1}; the dataset ends at {manifest.records - 1}."
+            f"The plan for {host} has record {share.ranges[-1][1] - 1}, but the dataset ends at {manifest.records - 1}."
         )
 
 

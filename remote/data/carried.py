@@ -1,8 +1,8 @@
-"""A tokenizer as one file: all that the worker processes of `prepare` need of it, without transformers and torch.
+"""A tokenizer as one file, from which worker processes of `prepare` load it without transformers and torch.
 
-Called by `remote.data.prepare`. Importing transformers takes seconds, most of them torch's. So a process of its own
-loads the tokenizer, without torch, writes the file and ends, while the sources are read. Tokenizers with code of their
-own (Kimi's) cannot be carried: every process loads them with transformers.
+Called by `remote.data.prepare`. Importing transformers takes seconds, most of them for torch. Therefore a separate
+process loads the tokenizer without torch while the sources are read, writes the file and ends. A tokenizer with its own
+code (Kimi's) has no such file: every process loads it with transformers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from remote.shared.files import write_whole
 from remote.shared.supervised.processes import process_pool
 
 PRELOAD = ["remote.data.chunk", "remote.data.arrange", "tokenizers"]
-"""What the workers of `prepare` share."""
+"""Modules that the workers of `prepare` share."""
 
 
 def load_carried(spec: TokenizerSpec, target: Path, *, proved: bool) -> tuple[ModelTokenizer, TokenizerSpec]:
-    """Return the tokenizer and what workers are told of it; raise UsageError or HostError with the reason.
+    """Return the tokenizer, and the spec from which workers load it; raise UsageError or HostError with the reason.
 
-    `proved` asks for the proof that lets tiktoken encode, which takes a second or two for a vocabulary of real size.
+    With `proved`, the proof for encoding with tiktoken is attempted; it takes one or two seconds for a large
+    vocabulary.
     """
     if "transformers" in sys.modules:
         tokenizer = load(spec)
@@ -41,7 +42,7 @@ def load_carried(spec: TokenizerSpec, target: Path, *, proved: bool) -> tuple[Mo
 
 
 def open_tokenizer(spec: TokenizerSpec) -> ModelTokenizer:
-    """Read the carried file, if there is one; else load the tokenizer with transformers."""
+    """Load the tokenizer from the carried file if the spec has one, else with transformers."""
     if not spec.carried:
         return load(spec)
     content = json.loads(Path(spec.carried).read_bytes())
@@ -67,7 +68,7 @@ def _load_without_torch(spec: TokenizerSpec, target: Path, proved: bool) -> bool
 
 
 def _write(tokenizer: ModelTokenizer, target: Path, proved: bool) -> bool:
-    """Write all that a worker needs; return False if it needs transformers."""
+    """Write the file for the workers; return False if they need transformers."""
     if tokenizer.renders_itself or not isinstance(tokenizer.encoder, FastEncoder):
         return False
     backend = tokenizer.encoder.backend.to_str()

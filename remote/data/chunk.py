@@ -35,17 +35,17 @@ METHODS: tuple[MaskMethod, ...] = ("generation", "marker", "given")
 BYTES_PER_TOKEN = 5
 _EXAMPLES = 3
 _BATCH_CHARACTERS = 1 << 20
-"""Of text a call of the tokenizer: bounds the memory of a worker."""
+"""Characters of text in one call of the tokenizer, which limit a worker's memory."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a record's tokens; the same for all chunks."""
+    """Everything that decides a record's tokens. All chunks have the same recipe."""
 
     tokenizer: TokenizerSpec
     template_options: tuple[tuple[str, Any], ...]
     date: str
-    """ISO day for templates that write today's date; "" for the others."""
+    """The date (ISO) for templates that write today's date; "" for other templates."""
     max_len: int | None
     truncate: bool
     min_len: int
@@ -55,17 +55,17 @@ class Recipe:
 
 @dataclass
 class Tally:
-    """Counts of one chunk, or of all of them."""
+    """Counts of one chunk, or of all chunks."""
 
     dropped: dict[str, int] = field(default_factory=dict)
     tokens_dropped: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
     unread: dict[str, int] = field(default_factory=dict)
-    """`ROLE.KEY` of message keys that the chat template does not read, with the messages that have them."""
+    """Message keys that the chat template does not read, as `ROLE.KEY`, with the number of messages that have them."""
     bad: list[str] = field(default_factory=list)
-    """`FILE:NUMBER: cause` of records that cannot be used, the first few."""
+    """`FILE:NUMBER: cause` of the first few records that cannot be used."""
     remedy: str = ""
-    """What to do about the first of them."""
+    """What a person can do about the first of these records."""
 
     def drop(self, reason: str, name: str, tokens: int = 0) -> None:
         """Count one record as left out."""
@@ -92,25 +92,25 @@ class Tally:
 
 @dataclass(frozen=True)
 class SpooledChunk:
-    """The spool's content for one chunk, except its records' tokens."""
+    """The spool's content for one chunk, without the tokens of the records."""
 
     number: np.ndarray
-    """int64 [N]: the record's number in its source."""
+    """int64 [N]: the number of the record in its source."""
     length: np.ndarray
-    """int32 [N], tokens."""
+    """int32 [N]: tokens of the record."""
     loss: np.ndarray
-    """int32 [N], tokens with mask 1."""
+    """int32 [N]: tokens with mask 1."""
     digest: np.ndarray
     """uint64 [N, 2]: xxh3-128 of ids and mask, high half first."""
     method: np.ndarray
-    """uint8 [N]: place in METHODS of what made the mask."""
+    """uint8 [N]: the place in METHODS of the method that made the mask."""
     truncated: np.ndarray
     """bool [N]."""
     tally: Tally
 
 
 class DroppedRecord(Exception):
-    """Control flow inside this module: the record is left out on purpose (too long, cut to nothing)."""
+    """Control flow inside this module: a record that is left out on purpose (too long, or empty after cutting)."""
 
     def __init__(self, reason: str, tokens: int = 0) -> None:
         super().__init__(reason)
@@ -119,7 +119,7 @@ class DroppedRecord(Exception):
 
 
 def spool_chunk(recipe: Recipe, task: tuple[Chunk, Path]) -> None:
-    """Tokenize one chunk into its place in the spool: the task that worker processes are given."""
+    """Tokenize one chunk into the spool. This is the task of worker processes."""
     _worker(recipe).spool(*task)
 
 
@@ -130,7 +130,7 @@ def _worker(recipe: Recipe) -> ChunkWorker:
 
 @dataclass(frozen=True)
 class _Text:
-    """A conversation, rendered and not yet encoded."""
+    """A conversation that is rendered and not encoded yet."""
 
     text: str
     spans: Spans
@@ -139,7 +139,7 @@ class _Text:
 
 
 class ChunkWorker:
-    """Holds the tokenizer, loaded once a process and only if a chunk needs it."""
+    """Tokenizes chunks. Loads the tokenizer once in a process, and only if a chunk needs it."""
 
     def __init__(self, recipe: Recipe) -> None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -154,12 +154,12 @@ class ChunkWorker:
         return ChatTemplate(self.tokenizer, dict(self.recipe.template_options), self.recipe.date)
 
     def spool(self, chunk: Chunk, target: Path) -> None:
-        """Tokenize `chunk` into `target` (without suffix); do nothing if that was done before."""
+        """Tokenize `chunk` into `target` (a path without suffix); do nothing if an earlier run did so."""
         if target.with_suffix(".npz").exists():
             return
         tally = Tally()
         rows: list[_Row] = []
-        # Not durable: a spool is trusted until the machine starts again, and a killed process loses nothing written.
+        # Without fsync: a spool counts only until the next boot, and a killed process loses no written bytes.
         aside_of = written_aside(target.with_suffix(".records"), durable=False)
         with rendering.alarms(), aside_of as aside, aside.open("wb") as out:
             for number, ids, mask, method, truncated in self._records(chunk, tally):
@@ -212,7 +212,7 @@ class ChunkWorker:
     def _marked(
         self, made: list[_Text | Tokens | RecordError]
     ) -> Iterator[tuple[np.ndarray, np.ndarray] | RecordError]:
-        """Return ids and mask of each text; all texts are encoded in one call, unless one of them cannot be encoded."""
+        """Return ids and mask of each text. One call encodes all texts, unless a text among them cannot be encoded."""
         texts = [one for one in made if isinstance(one, _Text)]
         encoded: Iterator[Marked | RecordError] = iter(())
         if texts:
@@ -280,7 +280,7 @@ def _check(ids: np.ndarray, mask: np.ndarray, vocab_size: int) -> None:
     if not mask.any():
         raise RecordError("its loss mask is all 0: the template shows no assistant turn whose weight is above 0")
     if mask.all():
-        raise RecordError("its loss mask is all 1: it holds no prompt, only answers")
+        raise RecordError("its loss mask is all 1: it has no prompt, only answers")
 
 
 class _Row(NamedTuple):
@@ -310,7 +310,7 @@ def _write_index(path: Path, rows: list[_Row], tally: Tally) -> None:
 
 
 def read_index(path: Path) -> SpooledChunk:
-    """Read back what `ChunkWorker.spool` wrote last."""
+    """Return the index that `ChunkWorker.spool` wrote last."""
     with np.load(path) as arrays:
         tally = Tally(**json.loads(arrays["tally"].tobytes()))
         columns = ("number", "length", "loss", "digest", "method", "truncated")

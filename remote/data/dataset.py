@@ -1,14 +1,14 @@
 """A dataset folder on disk: the only module that knows its files.
 
-    <dataset>/data-00000-of-00002.arrow …   columns input_ids, loss_mask, seq_len; row number = global index
+<dataset>/data-00000-of-00002.arrow …   columns input_ids, loss_mask, seq_len; row number = global index
     <dataset>/dataset_info.json, state.json what `datasets.load_from_disk` needs, with format "torch"
     <dataset>/lengths.npy                   int32 [N], tokens a record
     <dataset>/origins.npy                   int64 [N, 2], number of the source and of the record in it
     <dataset>/expected.npy                  int32 [N], of prompts alone: tokens a record that are expected in the end
     <dataset>/manifest.json                 `remote.shared.messages.dataset.Manifest`
 
-A dataset of prompts has one column more, `conversation`: how a conversation goes on after its first answer, as JSON,
-or "" if it does not.
+A dataset of prompts has one more column, `conversation`: the rest of the conversation after its first answer, as JSON,
+or "" if there is no rest.
 
 Written by `prepare`, read by the other data verbs; on a laptop or on a host.
 """
@@ -38,7 +38,7 @@ _FEATURES = {
     "loss_mask": {"feature": {"dtype": "int8", "_type": "Value"}, "_type": "Sequence"},
     "seq_len": {"dtype": "int32", "_type": "Value"},
 }
-"""As `datasets` 2 to 5 all read it: from 4 on they write `List`, which 3 refuses."""
+"""Features in the form that `datasets` 2 to 5 can read. Version 4 and later write `List`, which version 3 refuses."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Record:
 
 
 class DatasetFolder:
-    """A finished dataset, memory-mapped: opening a million records reads their offsets and nothing else."""
+    """A finished dataset, memory-mapped. To open a million records, only their offsets are read."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -77,24 +77,24 @@ class DatasetFolder:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """int32 [N]."""
+        """int32 [N]: tokens of each record."""
         lengths: np.ndarray = np.load(self.root / "lengths.npy", mmap_mode="r")
         return lengths
 
     @cached_property
     def expected(self) -> np.ndarray:
-        """int32 [N]; of a dataset of prompts."""
+        """int32 [N]: tokens that each record is expected to have in the end, for a dataset of prompts."""
         expected: np.ndarray = np.load(self.root / "expected.npy", mmap_mode="r")
         return expected
 
     @cached_property
     def origins(self) -> np.ndarray:
-        """int64 [N, 2]."""
+        """int64 [N, 2]: number of the source, and of the record in it."""
         origins: np.ndarray = np.load(self.root / "origins.npy", mmap_mode="r")
         return origins
 
     def origin(self, index: int) -> str:
-        """Return the origin of record `index`, as `FILE:NUMBER`."""
+        """Return the origin of record `index` as `FILE:NUMBER`."""
         source, number = self.origins[index].tolist()
         return f"{Path(self.manifest.sources[source].path).name}:{number}"
 
@@ -131,12 +131,12 @@ class DatasetFolder:
                 )
 
     def conversations(self, ranges: Ranges) -> Iterator[str]:
-        """Yield how the conversations of `ranges` go on; of a dataset of prompts."""
+        """Yield the `conversation` column of `ranges`, for a dataset of prompts."""
         for batch, _, start, stop in self._slices(ranges):
             yield from batch.column(3).slice(start, stop - start).to_pylist()
 
     def tokens(self, ranges: Ranges) -> Iterator[np.ndarray]:
-        """Yield the ids of `ranges`, concatenated, in pieces: int32 [any]."""
+        """Yield the concatenated ids of `ranges` in pieces of any length: int32 [any]."""
         for batch, _, start, stop in self._slices(ranges):
             ids = batch.column(0)
             edges = ids.offsets
@@ -177,12 +177,12 @@ def prompt_batch(ids: list[np.ndarray], conversations: list[str]) -> pa.RecordBa
 
 
 def write_expected(root: Path, expected: np.ndarray) -> None:
-    """Write the tokens that each prompt is expected to come to, int32 [N]."""
+    """Write int32 [N], the number of tokens that each prompt's conversation is expected to have in the end."""
     write_whole(root / "expected.npy", _npy(expected))
 
 
 def finish(root: Path, shards: int, lengths: np.ndarray, origins: np.ndarray, manifest: Manifest) -> None:
-    """Write everything beside the Arrow files; `manifest.json` comes last."""
+    """Write all other files beside the Arrow files; `manifest.json` is the last."""
     files = [{"filename": shard_filename(shard, shards)} for shard in range(shards)]
     state: dict[str, Any] = {
         "_data_files": files,

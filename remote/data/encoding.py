@@ -1,8 +1,8 @@
-"""Encodes text to ids, and finds the ids that hold the characters of a span. Called by `remote.data.tokenizer`; pure.
+"""Encodes text to ids, and finds the ids of the characters of a span. Called by `remote.data.tokenizer`; pure.
 
 Tokens of byte-level vocabularies (Qwen, Llama 3, DeepSeek, GLM, gpt-oss, Kimi's tiktoken) are runs of the text's own
-bytes. So the bytes that each id stands for, added up, say where each token begins, exactly and faster than the offsets
-that a tokenizer keeps. Whenever the sum is not the text's length, the offsets are asked instead.
+bytes. The sum of the lengths in bytes of the earlier tokens is therefore the place where a token begins. This is exact,
+and faster than a tokenizer's offsets. If the sum of all lengths is not the text's length, the offsets are used instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Marked = tuple[np.ndarray, np.ndarray]
 """Ids int32 [L] and mask int8 [L]."""
 
 _PLAIN_STEPS = {"ByteLevel", "Split", "Digits", "Sequence"}
-"""Pre-tokenizers that cut a text and lose nothing of it."""
+"""Pre-tokenizers that cut a text without losing a part of it."""
 
 
 class Encoder(ABC):
@@ -38,7 +38,7 @@ class Encoder(ABC):
 
     @abstractmethod
     def decode(self, ids: list[int]) -> str:
-        """Return the text of `ids`, special tokens shown."""
+        """Return the text of `ids`, including special tokens."""
 
 
 class FastEncoder(Encoder):
@@ -79,12 +79,12 @@ class FastEncoder(Encoder):
 
     @cached_property
     def _composes(self) -> bool:
-        """Return whether text is first put into the form NFC, which may change its bytes."""
+        """Return whether the tokenizer first normalizes text to NFC, which may change its bytes."""
         return self.backend.normalizer is not None
 
     @cached_property
     def _byte_lengths(self) -> np.ndarray | None:
-        """int32 [vocabulary]: the bytes that each id stands for; None if its tokens are not runs of bytes."""
+        """int32 [vocabulary]: the length of each id's token in bytes; None if tokens are not runs of bytes."""
         normalizer, steps = self.backend.normalizer, self.backend.pre_tokenizer
         if normalizer is not None and _state(normalizer).get("type") != "NFC":
             return None
@@ -104,7 +104,7 @@ def _state(component: Any) -> dict[str, Any]:
 
 
 def _loses_nothing(step: dict[str, Any]) -> bool:
-    """Return whether a pre-tokenizer maps text to bytes one to one in the end."""
+    """Return whether a pre-tokenizer maps text to bytes one to one."""
     steps = step.get("pretokenizers", []) if step["type"] == "Sequence" else [step]
     return all(
         one["type"] in _PLAIN_STEPS and not one.get("add_prefix_space") and one.get("behavior") != "Removed"
@@ -113,7 +113,7 @@ def _loses_nothing(step: dict[str, Any]) -> bool:
 
 
 class SlowEncoder(Encoder):
-    """A transformers object without the `tokenizers` library, as Kimi's (tiktoken)."""
+    """A transformers object that does not use the `tokenizers` library, such as Kimi's (tiktoken)."""
 
     def __init__(self, hf: Any) -> None:
         self._hf = hf
@@ -132,10 +132,10 @@ class SlowEncoder(Encoder):
         return ids, self._by_segments(text, spans, ids)
 
     def _by_segments(self, text: str, spans: Spans, ids: np.ndarray) -> np.ndarray:
-        """Encode span by span, and prove that nothing merged across.
+        """Encode span by span, and check that no token crosses the edge of a span.
 
-        Chat templates put special tokens at a turn's edges, where no merge can happen, so the pieces' ids are
-        the whole text's ids; a template for which that fails is refused instead of masked a token off.
+        Chat templates put special tokens at a turn's edges, where no merge can happen, so the ids of the pieces are the
+        ids of the whole text. If they are not, the record is refused, because its mask would be wrong by a token.
         """
         pieces: list[int] = []
         mask: list[int] = []
@@ -146,7 +146,7 @@ class SlowEncoder(Encoder):
             mask += [number % 2] * len(piece)
         if pieces != ids.tolist():
             raise RecordError(
-                "its tokens merge across the edge of an assistant turn and this tokenizer gives no offsets",
+                "a token crosses the edge of an assistant turn, and this tokenizer gives no offsets",
                 remedy="Use a fast tokenizer for this model, or give input_ids and loss_mask.",
             )
         return np.array(mask, np.int8)
@@ -157,7 +157,7 @@ class SlowEncoder(Encoder):
 
     @cached_property
     def _bytes_of(self) -> dict[int, bytes] | None:
-        """Return the bytes of every token, if the vocabulary is written in the byte-level alphabet."""
+        """Return the bytes of every token; None if the vocabulary is not written in the byte-level alphabet."""
         byte_of = {symbol: byte for byte, symbol in enumerate(alphabet())}
         found = {index: str(token).encode() for index, token in self._hf.added_tokens_decoder.items()}
         vocabulary = self._hf.get_vocab()
@@ -172,7 +172,7 @@ class SlowEncoder(Encoder):
 
 
 def mask_by_bytes(text: str, spans: Spans, lengths: np.ndarray) -> np.ndarray | None:
-    """Return the mask int8 [L] of tokens of `lengths` bytes each; None if they do not add up to the text."""
+    """Return the mask int8 [L] of tokens of `lengths` bytes; None if the sum of `lengths` is not the text's length."""
     ends = np.cumsum(lengths, dtype=np.int64)
     size = len(text) if text.isascii() else len(text.encode())
     if not len(ends) or ends[-1] != size:
@@ -181,7 +181,7 @@ def mask_by_bytes(text: str, spans: Spans, lengths: np.ndarray) -> np.ndarray | 
     if spans:
         edges = np.array(list(_byte_edges(text, spans)), np.int64).reshape(-1, 2)
         firsts = np.searchsorted(ends, edges[:, 0], side="right")
-        # A token begins where the one before it ends.
+        # A token begins at the end of the token before it.
         lasts = np.searchsorted(ends[:-1], edges[:, 1], side="left") + 1
         for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
             mask[first:last] = 1
@@ -201,9 +201,9 @@ def _byte_edges(text: str, spans: Spans) -> Iterable[int]:
 
 
 def byte_lengths(vocabulary: dict[str, int], added: dict[int, str]) -> np.ndarray | None:
-    """int32 [highest id + 1]: how many bytes each token stands for; None if some byte has no token of its own.
+    """Return int32 [highest id + 1], the length of each token in bytes; None if a byte has no token of its own.
 
-    Without one, a text with that byte would lose it.
+    A text with such a byte would lose the byte.
     """
     if not all(symbol in vocabulary for symbol in alphabet()):
         return None
@@ -217,12 +217,12 @@ def byte_lengths(vocabulary: dict[str, int], added: dict[int, str]) -> np.ndarra
 
 @lru_cache(maxsize=1)
 def alphabet() -> list[str]:
-    """The symbol of each byte in byte-level vocabularies (GPT-2's table): printable bytes are themselves."""
+    """Return the symbol of each byte in byte-level vocabularies (GPT-2's table): printable bytes are themselves."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = iter(range(256, 512))
     return [chr(byte) if byte in set(plain) else chr(next(others)) for byte in range(256)]
 
 
 def _found(lookup: Any, places: range) -> Iterator[int]:
-    """Return the tokens at `places`; trimmed white space belongs to no token."""
+    """Return the tokens of the characters at `places`. Trimmed white space has no token."""
     return (token for token in map(lookup, places) if token is not None)

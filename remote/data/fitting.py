@@ -1,9 +1,9 @@
-"""Fits a conversation to what its chat template reads, so that nothing under the loss is dropped silently.
+"""Puts a conversation into the form that its chat template reads, so that no text under the loss is silently dropped.
 
-Called in the worker processes of `prepare`; pure. Datasets name the same thing in many ways, and templates read one
-of them: reasoning goes to the key that the template reads, tool-call arguments become objects or text. A key with
-content that the assistant generated, which the template does not read, makes the record unusable, by name; any other
-key that is not read is counted.
+Called in the worker processes of `prepare`; pure. Datasets have many names for the same content, and each template
+reads one of them: reasoning moves to the key that the template reads, and tool-call arguments become objects or text. A
+record cannot be used if the template ignores a key with content that the assistant generated; the error names the key.
+Other keys that the template ignores are only counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from remote.data.values import parse
 from remote.shared.errors import RecordError
 
 Unread = Counter[str]
-"""`ROLE.KEY` of message keys that the template does not read, with how many messages have them."""
+"""Message keys that the template does not read, as `ROLE.KEY`, with the number of messages that have them."""
 
 _PLAIN = {"role", "content"}
 _ABOUT_THE_MESSAGE = frozenset(
@@ -44,12 +44,12 @@ _ABOUT_THE_MESSAGE = frozenset(
     }
     | {"source", "annotator", "status", "metadata", "toxic", "redacted", "openai_moderation", "detoxify_moderation"}
 )
-"""Keys that say something about a message and are nothing that the assistant wrote."""
+"""Keys about a message, whose values the assistant did not write."""
 _REFUSE = "Correct the record, leave such keys out with --ignore KEY, or drop and count such records with --bad drop."
 
 
 def fit(template: ChatTemplate, conversation: Conversation) -> tuple[Conversation, Unread]:
-    """Return the conversation in the template's form, and the keys that it does not read; raises RecordError."""
+    """Return the conversation in the template's form, and the keys that the template ignores; raises RecordError."""
     unread: Unread = Counter()
     messages = [
         message if message.keys() <= _PLAIN else _fitted(template, message, number, unread)
@@ -87,7 +87,7 @@ def _reads_kind(template: ChatTemplate, role: str, key: str, kind: str, text: st
 
 
 def _reads(template: ChatTemplate, role: str, key: str, value: Any) -> bool:
-    """Return whether the template reads `key`; cached for texts, and for each other value of few characters."""
+    """Return whether the template reads `key`. Cached for texts, and for every other value that is short."""
     if isinstance(value, str):
         return _reads_kind(template, role, key, "str", "")
     text = json.dumps(value, default=str)
@@ -162,10 +162,10 @@ def _as_text(arguments: Any) -> str:
 
 
 def check_shown(conversation: Conversation, fitted: Conversation, text: str, unread: Unread) -> None:
-    """Raise RecordError if the text lacks what the assistant said; count reasoning that it lacks on purpose.
+    """Raise RecordError if the text lacks a part of the assistant's messages; count reasoning that it lacks on purpose.
 
-    Templates of thinking models leave out the thinking of turns before the last question, which is how the model
-    saw them when it answered; there the reasoning is counted instead.
+    Templates of thinking models leave out the reasoning of turns before the last question, as they did when the model
+    answered. Such reasoning is only counted.
     """
     last_question = max((at for at, one in enumerate(fitted.messages) if one["role"] == "user"), default=-1)
     for number, (message, as_read) in enumerate(zip(fitted.messages, conversation.messages, strict=True)):

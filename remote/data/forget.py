@@ -1,7 +1,7 @@
 """The verb `forget`: removes wrong records from a destination, so that the next pull brings them again.
 
-Runs where the destination is, under its lock. The file is deleted before its row, because a row without a file is
-pulled again.
+Runs where the destination is, under its lock. A file is deleted before its row, because a row without a file is pulled
+again.
 """
 
 from __future__ import annotations

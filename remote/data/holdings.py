@@ -1,6 +1,6 @@
-"""The records that a place claims to hold: the rows of its ledger, their shards, and the expected records.
+"""The records of a place according to its ledger: the rows, their shards, and the expected records.
 
-Two places: a destination that shards were pulled to, and a run on a host. Read-only; called by `verify`, `export`.
+A place is a destination that shards were pulled to, or a run on a host. Read-only; called by `verify`, `export`.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ HIDDEN_STATES = "hidden_states"
 
 @dataclass(frozen=True)
 class Holdings:
-    """The holdings of one place, by its own ledger."""
+    """The records of one place, by its own ledger."""
 
     identity: RunIdentity
     shards: Path
     """The folder with `hs_{i}.safetensors`."""
     rows: list[ShardRow]
     expected: np.ndarray
-    """int64, ascending: the records that should be here in the end."""
+    """int64, ascending: indices of the records that should be here in the end."""
     token_ids: Callable[[int], np.ndarray]
-    """Of a record by its global index: int [L]."""
+    """Returns the token ids of a record, int [L], by its global index."""
     quarantined: frozenset[int] = field(default_factory=frozenset)
     delivered: frozenset[int] = field(default_factory=frozenset)
-    """Pulled and freed here."""
+    """Indices of records that were pulled and then freed here."""
     has_dataset: bool = True
-    """False if the dataset's files are not here (a pull from a laptop without them): token ids are then the shards'."""
+    """False if the dataset's files are not here (a pull by a laptop without them): `tokens` then reads the shards."""
 
     def path(self, row: ShardRow) -> Path:
         """Return the path of a record's shard."""
         return self.shards / (shard_name(row.index) + (SUFFIX if row.stored == "compressed" else ""))
 
     def holes(self) -> np.ndarray:
-        """Return the expected records, int64, without a row that were neither given up nor delivered."""
+        """Return the expected records, int64, that have no row and were neither given up nor delivered."""
         known = np.array([row.index for row in self.rows], np.int64)
         settled = np.array(sorted(self.quarantined | self.delivered), np.int64)
         return np.setdiff1d(self.expected, np.concatenate([known, settled]))
@@ -79,7 +79,7 @@ def of_destination(folder: Path) -> Holdings:
             return dataset.record(index).input_ids
         try:
             return TensorFile.open(place.path(rows[index]), size=rows[index].size_bytes).array("token_ids")
-        except RecordError:  # which the check of this very shard finds again, and tells
+        except RecordError:  # the check of this shard finds and reports the same
             return np.zeros(rows[index].rows, np.int64)
 
     place = Holdings(
@@ -94,11 +94,11 @@ def of_destination(folder: Path) -> Holdings:
 
 
 def _destination_manifest(folder: Path) -> DestinationManifest:
-    """What a destination says of itself; raises UsageError if the folder is none, or does not say whose it is."""
+    """Return a destination's manifest; raises UsageError if `folder` is no destination, or does not name its run."""
     if (folder / "roost" / "export.json").is_file():
         raise UsageError(
-            f"{folder} is an export: it has no ledger that says what each file should hold.",
-            remedy="Name the destination that it was made from, which is the folder that inv pull --to was given.",
+            f"{folder} is an export, which has no ledger with the digests of its files.",
+            remedy="Name the destination that the export was made from: the folder that inv pull --to was given.",
         )
     manifest = manifest_of(Destination(folder))
     if manifest is None:

@@ -1,8 +1,8 @@
-"""Reads what `--input` names: files and folders, here or in a bucket, plain or compressed.
+"""Reads the inputs that `--input` names: files and folders, on this machine or in a bucket, plain or compressed.
 
-Called by `remote.data.prepare`. A folder is read as a whole: a dataset that `datasets` saved by its own list of files,
-any other folder with everything below it. Files in it that are not read are named. A file in a bucket, and a compressed
-one, is written to the spool as plain bytes first, so that it can be read in parts.
+Called by `remote.data.prepare`. Of a folder, all files below it are read; of a dataset that `datasets` saved, the files
+in its own list. The files that are not read are reported. A file that is compressed or in a bucket is first written to
+the spool as plain bytes, so that it can be read in parts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FORMS: dict[str, SourceForm] = {
     ".arrow": "arrow",
 }
 PROMPT_FORMS: dict[str, SourceForm] = {**FORMS, ".txt": "text"}
-"""What prompts are read from besides: a text file has a prompt a line."""
+"""Further forms for prompts: each line of a text file is a prompt."""
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 _BLOCK = 4 << 20
 _OF_DATASETS = ("state.json", "dataset_info.json", "dataset_dict.json", "dataset_infos.json")
@@ -49,9 +49,9 @@ class InputFile:
     """One file to read."""
 
     path: str
-    """As messages and the manifest name it: a local path or an address."""
+    """The name in messages and in the manifest: a local path or an address."""
     name: str
-    """Its last part."""
+    """The last part of `path`."""
     form: SourceForm
     compression: str
     """One of COMPRESSED, or ""."""
@@ -60,7 +60,7 @@ class InputFile:
 
     @property
     def shown(self) -> str:
-        """Its path for a message or a manifest: a URL's user, password and signature are secrets."""
+        """The path without a URL's user, password and signature, which are secrets, for messages and the manifest."""
         return without_credentials(self.path)
 
 
@@ -70,11 +70,11 @@ class Found:
 
     files: list[InputFile] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    """Files in folders that are not read, as `FOLDER/NAME`, with a reason where it is not their name."""
+    """Files in folders that are not read, as `FOLDER/NAME`, with the reason if the reason is not the name."""
 
 
 def expand(inputs: list[str], forms: dict[str, SourceForm] = FORMS) -> Found:
-    """Return the files that `inputs` name, folders replaced by what is in them; raise UsageError or HostError."""
+    """Return the files that `inputs` name, with folders replaced by their files; raise UsageError or HostError."""
     found = Found()
     for text in inputs:
         with _reached(text):
@@ -128,7 +128,7 @@ def _add_folder(found: Found, system: Any, root: str, prefix: str, forms: dict[s
 
 
 def _of_saved_datasets(system: Any, root: str, names: list[str], prefix: str) -> tuple[set[str], list[str]]:
-    """The data files of datasets that `save_to_disk` wrote below `root`, and the folders of these datasets."""
+    """Return the data files of datasets that `save_to_disk` wrote below `root`, and the folders of these datasets."""
     read: set[str] = set()
     folders: list[str] = []
     for name in names:
@@ -138,7 +138,7 @@ def _of_saved_datasets(system: Any, root: str, names: list[str], prefix: str) ->
             named = ", ".join(f"--input {prefix}{folder}/{split}" for split in splits)
             raise UsageError(
                 f"The input {prefix}{folder} is a dataset of several splits ({', '.join(map(str, splits))}).",
-                remedy=f"Name the one to read: {named}.",
+                remedy=f"Name the split to read: {named}.",
             )
         if last == "state.json":
             files = _json_of(system, name).get("_data_files")
@@ -164,7 +164,7 @@ def _is_hidden(inside: str) -> bool:
 
 
 def _input_file(system: Any, name: str, prefix: str, forms: dict[str, SourceForm]) -> InputFile | None:
-    """Return the file as it will be read; None if files of its name are not read."""
+    """Return the file with its form and compression; None if files of this name are not read."""
     suffixes = [suffix.lower() for suffix in Path(name).suffixes]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSED else ""
     form = forms.get(suffixes[-1]) if suffixes else None
@@ -175,7 +175,7 @@ def _input_file(system: Any, name: str, prefix: str, forms: dict[str, SourceForm
 
 @contextmanager
 def _reached(text: str) -> Iterator[None]:
-    """Turn errors of a bucket or a disk into a sentence."""
+    """Turn errors of a bucket or a disk into one sentence."""
     try:
         yield
     except (UsageError, HostError):
@@ -193,16 +193,16 @@ def _first_line(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Plain:
-    """An input's plain bytes as a file on this machine."""
+    """A file on this machine with an input's plain bytes."""
 
     path: Path
     xxh3: str
-    """Of the input's own bytes, 32 hex digits."""
+    """xxh3-128 of the input's own bytes, 32 hex digits."""
     size_bytes: int
 
 
 def make_plain(file: InputFile, spool: Path) -> Plain:
-    """Return where the plain bytes of `file` are, and the file's own digest; raise HostError or UsageError."""
+    """Return the file with the plain bytes of `file`, and the digest of `file`; raise HostError or UsageError."""
     with _reached(file.path):
         if not file.remote and not file.compression:
             return Plain(Path(file.path), file_digest(Path(file.path)), file.size_bytes)
@@ -238,7 +238,7 @@ def _decompress(file: InputFile, source: Path, target: Path) -> None:
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise _damaged(file, error) from error
     except OSError as error:
-        # bz2 says "Invalid data stream" with an OSError that has no number; a full disk has one.
+        # bz2 reports an invalid stream as an OSError without a number; the OSError of a full disk has a number.
         if error.errno is not None:
             raise
         raise _damaged(file, error) from error
@@ -246,7 +246,8 @@ def _decompress(file: InputFile, source: Path, target: Path) -> None:
 
 def _damaged(file: InputFile, error: Exception) -> UsageError:
     return UsageError(
-        f"The input {file.shown} cannot be decompressed: {_first_line(error)}.", remedy="Fetch it again; it is damaged."
+        f"The input {file.shown} cannot be decompressed: {_first_line(error)}.",
+        remedy="The file is damaged: fetch it again.",
     )
 
 
@@ -257,7 +258,7 @@ def _blocks(opener: Callable[[Path], Any], path: Path) -> Iterator[bytes]:
 
 
 def _zstandard(path: Path) -> Iterator[bytes]:
-    """Decompress frame by frame, because the library's own reader accepts a cut file."""
+    """Decompress frame by frame, because the library's own reader accepts an incomplete file."""
     import zstandard
 
     frame: Any = zstandard.ZstdDecompressor().decompressobj()
@@ -274,7 +275,7 @@ def _zstandard(path: Path) -> Iterator[bytes]:
                 if frame.eof:
                     frame, begun = zstandard.ZstdDecompressor().decompressobj(), False
     if begun:
-        raise EOFError("it ends in the middle")
+        raise EOFError("the file is incomplete")
 
 
 _OPENERS: dict[str, Callable[[Path], Iterable[bytes]]] = {

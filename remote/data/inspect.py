@@ -1,4 +1,4 @@
-"""The verb `inspect`: shows records of a dataset as a trainer sees them, cut where the loss mask changes.
+"""The verb `inspect`: shows records of a dataset as a trainer sees them, in pieces with the same loss mask.
 
 Runs where the dataset and its tokenizer are; read-only. The laptop colours the pieces.
 """
@@ -31,16 +31,16 @@ def inspect(request: InspectRequest, context: Context) -> InspectResult:
 
 
 def _tokenizer_of(dataset: DatasetFolder, request: InspectRequest) -> ModelTokenizer | None:
-    """The tokenizer that made the dataset; None for one of tokenized records that was made without any."""
+    """Return the tokenizer that made the dataset; None if its records were tokenized already."""
     if not dataset.manifest.tokenizer and not request.tokenizer:
         return None
     path = request.tokenizer or dataset.manifest.tokenizer_path
     tokenizer = load(TokenizerSpec(path, request.trust_remote_code))
     if dataset.manifest.tokenizer and tokenizer.digest != dataset.manifest.tokenizer:
-        # Ids shown with another vocabulary would be another text.
+        # With another vocabulary the ids would be shown as another text.
         raise UsageError(
             f"The tokenizer at {tokenizer.path} is not the one that made this dataset.",
-            remedy="Give the right one with --tokenizer.",
+            remedy="Name the tokenizer of the dataset with --tokenizer.",
         )
     return tokenizer
 
@@ -59,7 +59,7 @@ def _inspected(dataset: DatasetFolder, tokenizer: ModelTokenizer | None, index: 
 
 
 def _answered(dataset: DatasetFolder, tokenizer: ModelTokenizer | None, record: Record) -> InspectedRecord:
-    """A prompt, and what was answered if that was pulled here: prompt and answer apart, turn by turn."""
+    """Return a prompt with its answers, if they were pulled here: prompt and answer of each turn in separate pieces."""
     rows, note = [(record.input_ids, record.loss_mask)], "not answered here"
     identity = identity_at(dataset.root)
     if identity is not None and (path := dataset.root / identity.folder / shard_name(record.index)).exists():
@@ -88,7 +88,7 @@ def _note(account: Account) -> str:
 
 
 def _pieces(record: Record, tokenizer: ModelTokenizer | None) -> list[Piece]:
-    """Yield the runs of tokens with the same mask; as ids if there is no tokenizer."""
+    """Yield the runs of tokens with the same mask, as text, or as ids if there is no tokenizer."""
     edges = [0, *(np.flatnonzero(np.diff(record.loss_mask.astype(np.int8))) + 1).tolist(), len(record.loss_mask)]
     return [
         Piece(

@@ -1,8 +1,8 @@
 """Turns one raw message into the form that chat templates take.
 
-Called by `remote.data.records`; pure. Whatever a message says is kept under one name: `content` and
-`reasoning_content` are texts, `tool_calls` a list of OpenAI calls. Keys that are not known here stay as they are;
-`remote.data.fitting` asks the chat template about them.
+Called by `remote.data.records`; pure. Each content of a message gets one name: `content` and `reasoning_content` are
+texts, `tool_calls` is a list of OpenAI calls. Keys that are not known here are not changed; `remote.data.fitting` finds
+out whether the chat template reads them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _READ_HERE = ("role", "from", "function_call", *REASONING_KEYS, *WEIGHT_KEYS)
 
 
 def message_of(turn: Any, number: int, ignored: frozenset[str] = frozenset()) -> tuple[Message, bool | None]:
-    """Return message `number` of a record and its weight, None if it has none; raise RecordError."""
+    """Return message `number` of a record, and its weight or None if it has no weight; raise RecordError."""
     if not isinstance(turn, dict):
         raise RecordError(f"message {number} is a {type(turn).__name__}, not an object")
     if ignored:
@@ -77,7 +77,7 @@ def _role(turn: Message, number: int) -> str:
 
 
 def _weight(turn: Message, number: int, role: str) -> bool | None:
-    """Return whether the message asks for the loss (True), refuses it (False), or says nothing (None)."""
+    """Return True if the message is to be trained on, False if not, None if the message does not say."""
     found = {key: turn[key] for key in WEIGHT_KEYS if turn.get(key) is not None}
     if not found:
         return None
@@ -89,8 +89,8 @@ def _weight(turn: Message, number: int, role: str) -> bool | None:
     weight = bool(next(iter(found.values())))
     if weight and role not in ("assistant", "function_call"):
         raise RecordError(
-            f"message {number} ({role}) marks itself for the loss with {next(iter(found))!r}, but only the assistant's "
-            "are trained on"
+            f"message {number} ({role}) marks itself for the loss with {next(iter(found))!r}, but only messages of "
+            f"the assistant are trained on"
         )
     return weight
 
@@ -113,7 +113,7 @@ def _add_calls(message: Message, turn: Message, number: int) -> None:
 
 
 def _add_reasoning(message: Message, turn: Message, thought: str, number: int) -> None:
-    """Put the reasoning, which may stand in several places, under `reasoning_content`, once."""
+    """Put the reasoning, which may be in several places, under `reasoning_content`."""
     found = {"parts of reasoning": thought} if thought else {}
     for key in REASONING_KEYS:
         value = turn.get(key)
@@ -136,7 +136,7 @@ def _add_reasoning(message: Message, turn: Message, thought: str, number: int) -
 
 
 def _call(call: Any) -> dict[str, Any]:
-    """Return an OpenAI tool call; a bare function with its arguments is wrapped."""
+    """Return an OpenAI tool call. A function with its arguments alone becomes one."""
     if not isinstance(call, dict):
         raise RecordError("a tool call is not an object")
     wrapped = call if "function" in call else {"type": "function", "function": call}
@@ -148,7 +148,7 @@ def _call(call: Any) -> dict[str, Any]:
 
 
 def _text_and_reasoning(content: Any, number: int) -> tuple[str, str]:
-    """Return a message's text and its reasoning; the parts of each are joined, as text models' templates do."""
+    """Return a message's text and its reasoning. Parts are joined, as in the templates of text models."""
     if content is None:
         return "", ""
     if isinstance(content, str):
@@ -178,7 +178,7 @@ def _part_text(text: Any, number: int) -> str:
 
 
 def json_if_text(value: Any, what: str) -> Any:
-    """Columnar sources keep nested objects as JSON text."""
+    """Return the object in a JSON text, which columnar sources use for nested objects; any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:

@@ -1,8 +1,8 @@
-"""Verb `prepare`: any pile of conversations to a dataset with global indices.
+"""The verb `prepare`: makes a dataset with global indices from files of conversations.
 
-Runs on `local` or on a host. Writes `out`, and beside it, until the end, `.NAME.preparing`: the spool, from which
-an interrupted run goes on where it stopped if it is asked for the same again. Three passes: scan the sources
-(digests, chunks); on all cores, tokenize the chunks into the spool; on all cores, write the Arrow files in order.
+Runs on `local` or on a host. Writes `out`, and until the end the spool `.NAME.preparing` beside it. After an
+interruption, the same request continues from the spool. Three passes: scan the sources (digests, chunks); on all cores,
+tokenize the chunks into the spool; on all cores, write the Arrow files in order.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from remote.shared.messages.dataset import Manifest, PrepareRequest, PrepareResu
 from remote.shared.supervised.threads import Pool
 
 _WORTH_A_PROOF = 8 << 20
-"""Bytes of sources. The `tokenizers` library encodes them in about the seconds that the proof takes."""
+"""Bytes of sources from which the proof pays: the `tokenizers` library takes about as long to encode them."""
 MARKER = ".prepared"
-"""Says what a dataset, or the work towards one, was made from."""
+"""The file with the digest of everything that decides a dataset, in the dataset's folder or in the work folder."""
 _CARRIED = "tokenizer.json"
-"""In the spool: what the workers need of the tokenizer, where they need not load it with transformers."""
+"""The file in the spool from which workers load the tokenizer without transformers."""
 _PRELOAD_TRANSFORMERS = "transformers.models.auto.tokenization_auto"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def prepare(request: PrepareRequest, context: Context) -> PrepareResult:
-    """Make the dataset that `request` describes; find it again where it was made before."""
+    """Make the dataset that `request` describes, or return the dataset that an earlier call made."""
     begun = time.monotonic()
     out = Path(request.out).expanduser().absolute()
     job = _Job(request, context, out)
@@ -71,7 +71,7 @@ class _Job:
     out: Path
     tokenizer: ModelTokenizer | None = field(init=False)
     told: TokenizerSpec = field(init=False)
-    """What worker processes are told of the tokenizer."""
+    """The spec from which worker processes load the tokenizer."""
 
     @property
     def work(self) -> Path:
@@ -103,7 +103,7 @@ class _Job:
         return manifest, records.length, False
 
     def _refuse_other_tokenizer(self, files: list[InputFile]) -> None:
-        """Answers are ids already: with another tokenizer they would be another text."""
+        """Raise UsageError if answers were sampled with another tokenizer: their ids would be another text."""
         for file in files:
             identity = identity_at(Path(file.path)) if file.form == "answers" else None
             if identity is not None and self.tokenizer is not None and self.tokenizer.digest != identity.tokenizer:
@@ -113,15 +113,15 @@ class _Job:
                 )
 
     def _scan(self, files: list[InputFile]) -> list[tuple[Source, list[Chunk]]]:
-        """Digest and cut all sources, several at once: decompression and digests leave Python's lock."""
+        """Digest and cut all sources in threads, because decompression and digests release Python's lock."""
         with Pool(min(cores(), max(1, len(files))), "read", settles=True) as pool:
             return list(pool.map(lambda number: scan(number, files[number], self.spool), range(len(files))))
 
     def _load(self, files: list[InputFile]) -> tuple[ModelTokenizer | None, TokenizerSpec]:
-        """The tokenizer and what workers are told of it; None if there is only the model's config.
+        """Return the tokenizer, or None if there is only the model's config, and the spec for workers.
 
-        The config is enough for tokenized records. A tokenizer that cannot be loaded is no error yet: the first
-        conversation is, in the worker that meets it.
+        The config suffices for tokenized records. A tokenizer that cannot be loaded becomes an error only at the first
+        conversation, in its worker.
         """
         spec = TokenizerSpec(self.request.tokenizer, self.request.trust_remote_code)
         if not has_tokenizer(spec.path):
@@ -161,17 +161,17 @@ class _Job:
 
     @cached_property
     def date(self) -> str:
-        """The day that the template is told; "" if it does not ask."""
+        """The date for the template; "" if the template does not use the date."""
         if self.tokenizer is None or not asks_for_the_date(self.tokenizer):
             return ""
         return self.request.date or datetime.datetime.now(datetime.timezone.utc).date().isoformat()
 
     def _identity(self, sources: list[Source]) -> str:
-        """Digest of all that decides the dataset; a folder made of something else is never taken for it."""
+        """Return the digest of everything that decides the dataset. Another digest means another dataset."""
         return self._decided(sources) + f"-{self.request.seed}-{self.request.bad}"
 
     def _spool_identity(self, sources: list[Source]) -> str:
-        """Digest of what decides the records' tokens. The spool is not fsynced: after a restart it is made anew."""
+        """Return the digest of everything that decides the tokens, and of this boot: the spool is not fsynced."""
         boot = _BOOT.read_text().strip() if _BOOT.exists() else ""
         return self._decided(sources) + boot
 
@@ -186,17 +186,17 @@ class _Job:
     def _found_again(self, identity: str) -> tuple[Manifest, np.ndarray]:
         if not _says(self.out / MARKER, identity):
             raise UsageError(
-                f"{self.out} exists and was not made from these sources with these options.",
-                remedy="Choose another --out, or remove it.",
+                f"{self.out} exists, but was not made from these sources with these options.",
+                remedy="Choose another --out, or remove this folder.",
             )
         found = dataset.DatasetFolder.open(self.out)
         return found.manifest, found.lengths
 
     def _keep_what_fits(self, identity: str, spool_identity: str, keep: list[Path]) -> None:
-        """Throw away an earlier run's spool, or only its Arrow files, where they were made for something else."""
+        """Remove an earlier run's spool, or only its Arrow files, if they were made for another request."""
         whole, spooled = self.work / MARKER, self.spool / MARKER
         if _says(spooled, spool_identity):
-            self.context.report.progress("going on where an earlier run stopped")
+            self.context.report.progress("continuing where an earlier run stopped")
         else:
             for item in self.spool.iterdir():
                 if item not in keep and item.name != _CARRIED:
@@ -208,7 +208,7 @@ class _Job:
             write_whole(whole, identity.encode())
 
     def _tokenize(self, chunks: list[Chunk]) -> list[SpooledChunk]:
-        """Spool every chunk; raise RecordError at the first one with a record that cannot be used."""
+        """Spool every chunk; raise RecordError at the first record that cannot be used."""
         tasks = [(chunk, arrange.spool_name(self.spool, number)) for number, chunk in enumerate(chunks)]
         done = 0
         total = sum(chunk.size_bytes for chunk in chunks)
@@ -231,7 +231,7 @@ class _Job:
         if chunk.tally.bad and self.request.bad == "error":
             raise RecordError(
                 f"Record {chunk.tally.bad[0]}.",
-                remedy=chunk.tally.remedy or "Correct it, or drop and count such records with --bad drop.",
+                remedy=chunk.tally.remedy or "Correct the record, or drop and count such records with --bad drop.",
                 details={"records": list(chunk.tally.bad)},
             )
 
@@ -289,7 +289,7 @@ class _Job:
 
 
 def _is_much(files: list[InputFile]) -> bool:
-    """Whether there is so much text that the quicker way to encode it is worth its proof."""
+    """Return whether there is so much text that faster encoding is worth the time of its proof."""
     return sum(file.size_bytes for file in files) >= _WORTH_A_PROOF
 
 
@@ -299,15 +299,15 @@ def _says(marker: Path, identity: str) -> bool:
 
 @contextmanager
 def _alone(work: Path, out: Path) -> Iterator[None]:
-    """Hold the work folder's lock: two preparations of one dataset would spoil each other's spool."""
+    """Hold the lock of the work folder, because two preparations of one dataset would use the same spool."""
     make_directory(work)
     with (work / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise HostError(f"Another preparation of {out} is under way.") from error
+            raise HostError(f"Another process is preparing {out}.") from error
         try:
             yield
         finally:
             if work.exists() and (out.exists() or not (work / MARKER).exists()):
-                shutil.rmtree(work, ignore_errors=True)  # after a Ctrl-C a thread may still write there
+                shutil.rmtree(work, ignore_errors=True)  # after a Ctrl-C a thread may still write

@@ -1,7 +1,7 @@
-"""Verb `prompts`: what is to be answered, rendered once by the model's template, as a dataset to plan over hosts.
+"""The verb `prompts`: renders prompts with the model's template, as a dataset that is planned over hosts.
 
-Runs on `local` or on a host. Writes `out` whole or not at all, in the order of the sources. A row is the ids of what
-the model reads before its first answer; how a conversation goes on after it lies beside them.
+Runs on `local` or on a host. Writes `out` atomically, in the order of the sources. A row has the ids of the prompt
+before the model's first answer, and the rest of the conversation after that answer.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from remote.shared.messages.dataset import Manifest, Source
 from remote.shared.messages.run import Turns
 
 MARKER = ".prompts"
-"""Says what a dataset of prompts was made from."""
+"""The file with the digest of everything that decides a dataset of prompts."""
 _PRELOAD = ["remote.data.prompts", "tokenizers"]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides a prompt's tokens; the same for all chunks."""
+    """Everything that decides a prompt's tokens. All chunks have the same recipe."""
 
     tokenizer: TokenizerSpec
     template_options: tuple[tuple[str, Any], ...]
@@ -62,7 +62,7 @@ class Prompt:
     """One row."""
 
     number: int
-    """Of the record in its source."""
+    """The number of the record in its source."""
     ids: np.ndarray
     script: str
     turns: int
@@ -71,14 +71,14 @@ class Prompt:
 
 @dataclass
 class Made:
-    """What a worker made of a chunk."""
+    """The prompts that a worker made from a chunk."""
 
     prompts: list[Prompt] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
 
 
 def prompts(request: PromptsRequest, context: Context) -> PromptsResult:
-    """Make the prompts that `request` describes; find them again if they were made before."""
+    """Make the prompts that `request` describes, or return the prompts that an earlier call made."""
     out = Path(request.out).expanduser().absolute()
     make_directory(out.parent)
     work = out.with_name(f"{ASIDE}{os.getpid()}-{out.name}")
@@ -132,7 +132,7 @@ def _recipe(request: PromptsRequest, tokenizer: ModelTokenizer, told: TokenizerS
 
 
 def _identity(recipe: Recipe, samples: int, tokenizer: ModelTokenizer, sources: list[Source]) -> str:
-    """Digest of all that decides the prompts."""
+    """Return the digest of everything that decides the prompts."""
     decided = (recipe.template_options, recipe.turns, recipe.max_len, recipe.expected, samples)
     reading = (recipe.reading.keys, sorted(recipe.reading.ignored))
     model = (tokenizer.digest, template_digest(tokenizer))
@@ -144,8 +144,8 @@ def _found_again(out: Path, identity: str) -> PromptsResult:
     marker = out / MARKER
     if not marker.is_file() or marker.read_text() != identity:
         raise UsageError(
-            f"{out} holds prompts that were made from other sources or options.",
-            remedy="Give the changed run a name of its own with --run.",
+            f"{out} exists, but its prompts were made from other sources or options.",
+            remedy="Choose another name for the changed run with --run.",
         )
     return _result(out, reused=True)
 
@@ -170,13 +170,13 @@ def _refuse_bad(tally: Tally, request: PromptsRequest) -> None:
     if tally.bad and request.bad == "error":
         raise RecordError(
             f"Prompt {tally.bad[0]}.",
-            remedy=tally.remedy or "Correct it, or drop and count such prompts with --bad drop.",
+            remedy=tally.remedy or "Correct the record, or drop and count such prompts with --bad drop.",
             details={"records": list(tally.bad)},
         )
 
 
 def render_chunk(recipe: Recipe, chunk: Chunk) -> Made:
-    """Render one chunk: the task that worker processes are given."""
+    """Render one chunk. This is the task of worker processes."""
     return _worker(recipe).render(chunk)
 
 
@@ -186,7 +186,7 @@ def _worker(recipe: Recipe) -> PromptWorker:
 
 
 class PromptWorker:
-    """Holds the tokenizer, loaded once a process."""
+    """Renders chunks. Loads the tokenizer once in a process."""
 
     def __init__(self, recipe: Recipe) -> None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -195,7 +195,7 @@ class PromptWorker:
         self.template = ChatTemplate(self.tokenizer, dict(recipe.template_options), recipe.date)
 
     def render(self, chunk: Chunk) -> Made:
-        """Return the prompts of a chunk; what cannot be used is in the tally."""
+        """Return the prompts of a chunk, and the tally with the records that cannot be used."""
         made = Made()
         for number, raw in read(chunk):
             try:
@@ -222,13 +222,13 @@ class PromptWorker:
         if longest is not None and len(ids) > longest:
             raise RecordError(
                 f"its prompt is longer than {longest:,} tokens, which leaves no room for an answer in the context",
-                remedy="Shorten it, raise `context_length`, or drop and count such prompts with --bad drop.",
+                remedy="Shorten the prompt, raise `context_length`, or drop and count such prompts with --bad drop.",
             )
         return Prompt(number, ids, script.to_json(), len(script.asks), len(ids) + script.expected(self.recipe.expected))
 
 
 class _Rows:
-    """The rows of all chunks, written as they come; memory holds a few numbers a row."""
+    """Writes the rows of all chunks as they come, and keeps only a few numbers a row in memory."""
 
     def __init__(self, root: Path, samples: int) -> None:
         self._root, self._samples = root, samples
@@ -247,7 +247,7 @@ class _Rows:
         return self._digest.hexdigest()
 
     def add(self, source: int, made: Made) -> None:
-        """Write a chunk's prompts, each as often as answers of it are wanted."""
+        """Write a chunk's prompts, each as often as it is to be answered."""
         self.tally.add(made.tally)
         self.by_source[source] = self.by_source.get(source, 0) + len(made.prompts) + sum(made.tally.dropped.values())
         rows = [prompt for prompt in made.prompts for _ in range(self._samples)]
@@ -262,7 +262,7 @@ class _Rows:
             self._writer.write_batch(dataset.prompt_batch(ids, [prompt.script for prompt in rows]))
 
     def finish(self, manifest: Manifest) -> None:
-        """Write everything beside the rows."""
+        """Write all other files beside the rows."""
         self._writer.close()
         self._sink.close()
         dataset.write_expected(self._root, np.array(self.expected, np.int32))

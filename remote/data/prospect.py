@@ -1,6 +1,6 @@
 """The verb `prospect`: returns a host's model shape and digest, disk, RAM disk and memory, for the laptop's plan.
 
-Runs on a host; writes nothing but the cache of the model's digest. Imports nothing that is slow.
+Runs on a host; writes only the cache of the model's digest. Imports no slow module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
 def prospect(request: ProspectRequest, context: Context) -> Prospect:
-    """Examine this host; raises HostError if the model is missing or its config is incomplete."""
+    """Return the facts of this host; raises HostError if the model is missing or its config is incomplete."""
     disk = os.statvfs(_existing(context.workdir.root))
     ramdisk = os.statvfs(_existing(Path(request.dump_dir).expanduser()))
     return Prospect(
@@ -39,7 +39,7 @@ def prospect(request: ProspectRequest, context: Context) -> Prospect:
 
 
 def generation(folder: Path) -> Generation:
-    """Read a model's own sampling defaults; a file that is missing, or that is none, says nothing."""
+    """Return a model's own sampling defaults; none if its file is missing or cannot be read."""
     try:
         values = json.loads((folder / "generation_config.json").read_bytes())
     except (OSError, ValueError):
@@ -53,7 +53,7 @@ def generation(folder: Path) -> Generation:
 
 
 def model_shape(folder: Path, workdir: Workdir) -> ModelShape:
-    """Read a model's `config.json` and sample its files; values of a multimodal model are its text part's."""
+    """Return a model's shape from its `config.json` (its text part, if it is multimodal), and a digest of its files."""
     path = folder / "config.json"
     try:
         content = path.read_bytes()
@@ -86,7 +86,7 @@ def _number(values: dict[str, Any], key: str, path: Path) -> int:
 
 
 def _existing(path: Path) -> Path:
-    """Return the path, or the nearest existing folder above it."""
+    """Return `path` if it exists, else the nearest existing folder above it."""
     while not path.exists():
         path = path.parent
     return path

@@ -1,11 +1,11 @@
-"""Byte-level BPE with tiktoken, for the tokenizers for which it is proved to give the ids of the `tokenizers` library.
+"""Encodes byte-level BPE with tiktoken, if tiktoken is proved to give the same ids as the `tokenizers` library.
 
-Called by `remote.data.tokenizer`. tiktoken encodes several times as fast, and hands out an array instead of a list.
-It merges the pair whose bytes have the lowest rank; the `tokenizers` library merges the pair that its list of merges
-has first. The two agree if every merge joins tokens of earlier merges, and every token's own bytes become that token:
-then a pair with the bytes of a token can only be the pair that its merge names. `prove` checks this for the whole
-vocabulary. It also checks that both regular-expression engines put every character into the same classes; texts with
-a character of which that cannot be said are left to the `tokenizers` library.
+Called by `remote.data.tokenizer`. tiktoken is several times as fast, and returns an array instead of a list. tiktoken
+merges the pair whose bytes have the lowest rank; the `tokenizers` library merges the first pair in its list of merges.
+Both give the same ids if every merge joins tokens of earlier merges, and the bytes of every token merge to that token:
+then a pair with the bytes of a token can only be the pair in the token's merge. `prove` checks this for the whole
+vocabulary. It also checks that both regular-expression engines put each character into the same classes. Texts with a
+character for which they do not, or for which this is unknown, are encoded by the `tokenizers` library.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from remote.data.encoding import Encoder, Marked, Spans, alphabet, mask_by_bytes
 
 _ONE_PIECE = r"(?s:.+)"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""What `ByteLevel(use_regex=True)` splits by."""
+"""The expression by which `ByteLevel(use_regex=True)` splits."""
 _CLASS = r"\\p\{(?:L|N|M|P|S|Lu|Ll|Lt|Lm|Lo|Nd|Mn)\}|\\[sS]"
 _UNDERSTOOD = re.compile(
     rf"(?:{_CLASS}|\\[rn]|\((?:\?i:|\?!|\?:)|[)|' /]|\[\^?(?:{_CLASS}|\\[rn]|[/ '])+\]|[a-z]|[?+*](?![?+*])|"
     r"\{\d(?:,\d)?\}(?![?+*]))+"
 )
-"""Expressions of which both engines have the same idea: classes, ordered alternatives, greedy counts, look-ahead."""
+"""Expressions that both engines understand alike: classes, ordered alternatives, greedy counts, look-ahead."""
 _LOOKED_AT = 0x34000
-"""Characters from here on are left to the `tokenizers` library: private, unassigned, tags and variation selectors."""
+"""Characters from this one on are left to the `tokenizers` library: private, unassigned, tags, variation selectors."""
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """What tiktoken needs of a tokenizer, and the limits of what was proved."""
+    """The parts of a tokenizer that tiktoken needs, and the limits of the proof."""
 
     pattern: str
     tokens: list[str]
-    """In the byte-level alphabet, by rank."""
+    """Tokens in the byte-level alphabet, ordered by rank."""
     ids: list[int]
     added: dict[str, int]
     composes: bool
-    """Whether texts are put into the form NFC, so that one that is not in it is left to the `tokenizers` library."""
+    """Whether the tokenizer normalizes to NFC. Texts that are not in NFC are then left to the `tokenizers` library."""
     doubtful: list[tuple[int, int]]
-    """Half-open ranges of code points: a text with one of these is left to the `tokenizers` library."""
+    """Half-open ranges of code points. Texts with such a code point are left to the `tokenizers` library."""
 
 
 def prove(description: str) -> Ranked | None:
-    """Return what tiktoken needs for a tokenizer, given as its `tokenizer.json`; None if it may give other ids."""
+    """Return the parts of a tokenizer, given as `tokenizer.json`, for tiktoken; None if tiktoken may give other ids."""
     try:
         import tiktoken  # noqa: F401
     except ImportError:
@@ -77,7 +77,7 @@ def prove(description: str) -> Ranked | None:
 
 
 class RankedEncoder(Encoder):
-    """tiktoken, and the `tokenizers` library for what was not proved."""
+    """Encodes with tiktoken, and texts outside the proof with the `tokenizers` library."""
 
     def __init__(self, ranked: Ranked, other: Callable[[], Encoder]) -> None:
         import tiktoken
@@ -113,7 +113,7 @@ class RankedEncoder(Encoder):
             return None
         try:
             ranks = self._tiktoken.encode_to_numpy(text, allowed_special="all")
-        except ValueError:  # white space without end is more than its regular expressions can take
+        except ValueError:  # its regular expressions fail on very long white space
             return None
         mask = mask_by_bytes(text, spans, self._sizes[ranks])
         return (self._ids[ranks], mask) if mask is not None else None
@@ -128,14 +128,14 @@ class RankedEncoder(Encoder):
 
 
 def _composes(normalizer: dict[str, Any] | None) -> bool | None:
-    """Whether texts are put into the form NFC; None if something else is done to them."""
+    """Return whether the tokenizer normalizes to NFC; None if it normalizes in another way."""
     if normalizer is None or (normalizer["type"] == "Sequence" and not normalizer["normalizers"]):
         return False
     return True if normalizer["type"] == "NFC" else None
 
 
 def _composed_otherwise() -> set[int]:
-    """The code points that Python does not know, or composes otherwise than the `tokenizers` library does."""
+    """Return the code points that Python does not know, or composes differently than the `tokenizers` library."""
     from tokenizers import normalizers
 
     points = [point for point in _code_points() if point > 0x7F]
@@ -151,7 +151,7 @@ def _code_points() -> list[int]:
 
 
 def _pattern(step: dict[str, Any] | None) -> str | None:
-    """The expression whose matches are the pieces that merges stay within; None if one does not say it."""
+    """Return the expression that splits a text before merging; None if it takes more than one expression."""
     steps: list[dict[str, Any]] = step["pretokenizers"] if step and step["type"] == "Sequence" else [step or {}]
     if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1]["add_prefix_space"]:
         return None
@@ -166,13 +166,13 @@ def _pattern(step: dict[str, Any] | None) -> str | None:
 
 
 def _is_plain_model(model: dict[str, Any]) -> bool:
-    """Whether the model is BPE and nothing else."""
+    """Return whether the model is plain BPE."""
     more = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     return model["type"] == "BPE" and not any(model.get(key) for key in more)
 
 
 def _are_plain(state: dict[str, Any], composes: bool) -> bool:
-    """Whether added tokens are found as they stand in the text, and never two of them in one place."""
+    """Return whether added tokens match the text literally, and never two added tokens at one place."""
     added = state["added_tokens"]
     contents = sorted(one["content"] for one in added)
     ambiguous = any(longer.startswith(token) for token, longer in pairwise(contents))
@@ -183,17 +183,17 @@ def _are_plain(state: dict[str, Any], composes: bool) -> bool:
 
 @dataclass(frozen=True)
 class _Merges:
-    """The merges that can come about, and the tokens that they make, bytes first."""
+    """The merges that can happen, and the tokens that they make. The tokens of single bytes come first."""
 
     tokens: list[str]
     pairs: list[tuple[str, str]]
 
 
 def _merges(state: dict[str, Any]) -> _Merges | None:
-    """The merges in their order; None if the order is not one of tokens.
+    """Return the merges in their order; None if the merges of a token do not follow one another.
 
-    A token may have several merges, one after the other (Llama 3 lists all of them). Those whose parts are made later
-    than the token itself never come about, because by then its bytes are the token.
+    A token may have several consecutive merges (Llama 3 lists all). A merge whose parts are made after the token itself
+    never happens, because the bytes are the token by then.
     """
     model = state["model"]
     vocabulary = model["vocab"]
@@ -214,7 +214,7 @@ def _merges(state: dict[str, Any]) -> _Merges | None:
 
 
 def _all_reached(model: dict[str, Any], merges: _Merges) -> bool:
-    """Whether merging the bytes of every token gives that token."""
+    """Return whether the bytes of every token merge to that token."""
     from tokenizers import Tokenizer
 
     alone = {**model, "ignore_merges": False, "merges": merges.pairs}
@@ -224,7 +224,7 @@ def _all_reached(model: dict[str, Any], merges: _Merges) -> bool:
 
 
 def _disagreeing(pattern: str) -> set[int]:
-    """The code points that the two engines put into different classes of `pattern`."""
+    """Return the code points that the two engines put into different classes of `pattern`."""
     everything = "".join(map(chr, _code_points()))
     classes = {found.lower() if found == "\\S" else found for found in re.findall(_CLASS, pattern)}
     unequal = set().union(*(_unequally_matched(one, everything)[0] for one in classes))
@@ -236,7 +236,7 @@ def _disagreeing(pattern: str) -> set[int]:
 
 
 def _unequally_matched(expression: str, text: str) -> tuple[set[str], str]:
-    """The characters that one engine alone matches, and the text of those that `tokenizers` matches."""
+    """Return the characters that only one engine matches, and all that `tokenizers` matches as a text."""
     run = f"(?:{expression})+"
     theirs = _matched_by_tokenizers(run, text)
     return set(_matched_by_tiktoken(run, text)) ^ set(theirs), theirs
@@ -260,7 +260,7 @@ def _matched_by_tokenizers(expression: str, text: str) -> str:
 
 
 def _ranges(points: set[int]) -> list[tuple[int, int]]:
-    """Half-open ranges of consecutive numbers."""
+    """Return the half-open ranges of consecutive numbers."""
     runs = groupby(enumerate(sorted(points)), key=lambda item: item[1] - item[0])
     found = [[point for _, point in run] for _, run in runs]
     return [(run[0], run[-1] + 1) for run in found]

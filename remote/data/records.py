@@ -1,4 +1,4 @@
-"""Turns raw records of any known shape into one of two forms: a conversation, or tokens with their mask.
+"""Turns raw records of any known form into a conversation, or into tokens with their mask.
 
 Pure functions; called in the worker processes of `prepare`.
 """
@@ -25,43 +25,44 @@ _SYSTEM_KEYS = ("system", "system_prompt")
 
 @dataclass(frozen=True)
 class Reading:
-    """The person's settings for reading records."""
+    """A person's settings for reading records."""
 
     chosen: bool = False
-    """Read the chosen answer of preference pairs, which are refused otherwise."""
+    """Whether the chosen answer of preference pairs is read. Otherwise such pairs are refused."""
     keys: tuple[tuple[str, str], ...] = ()
-    """(what, key) pairs, what one of prompt, answer, system, reasoning, messages, tools: records are
-    read by these keys alone."""
+    """(part, key) pairs, with part one of prompt, answer, system, reasoning, messages, tools. If there are any, records
+    are read only by these keys.
+    """
     ignored: frozenset[str] = frozenset()
-    """Keys of messages that are left out on purpose."""
+    """Keys of messages that a person wants to leave out."""
     prompts: bool = False
-    """What is read is to be answered: no turn of the assistant is needed, and tokenized records are refused."""
+    """Whether the records are prompts: no assistant turn is needed, and tokenized records are refused."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages as a chat template takes them, and the tools that were on offer."""
+    """Messages as a chat template takes them, and the tools that the model was offered."""
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None = None
     muted: frozenset[int] = frozenset()
-    """Numbers of the messages whose weight is 0: the loss is not taken on them."""
+    """Numbers of the messages whose weight is 0, which are not under the loss."""
 
 
 class LeftOutError(RecordError):
-    """The source itself says that a record is not to be used."""
+    """The source marks the record as not to be used."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A record that is tokenized already: ids and a 0/1 mask of the same length."""
+    """A tokenized record: ids and a 0/1 mask of the same length."""
 
     input_ids: list[int] = field(repr=False)
     loss_mask: list[int] = field(repr=False)
 
 
 def normalize(raw: Any, reading: Reading = Reading()) -> Conversation | Tokens:
-    """Return `raw` in a known form; raise RecordError with what is wrong with it."""
+    """Return `raw` as a conversation or tokens; raise RecordError, which says what is wrong with the record."""
     if not isinstance(raw, dict):
         raise RecordError(f"it is a {type(raw).__name__}, not an object")
     if reading.keys:
@@ -90,7 +91,7 @@ def normalize(raw: Any, reading: Reading = Reading()) -> Conversation | Tokens:
 
 
 def _by_own_keys(raw: dict[str, Any], reading: Reading) -> Conversation:
-    """Read `raw` by the person's own keys, given the names that this module knows."""
+    """Return `raw` with the person's own keys replaced by the names that this module knows."""
     missing = [
         key
         for what, key in reading.keys
@@ -98,7 +99,7 @@ def _by_own_keys(raw: dict[str, Any], reading: Reading) -> Conversation:
         and raw.get(key) is None
     ]
     if missing:
-        raise RecordError(f"it has no {missing[0]!r}, which --keys names")
+        raise RecordError(f"it has no key {missing[0]!r}, which --keys names")
     own = {what: raw[key] for what, key in reading.keys if raw.get(key) is not None}
     if "messages" in own:
         return _conversation(own, json_if_text(own["messages"], "messages"), reading)
@@ -118,14 +119,14 @@ def _tokens(raw: dict[str, Any]) -> Tokens:
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
         raise RecordError("its input_ids are not all integers")
     if any(not -(1 << 31) <= token < 1 << 31 for token in ids):
-        raise RecordError("its input_ids hold a number that cannot be a token id")
+        raise RecordError("its input_ids have a number that cannot be a token id")
     if not all(isinstance(value, int | float) and value in (0, 1) for value in mask):
         raise RecordError("its loss_mask has values other than 0 and 1")
     return Tokens(ids, [int(value) for value in mask])
 
 
 def _pair(raw: dict[str, Any], asked: Any, answer: Any, reading: Reading, extra: Any = None) -> Conversation:
-    """A prompt and its answer, each a text, a message, or (as TRL has it) a list of messages."""
+    """Return the messages of a prompt and its answer. Each is a text, a message, or (as in TRL) a list of messages."""
     if isinstance(asked, str) and isinstance(extra, str) and extra:
         asked = f"{asked}\n\n{extra}"
     before, after = _as_turns(asked, "user"), _as_turns(answer, "assistant")
@@ -136,7 +137,7 @@ def _pair(raw: dict[str, Any], asked: Any, answer: Any, reading: Reading, extra:
 
 
 def _is_thought(value: Any) -> bool:
-    """Whether a record's `reasoning` is a text and not a switch (Nemotron's datasets have "on" and "off" there)."""
+    """Return whether a record's `reasoning` is a text. In Nemotron's datasets it is "on" or "off" instead."""
     return isinstance(value, str) and value.strip().lower() not in ("", "on", "off", "yes", "no", "true", "false")
 
 
@@ -147,7 +148,7 @@ def _as_turns(value: Any, role: str) -> list[Any]:
 
 
 def _chosen(raw: dict[str, Any], reading: Reading) -> Conversation:
-    """Return the chosen answer of two: the whole conversation, or what follows `prompt`."""
+    """Return the conversation with the chosen answer, which is a whole conversation or follows `prompt`."""
     if not reading.chosen:
         raise RecordError(
             "it is a preference pair (chosen, rejected)", remedy="Add --chosen to read only the chosen answers."
@@ -162,7 +163,7 @@ def _chosen(raw: dict[str, Any], reading: Reading) -> Conversation:
 
 
 def json_if_list(value: Any) -> Any:
-    """Return the messages that a text holds as JSON; any other text is itself."""
+    """Return the messages in a JSON text; any other text unchanged."""
     return json_if_text(value, "chosen") if isinstance(value, str) and value.lstrip()[:2] == "[{" else value
 
 

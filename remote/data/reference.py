@@ -1,7 +1,7 @@
 """Computes a record's hidden states with transformers, the reference of `verify --model`. Imports torch.
 
-Hooks stand at the blocks themselves, so that boundary k is what left k blocks whatever the model's own
-`output_hidden_states` would say of its last entry. Runs where the model fits into memory; reads its folder.
+Hooks at the blocks themselves give boundary k, the state after k blocks; models differ in the last entry of their
+`output_hidden_states`. Runs where the model fits into memory; reads the model's folder.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from remote.shared.errors import HostError
 from remote.shared.messages.run import RunIdentity
 
 _SAME_AS = {"kimi_k2": "deepseek_v3"}
-"""Model types that only a checkpoint's own code has, and what they are in transformers."""
+"""Model types that only a checkpoint's own code defines, with the equivalent type in transformers."""
 _NOT_LANGUAGE = ("vision_tower.", "mm_projector.")
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
 
 def load_model(folder: Path, dtype: torch.dtype) -> Any:
-    """Load the language model in `folder` into transformers; quantised weights as the plain ones that they stand for.
+    """Load the language model in `folder` into transformers; quantized weights are dequantized.
 
-    Raises HostError if transformers does not have it, or its weights are kept in a way that Roost cannot read.
+    Raises HostError if transformers lacks the model, or Roost cannot read the format of its weights.
     """
     checkpoint = Checkpoint(folder, "cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -46,7 +46,7 @@ def _plain(folder: Path, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
 
 
 def _dequantised(checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
-    """The language model alone, as a wrapper (Kimi-K2.5) holds it, from tensors that are dequantised one by one."""
+    """Return the language model inside a wrapper (Kimi-K2.5), with tensors that are dequantized one by one."""
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -61,7 +61,7 @@ def _dequantised(checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
 
 
 class Reference:
-    """A model in transformers, eager, on the CPU or the first GPU."""
+    """A model in transformers with eager attention, on the CPU or the first GPU."""
 
     def __init__(self, folder: Path, identity: RunIdentity) -> None:
         self.identity = identity
@@ -100,17 +100,18 @@ class Reference:
 
 
 def _blocks_and_norm(model: nn.Module, blocks: int) -> tuple[nn.ModuleList, nn.Module]:
-    """The decoder's blocks and the norm after them; raise HostError where the model is built in another way."""
+    """Return the decoder's blocks and the norm after them; raise HostError if the model has no such parts."""
     for module in model.modules():
         layers, norm = getattr(module, "layers", None), getattr(module, "norm", None)
         if isinstance(layers, nn.ModuleList) and len(layers) == blocks and isinstance(norm, nn.Module):
             return layers, norm
     raise HostError(
-        f"{type(model).__name__} does not have {blocks} blocks with a norm after them, which the shards need."
+        f"{type(model).__name__} has no {blocks} blocks followed by a norm, so its states cannot be compared with the "
+        f"shards."
     )
 
 
 def relative_errors(found: torch.Tensor, wanted: torch.Tensor) -> list[float]:
-    """Return for each slot the largest difference over the largest value of two arrays [L, slots, H]."""
+    """Return for each slot the largest difference of two arrays [L, slots, H], divided by the largest value."""
     difference = (found.float() - wanted).abs().amax(dim=(0, 2))
     return (difference / wanted.abs().amax(dim=(0, 2)).clamp_min(1e-30)).tolist()  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Renders chat templates like transformers, without importing it (and torch with it), and within a deadline.
+"""Renders chat templates like transformers, but without importing transformers and torch, and within a deadline.
 
 Called by `remote.data.template` in the worker processes of `prepare`. The environment is that of
 `transformers.utils.chat_template_utils`: the same sandbox, filters, functions and `{% generation %}` blocks;
@@ -26,15 +26,15 @@ import jinja2.sandbox
 from remote.shared.errors import RecordError
 
 DEADLINE_SECONDS = 20.0
-"""For one record. The largest real templates take milliseconds."""
+"""Deadline for one record. The largest real templates take milliseconds."""
 MEMORY_BYTES = 4 << 30
-"""What one rendering may take beyond what the process has."""
+"""Memory that one rendering may use in addition to the process's memory."""
 
 Spans = list[tuple[int, int]]
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` … `{% endgeneration %}`: notes which characters of the text lie inside."""
+    """`{% generation %}` … `{% endgeneration %}`: notes which characters of the text are inside."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -59,7 +59,7 @@ class _Generation(jinja2.ext.Extension):
 
 @lru_cache(maxsize=8)
 def compiled(text: str) -> Any:
-    """Return the template, ready to render; raise jinja2.TemplateError if it is not one."""
+    """Return the compiled template; raise jinja2.TemplateError if the text is no template."""
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
@@ -96,9 +96,9 @@ def render(template: Any, **variables: Any) -> tuple[str, Spans]:
 
 @contextmanager
 def alarms() -> Iterator[None]:
-    """Take the alarm signal for all that is rendered inside: taking it for every text costs more than the limits do.
+    """Install the alarm's signal handler for the block, because installing it for each text costs too much.
 
-    Signals reach the main thread alone, where worker processes do their work; in another thread nothing is bounded.
+    Only a process's main thread receives signals. Worker processes render in it; in other threads there are no limits.
     """
     global _has_alarm  # noqa: PLW0603
     if _has_alarm or threading.current_thread() is not threading.main_thread():
@@ -118,7 +118,7 @@ _has_alarm = False
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Bound the time and memory of what runs inside; raise RecordError with a sentence if it takes more."""
+    """Limit the time and memory of the block; raise RecordError if it exceeds them."""
     with alarms():
         if not _has_alarm or threading.current_thread() is not threading.main_thread():
             yield
@@ -139,7 +139,7 @@ def bounded() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _allowed(limits: tuple[int, int]) -> int:
-    """The process's own data at its first rendering and `MEMORY_BYTES`, no more than the limits that hold anyway."""
+    """Return the process's data at its first rendering plus `MEMORY_BYTES`, or the system's limit if that is lower."""
     wanted = _data_bytes() + MEMORY_BYTES
     return min([wanted, *(limit for limit in limits if limit != resource.RLIM_INFINITY)])
 

@@ -1,6 +1,6 @@
-"""Checks that one shard on disk is what its ledger row says, and can be hidden states of its tokens. Read-only.
+"""Checks that a shard on disk agrees with its ledger row, and that its values can be hidden states. Read-only.
 
-Called by `verify` from many threads; numpy and xxhash let go of the interpreter's lock while they work.
+Called by `verify` in many threads, because numpy and xxhash release the interpreter's lock while they work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from remote.shared.shard.rowsums import NAME
 from remote.shared.shard.tensorfile import TensorFile
 
 _CHUNK_BYTES = 2 << 20
-"""Of states that are looked at together."""
+"""Bytes of states that are checked at once."""
 
 
 @dataclass
@@ -32,15 +32,15 @@ class Checked:
 
     faults: list[Fault] = field(default_factory=list)
     without_sums: bool = False
-    """Its rows were looked at, and it holds no row sums to compare them with: an older Roost made it."""
+    """Whether the rows were checked without row sums, because an older Roost made the shard without them."""
 
 
 def check_shard(
     path: Path, row: ShardRow, identity: RunIdentity, token_ids: np.ndarray, *, every_byte: bool
 ) -> Checked:
-    """Look for what is wrong with a shard; a compressed one is unpacked into memory.
+    """Return the faults of a shard. A compressed shard is unpacked into memory.
 
-    `token_ids` are the dataset's, int [L]. Without `every_byte`, digests, values and row sums are not looked at.
+    `token_ids` are the dataset's, int [L]. Without `every_byte`, digests, values and row sums are not checked.
     """
     checked = Checked()
 
@@ -59,10 +59,10 @@ def _faults(
     path: Path, row: ShardRow, identity: RunIdentity, token_ids: np.ndarray, every_byte: bool, checked: Checked
 ) -> Iterator[tuple[FaultKind, str]]:
     if not path.exists():
-        yield "missing", "It is in the ledger and not on disk."
+        yield "missing", "The ledger has a row for it, but the file does not exist."
         return
     if row.stored == "plain" and path.stat().st_size != row.size_bytes:
-        yield "size", f"It has {path.stat().st_size} bytes; the ledger says {row.size_bytes}."
+        yield "size", f"It has {path.stat().st_size} bytes, but the ledger says {row.size_bytes}."
     elif row.stored == "compressed" and not every_byte:
         return
     shard = TensorFile.open(path, size=row.size_bytes)
@@ -70,32 +70,32 @@ def _faults(
         yield "run", foreign
     digest = xxhash.xxh3_128_hexdigest(shard.content) if every_byte else row.xxh3
     if digest != row.xxh3:
-        yield "digest", f"Its xxh3-128 is {digest}; the ledger says {row.xxh3}."
+        yield "digest", f"Its xxh3-128 is {digest}, but the ledger says {row.xxh3}."
     if identity.answers is not None:
         yield from _of_answers(shard, row, token_ids, last_only=identity.answers.last_only)
         return
     misfits = list(_of_form(shard, identity, len(token_ids)))
     yield from misfits
     if row.rows != len(token_ids):
-        yield "shape", f"The ledger says {row.rows} rows; the dataset has {len(token_ids)} tokens."
+        yield "shape", f"The ledger says {row.rows} rows, but the dataset has {len(token_ids)} tokens."
     yield from _of_tokens(shard, token_ids)
     if every_byte and not misfits:
         checked.without_sums = NAME not in shard.metadata
         rows = RowCheck(shard.header.tensors[STATES], identity.boundaries, row.index)
         yield from _of_values(shard, rows, token_ids)
-        if digest == row.xxh3:  # else it is known that its bytes have changed
+        if digest == row.xxh3:  # otherwise its bytes are known to have changed
             yield from _of_sums(shard, rows)
 
 
 def _of_answers(
     shard: TensorFile, row: ShardRow, prompt: np.ndarray, *, last_only: bool
 ) -> Iterator[tuple[FaultKind, str]]:
-    """Whether an answered conversation begins with its prompt, and its parts fit together."""
+    """Check that an answered conversation begins with its prompt, and that its parts fit together."""
     rows = read(shard).rows
     if (total := sum(len(ids) for ids, _ in rows)) != row.rows:
-        yield "shape", f"Its records have {total} tokens; the ledger says {row.rows}."
+        yield "shape", f"Its records have {total} tokens, but the ledger says {row.rows}."
     if not last_only and not np.array_equal(rows[0][0][: len(prompt)], prompt):
-        yield "tokens", "It does not begin with the prompt that the dataset has."
+        yield "tokens", "It does not begin with the dataset's prompt."
     if not all(mask.any() for _, mask in rows):
         yield "values", "One of its records has no sampled token."
 
@@ -106,22 +106,23 @@ def _of_form(shard: TensorFile, identity: RunIdentity, tokens: int) -> Iterator[
         raise RecordError(f"it has no {STATES}")
     wanted = (tokens, len(identity.boundaries), identity.hidden_size)
     if span.shape != wanted:
-        yield "shape", f"Its {STATES} are {list(span.shape)}; {list(wanted)} was wanted."
+        yield "shape", f"Its {STATES} have the shape {list(span.shape)}, but it should be {list(wanted)}."
     if span.dtype != identity.dtype:
-        yield "dtype", f"Its {STATES} are {span.dtype}; {identity.dtype} was wanted."
+        yield "dtype", f"Its {STATES} are {span.dtype}, but the run's dtype is {identity.dtype}."
 
 
 def _of_tokens(shard: TensorFile, token_ids: np.ndarray) -> Iterator[tuple[FaultKind, str]]:
     held = shard.array(TOKENS)
     if (span := shard.header.tensors[TOKENS]).dtype != "I64" or held.shape != token_ids.shape:
-        yield "tokens", f"Its {TOKENS} are {span.dtype} {list(held.shape)}; the dataset has {len(token_ids)} tokens."
+        shape = f"{span.dtype} {list(held.shape)}"
+        yield "tokens", f"Its {TOKENS} are {shape}, but the dataset has {len(token_ids)} tokens."
     elif len(different := np.flatnonzero(held != token_ids)):
         place = int(different[0])
-        yield "tokens", f"Token {place} is {held[place]}; the dataset has {token_ids[place]}."
+        yield "tokens", f"Token {place} is {held[place]}, but the dataset has {token_ids[place]}."
 
 
 def _of_values(shard: TensorFile, rows: RowCheck, token_ids: np.ndarray) -> Iterator[tuple[FaultKind, str]]:
-    """Check every row; the first row that no forward pass can produce is the fault."""
+    """Check every row, and report the first row that no forward pass can produce."""
     span = shard.header.tensors[STATES]
     step = max(_CHUNK_BYTES // rows.row_bytes, 1) * rows.row_bytes
     content = memoryview(shard.content)
@@ -134,7 +135,7 @@ def _of_values(shard: TensorFile, rows: RowCheck, token_ids: np.ndarray) -> Iter
 
 
 def _of_sums(shard: TensorFile, rows: RowCheck) -> Iterator[tuple[FaultKind, str]]:
-    """Compare the row sums of the whole shard with those that capture stored."""
+    """Compare the row sums of the whole shard with the row sums that capture stored."""
     if rows.seen == shard.header.tensors[STATES].shape[0] and NAME in shard.metadata:
         try:
             rows.sums.compare(shard.metadata[NAME])

@@ -1,7 +1,7 @@
 """Cuts the input files of `prepare` into chunks for the workers, and reads a chunk as raw records.
 
-Called by `remote.data.prepare` (`scan`) and in its worker processes (`read`). Writes only the spool folder that it is
-given: a JSON array is first turned into lines there, so that it can be read in parts.
+Called by `remote.data.prepare` (`scan`) and in its worker processes (`read`). Writes only the spool folder: a JSON
+array is first written there as lines, so that it can be read in parts.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from remote.shared.files import written_aside
 from remote.shared.messages.dataset import Source, SourceForm
 
 CHUNK_BYTES = 1 << 20
-"""Of source text a chunk: some hundred records; keeps all cores busy on small inputs, and bounds what a kill costs."""
+"""Bytes of source text in a chunk, some hundred records. Small chunks keep all cores busy, and a kill costs little."""
 _BLOCK = 4 << 20
 _BOM = b"\xef\xbb\xbf"
 _ROWS = 256
-"""Rows of a column file that are made into objects at a time."""
+"""Rows of a column file that become objects at once."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,18 @@ class Chunk:
     name: str
     """The source's file name, for messages."""
     path: str
-    """What is read: the source, or its lines in the spool."""
+    """The file to read: the source, or its lines in the spool."""
     form: SourceForm
     start: int
     stop: int
-    """Half open: bytes of a text, row groups of a Parquet file, record batches of an Arrow one."""
+    """Half-open range: bytes of a text, row groups of a Parquet file, record batches of an Arrow file."""
     first: int
-    """Number of the first record, counted from 1 (of a text: the line)."""
+    """Number of the chunk's first record, counted from 1; of a text, the number of the line."""
     size_bytes: int
 
 
 def scan(number: int, file: InputFile, spool: Path) -> tuple[Source, list[Chunk]]:
-    """Digest one source and cut it into chunks; its records are counted when they are read."""
+    """Return the digest of one source and its chunks. Its records are counted later, when they are read."""
     if file.form == "answers":
         return _scan_answers(number, file, spool)
     plain = make_plain(file, spool)
@@ -86,7 +86,7 @@ def _head(path: Path) -> bytes:
 
 
 def _refuse_other_encodings(file: InputFile, head: bytes) -> None:
-    """JSON is UTF-8. Text that Windows saved as "Unicode" is UTF-16: it begins with a mark, or has NUL bytes."""
+    """Raise UsageError for UTF-16, as Windows saves "Unicode": such text begins with a mark, or has NUL bytes."""
     marks = {b"\xff\xfe\x00\x00": "UTF-32", b"\x00\x00\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
     encoding = next((name for mark, name in marks.items() if head.startswith(mark)), "")
     if not encoding and b"\x00" in head[:64]:
@@ -99,7 +99,7 @@ def _refuse_other_encodings(file: InputFile, head: bytes) -> None:
 
 
 def _cut_lines(number: int, name: str, path: Path, form: SourceForm) -> list[Chunk]:
-    """Cut a text at line ends, block by block, reading only line breaks."""
+    """Cut a text at line ends, block by block, without reading the lines themselves."""
     chunks: list[Chunk] = []
     start, first = 0, 1
     with path.open("rb") as stream:
@@ -116,11 +116,11 @@ def _cut_lines(number: int, name: str, path: Path, form: SourceForm) -> list[Chu
 
 
 _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},"]', re.DOTALL)
-"""A whole string, or a character that opens, closes or separates. A quote alone begins a string that is cut off."""
+"""A complete string, or a character that opens, closes or separates. A lone `"` begins an incomplete string."""
 
 
 def _array_to_lines(file: InputFile, path: Path, lines: Path) -> None:
-    """Write each element of a JSON array as one line, as it stands: what is wrong with one is found as in a line."""
+    """Write each element of a JSON array as one line, unchanged. Errors in an element are found when it is read."""
     if lines.exists():
         return
     with path.open("rb") as stream, written_aside(lines, durable=False) as aside, aside.open("wb") as out:
@@ -129,7 +129,7 @@ def _array_to_lines(file: InputFile, path: Path, lines: Path) -> None:
 
 
 def _elements(stream: BinaryIO, file: InputFile) -> Iterator[bytes]:
-    """The texts of an array's elements, holding one element and one block in memory."""
+    """Yield the texts of an array's elements, with only one element and one block in memory."""
     window = stream.read(_BLOCK)
     at = begin = window.index(b"[") + 1
     depth = 0
@@ -152,7 +152,7 @@ def _elements(stream: BinaryIO, file: InputFile) -> Iterator[bytes]:
                     return
         block = stream.read(max(_BLOCK, len(window) - begin))
         if not block:
-            raise UsageError(f"The input {file.shown} is not a whole JSON array: it ends inside an element.")
+            raise UsageError(f"The input {file.shown} is an incomplete JSON array: it ends inside an element.")
         window, at, begin = window[begin:] + block, at - begin, 0
 
 
@@ -190,7 +190,7 @@ def _cut_arrow(number: int, file: InputFile, path: Path) -> list[Chunk]:
 
 
 def _arrow_batches(path: Path) -> Iterator[Any]:
-    """Record batches of an Arrow stream (as `datasets` writes it) or file, mapped and not read."""
+    """Return the record batches of an Arrow stream (as `datasets` writes it) or file, memory-mapped."""
     import pyarrow
 
     with pyarrow.memory_map(str(path)) as mapped:
@@ -203,7 +203,7 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
 
 
 def read(chunk: Chunk) -> Iterator[tuple[int, Any]]:
-    """Yield (number, raw record) of a chunk; an unreadable record comes as its RecordError."""
+    """Yield (number, raw record) of a chunk; for an unreadable record, its RecordError instead."""
     if chunk.form == "jsonl":
         yield from ((number, parse_line(line)) for number, line in _lines(chunk))
     elif chunk.form == "answers":
@@ -226,7 +226,7 @@ def _lines(chunk: Chunk) -> Iterator[tuple[int, bytes]]:
 
 
 def _prompt(line: bytes) -> Any:
-    """A line of a text file as the prompt that it is, or the RecordError that says why it is none."""
+    """Return the prompt in a line of a text file, or the RecordError that says why the line is no prompt."""
     try:
         return {"prompt": line.decode().rstrip("\r")}
     except UnicodeDecodeError as error:
@@ -234,12 +234,12 @@ def _prompt(line: bytes) -> Any:
 
 
 def _answer(value: Any) -> Any:
-    """A line of `remote.data.answered`."""
+    """Return the record in a line of `remote.data.answered`, or the RecordError that says why it is left out."""
     return LeftOutError(value["left_out"]) if isinstance(value, dict) and "left_out" in value else value
 
 
 def parse_line(line: bytes) -> Any:
-    """Return the value of one line, or the RecordError that says why it has none."""
+    """Return the value of one line, or the RecordError that says why the line has no value."""
     try:
         return parse(line)
     except ValueError as error:

@@ -1,19 +1,19 @@
 """Finds the characters of a rendered conversation that the assistant generated.
 
-Called in the worker processes of `prepare`; pure. Two ways, in this order:
+Called in the worker processes of `prepare`; pure. Two methods, in this order:
 
-1. `{% generation %}` blocks, where the template has them: its author's word.
-2. The marker method, right for templates that are not prefix-stable (Qwen3 and DeepSeek-R1 drop the thinking of
-   earlier turns, others trim, merge or reorder). For each assistant turn the *whole* conversation is rendered
-   twice: as it is, and with everything which that turn generated replaced by a private-use character. The two
-   texts share all that surrounds the turn, whatever the template does elsewhere; what lies between their common
-   prefix and common suffix is the turn's text, as this template shows it in this place.
+1. `{% generation %}` blocks, if the template has them: its author marked the answers.
+2. The marker method, which is right for templates that are not prefix-stable (Qwen3 and DeepSeek-R1 drop the reasoning
+   of earlier turns, others trim, merge or reorder). For each assistant turn the *whole* conversation is rendered twice:
+   unchanged, and with a private-use character in place of everything that this turn generated. Both texts share
+   everything around the turn. The text between their common prefix and common suffix is the turn's text, as this
+   template shows it in this place.
 
-   The span is then widened to what the model would have had to generate:
-   - left, to the end of the template's own generation prompt (so that an opening `<think>` counts where the
-     generation prompt does not already hold it); without such a prompt, to the end of the question;
+   The span is then widened to everything that the model would have had to generate:
+   - left, to the end of the template's own generation prompt, so that an opening `<think>` counts unless the
+     generation prompt already has it; without such a prompt, to the end of the question;
    - right, over the token that closes the turn (`<|im_end|>`), because a drafter must learn to end. White space
-     after it and the next turn's header do not count. Where no token closes a turn (GLM-4), the next role's token
+     after it and the next turn's header do not count. If no token closes a turn (GLM-4), the next role's token
      counts if the model's generation config names it as an end.
 """
 
@@ -29,11 +29,11 @@ from remote.shared.errors import RecordError
 from remote.shared.messages.dataset import MaskMethod
 
 _TAIL = 8
-"""Characters of a question's end by which it is found again; `[/INST]` has seven."""
+"""Characters at the end of a question by which it is found in the text; `[/INST]` has seven."""
 
 
 def assistant_spans(template: ChatTemplate, conversation: Conversation) -> tuple[str, Spans, MaskMethod]:
-    """Return the text, the sorted, disjoint spans of its characters under the loss, and how they were found."""
+    """Return the text, the sorted, disjoint spans of its characters under the loss, and the method that found them."""
     text, spans = template.render_marked(conversation.messages, conversation.tools)
     if spans is None:
         return text, _marked_spans(template, conversation, text), "marker"
@@ -46,7 +46,7 @@ def assistant_spans(template: ChatTemplate, conversation: Conversation) -> tuple
 def _marked_spans(
     template: ChatTemplate, conversation: Conversation, text: str, only: frozenset[int] | None = None
 ) -> Spans:
-    """The spans of the turns that are not muted, or of the turns `only`."""
+    """Return the spans of the turns that are not muted, or of the turns `only`."""
     marker = _unused_character(text)
     spans: Spans = []
     floor = 0
@@ -75,10 +75,11 @@ def _unused_character(text: str) -> str:
 
 
 def _renderings_marked(template: ChatTemplate, conversation: Conversation, turn: int, marker: str) -> list[str]:
-    """Render with what message `turn` generated replaced by `marker`.
+    """Return renderings in which `marker` replaces the generated content of message `turn`.
 
-    Some templates demand that an answer of a tool follows a call; for those the call stays, marked inside. Its name
-    may come again in the answer's header (gpt-oss), so there is a second rendering with the arguments alone marked.
+    Some templates require a call before a tool's answer; for those the call stays and its parts are marked. The
+    answer's header may repeat the call's name (gpt-oss), so there is a second rendering in which only the arguments are
+    marked.
     """
     before, message = conversation.messages[:turn], conversation.messages[turn]
     after = conversation.messages[turn + 1 :]
@@ -104,14 +105,14 @@ def _marked_call(call: dict[str, Any], marker: str, template: ChatTemplate, whol
 
 
 def _difference(text: str, marked: list[str]) -> tuple[int, int]:
-    """Return the half-open range of `text` outside its common prefix with all of `marked`, and its longest suffix."""
+    """Return the half-open range of `text` between the prefix common with all of `marked` and the longest suffix."""
     prefix = min(_common(text, one) for one in marked)
     suffix = max(min(_common(text[::-1], one[::-1]), min(len(text), len(one)) - prefix) for one in marked)
     return prefix, len(text) - suffix
 
 
 def _common(one: str, other: str) -> int:
-    """Length of the common prefix, by bisection: slices compare at memory speed, characters one by one do not."""
+    """Return the length of the common prefix. By bisection, because comparing slices is much faster than characters."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -127,8 +128,8 @@ def _after_generation_prompt(
 ) -> int:
     """Move the start of `span` to the end of the generation prompt, if the text shows it just before this turn.
 
-    If the text shows the beginning of the prompt alone (MiniMax's opens a `<think>`, and a turn without thinking has
-    none), the turn begins where they part.
+    If the text has only the beginning of the prompt (MiniMax's prompt opens a `<think>`, which a turn without reasoning
+    lacks), the turn begins where text and prompt differ.
     """
     start, stop = span
     history = conversation.messages[:turn]
@@ -150,9 +151,10 @@ def _after_generation_prompt(
 
 
 def _after_question(template: ChatTemplate, asked: str, text: str, start: int, floor: int) -> int:
-    """Without a generation prompt the answer begins where the question ends, white space between them included.
+    """Move the start of `span` to the end of the question, for templates without a generation prompt.
 
-    If the template writes nothing else between the two, neither does it before a call (Mistral's `[TOOL_CALLS]`).
+    If the template writes only white space between question and answer, the text before a call (Mistral's
+    `[TOOL_CALLS]`) is generated too.
     """
     tail = asked[-_TAIL:]
     after = text.rfind(tail, floor, start) + len(tail)
@@ -161,9 +163,9 @@ def _after_question(template: ChatTemplate, asked: str, text: str, start: int, f
 
 
 def _after_ending(template: ChatTemplate, text: str, stop: int, *, within_call: bool) -> int:
-    """Move `stop` right over the token that closes the turn; what stands before it was generated too (a bracket).
+    """Move `stop` behind the token that closes the turn. The text before that token was generated too.
 
-    A call has special tokens of its own before the one that closes the turn (Kimi).
+    A call can have special tokens of its own before the token that closes the turn (Kimi).
     """
     found = [(at, token) for token in template.endings if (at := text.find(token, stop)) >= 0]
     if found:

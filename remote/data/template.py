@@ -1,7 +1,7 @@
-"""The model's chat template: renders a conversation, and finds the facts about the template that masks need.
+"""The model's chat template: renders conversations, and finds the facts about the template that masks depend on.
 
-Called in the worker processes of `prepare`. Every fact is found by a probe: a small conversation with a private-use
-character in one place, rendered, and looked for in the text.
+Called in the worker processes of `prepare`. Each fact is found by a probe: a small conversation with a private-use
+character in one place is rendered, and the character is searched in the text.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from remote.shared.errors import RecordError, UsageError
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _NOW = "strftime_now"
-"""The function that transformers offers to templates; a variable of the same name takes its place."""
+"""The function that transformers offers to templates. A variable of the same name replaces it."""
 PROBE = "\ue000"
-"""A private-use character: no template tests for it and no text of a person holds it."""
+"""A private-use character, for which no template tests and which no person writes."""
 IN_CONTENT = "content"
-"""Said of reasoning that a template takes between `<think>` and `</think>` at the head of the content."""
+"""The place of reasoning that a template takes between `<think>` and `</think>` at the beginning of the content."""
 
 
 def asks_for_the_date(tokenizer: ModelTokenizer) -> bool:
-    """Whether the template writes today's date, so that the same records would be others tomorrow (Llama 3.1)."""
+    """Return whether the template writes today's date (Llama 3.1), which changes a record's tokens every day."""
     return _NOW in str(tokenizer.words.chat_template)
 
 
 def template_digest(tokenizer: ModelTokenizer) -> str:
-    """xxh3-128 of the template's text (of several named ones, the default); "" if there is none."""
+    """Return the xxh3-128 of the template's text (of the default, if there are several); "" if there is no template."""
     words = tokenizer.words
     return xxhash.xxh3_128_hexdigest(words.template_for(None).encode()) if words.chat_template else ""
 
@@ -56,11 +56,11 @@ class ChatTemplate:
             self._options[_NOW] = datetime.date.fromisoformat(date).strftime
 
     def render(self, messages: list[Message], tools: Any = None, *, prompt: bool = False) -> str:
-        """Return the text; with `prompt`, up to where the model would begin to answer. Raise RecordError."""
+        """Return the text; with `prompt`, up to the place where the model would begin its answer. Raise RecordError."""
         return self._bounded(messages, tools, prompt)[0]
 
     def render_marked(self, messages: list[Message], tools: Any = None) -> tuple[str, Spans | None]:
-        """Return the text and what its `{% generation %}` blocks hold; None if the template does not say."""
+        """Return the text and the spans of its `{% generation %}` blocks, or None if it has none."""
         text, spans = self._bounded(messages, tools, False)
         if not _GENERATION.search(self._words.template_for(tools)):
             return text, None
@@ -96,25 +96,25 @@ class ChatTemplate:
 
     @cached_property
     def takes_argument_objects(self) -> bool:
-        """Whether tool-call arguments go in as objects (most templates) or as JSON text (those that join them)."""
+        """Whether tool-call arguments are given as objects (most templates), and not as JSON text."""
         return f'"{PROBE}"' in self._probed({"tool_calls": [_call({PROBE: 1})]}) or self._shows_argument_keys
 
     @cached_property
     def _shows_argument_keys(self) -> bool:
-        """Templates that write arguments one by one (GLM, MiniMax) show the key without quotes."""
+        """Return whether the keys of arguments are in the text. Without quotes, because GLM and MiniMax write none."""
         return PROBE in self._probed({"tool_calls": [_call({PROBE: 1})]}) and PROBE not in self._probed(
             {"tool_calls": [_call(f'{{"{PROBE}": 1}}')]}
         )
 
     @cached_property
     def shows_call_names(self) -> bool:
-        """Whether the names of called functions are in the text (Kimi writes them inside the ids alone)."""
+        """Whether the names of called functions are in the text. Kimi writes them only inside the ids."""
         return PROBE in self._probed({"tool_calls": [_call(self._arguments("x"), name=PROBE)]})
 
     @cached_property
     def shows_call_ids(self) -> bool:
-        """Return whether the ids of tool calls are in the text, and so generated (Mistral, Kimi)."""
-        # Mistral's templates refuse ids that have not nine characters.
+        """Return whether the ids of tool calls are in the text, and are therefore generated (Mistral, Kimi)."""
+        # Nine characters, because Mistral's templates refuse ids of another length.
         return any(
             PROBE in self._probed({"tool_calls": [_call(self._arguments("x"), id=PROBE * length)]}, PROBE * length)
             for length in (9, 1)
@@ -122,7 +122,7 @@ class ChatTemplate:
 
     @cached_property
     def shows_calls(self) -> bool:
-        """Whether tool calls of the assistant are in the text: their arguments, and their names or ids."""
+        """Whether the assistant's tool calls are in the text: their arguments, and their names or ids."""
         shown = PROBE in self._probed({"tool_calls": [_call(self._arguments(PROBE))]})
         return shown and (self.shows_call_names or self.shows_call_ids)
 
@@ -139,22 +139,22 @@ class ChatTemplate:
 
     @cached_property
     def _takes_reasoning_in_content(self) -> bool:
-        """Whether the template knows `<think>` at the head of a content (Qwen3), and writes no other one before it."""
+        """Whether the template reads `<think>` at the beginning of a content (Qwen3) and writes none itself."""
         text = self._conversation("assistant", {"content": f"<think>\n{PROBE}\n</think>\n\nprobe"}, call=False)
         return "</think>" in self._words.template_for(None) and PROBE in text and text.count("<think>") == 1
 
     def reads(self, role: str, key: str, value: Any = PROBE) -> bool:
-        """Whether a message's `key` changes the text: a text shows in it, any other value makes it another one."""
+        """Return whether a message's `key` changes the rendered text; the value, if it is a text, must be in it."""
         if not isinstance(value, str):
             return any(
                 self._conversation(role, {key: value}, call) != self._conversation(role, {}, call)
                 for call in (False, True)
             )
-        # Nine of them: Mistral's templates refuse ids of another length.
+        # Nine characters, because Mistral's templates refuse ids of another length.
         return any(PROBE in self._conversation(role, {key: PROBE * 9}, call) for call in (False, True))
 
     def _conversation(self, role: str, more: Message, call: bool) -> str:
-        """A conversation whose last message of `role` has `more`; with `call`, about a tool."""
+        """Return the text of a conversation whose last message of `role` has `more`; `call` adds a tool call."""
         tool_call = {"tool_calls": [_call(self._arguments("x"))]}
         user: Message = {"role": "user", "content": "probe"}
         answer: Message = {"role": "assistant", "content": "probe"}
@@ -177,7 +177,7 @@ class ChatTemplate:
             return self.render(asked)
         except RecordError:
             pass
-        try:  # some demand the tool's answer
+        try:  # some templates require the tool's answer
             return self.render([*asked, {"role": "tool", "content": "probe", "tool_call_id": call_id}])
         except RecordError:
             return ""
@@ -186,8 +186,9 @@ class ChatTemplate:
     def endings(self) -> frozenset[str]:
         """The special tokens that close an assistant's turn (`<|im_end|>`): its last one, an earlier one, a call.
 
-        Read off the template: the first special token after the answer, if another one or nothing follows it (GLM
-        closes no turn: there the question follows the token), and the last one after a call.
+        Found by rendering: the first special token after the answer, if nothing or another special token follows it,
+        and the last special token after a call. In GLM, which closes no turn, the next question follows the first
+        special token.
         """
         user: Message = {"role": "user", "content": "probe"}
         answer: Message = {"role": "assistant", "content": PROBE}
@@ -214,7 +215,7 @@ class ChatTemplate:
 
     @cached_property
     def answers_follow_questions(self) -> bool:
-        """Whether nothing but white space stands between a question and its answer (Mistral)."""
+        """Whether only white space is between a question and its answer (Mistral)."""
         try:
             asked = self.render([{"role": "user", "content": "probe"}])
             text = self.render([{"role": "user", "content": "probe"}, {"role": "assistant", "content": PROBE}])
@@ -223,7 +224,7 @@ class ChatTemplate:
         return text.startswith(asked) and not text[len(asked) :].partition(PROBE)[0].strip()
 
     def special_at(self, text: str) -> str:
-        """The special token that `text` begins with, white space aside; "" if there is none."""
+        """Return the special token at the beginning of `text`, after white space; "" if there is none."""
         bare = text.lstrip()
         return next((token for token in self._words.specials if bare.startswith(token)), "")
 
@@ -232,7 +233,7 @@ class ChatTemplate:
         return any(token in text for token in self._words.specials)
 
     def last_boundary(self, text: str, start: int, stop: int) -> int:
-        """The last place in `text[start:stop]` that white space or a special token ends at; `stop` if there is none."""
+        """Return the last place in `text[start:stop]` where white space or a special token ends, or `stop`."""
         ends = [
             text.rfind(token, start, stop) + len(token) for token in self._words.specials if token in text[start:stop]
         ]

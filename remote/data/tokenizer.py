@@ -1,7 +1,6 @@
-"""The model's own tokenizer: encodes text to ids and a mask, and digests what decides them.
+"""The model's own tokenizer: encodes text to ids and a mask, and computes a digest of everything that decides them.
 
-Runs under the data verbs. What the worker processes of `prepare` need of it travels as one file
-(`remote.data.carried`).
+Called by the data verbs. Worker processes of `prepare` load the tokenizer from one file (`remote.data.carried`).
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"
 
 @dataclass(frozen=True)
 class TokenizerSpec:
-    """What a worker process needs to get the same tokenizer."""
+    """The settings from which a worker process loads the same tokenizer."""
 
     path: str
     trust_remote_code: bool = False
     carried: str = ""
-    """A file that `remote.data.carried` made; "" if transformers has to load the tokenizer."""
+    """Path of the file that `remote.data.carried` made; "" if transformers has to load the tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +41,14 @@ class Words:
 
     chat_template: str | dict[str, str] | None
     variables: dict[str, Any]
-    """`bos_token` and the like, as templates read them."""
+    """`bos_token` and similar variables, as templates read them."""
     specials: list[str]
     """Special tokens, the longest first."""
     ends: list[str]
     """Tokens at which generation ends: the tokenizer's and those of `generation_config.json` beside it."""
 
     def template_for(self, tools: Any) -> str:
-        """The template that a conversation with or without tools is given; raise UsageError if there is none."""
+        """Return the template for a conversation with or without tools; raise UsageError if there is none."""
         if isinstance(self.chat_template, str):
             return self.chat_template
         named = self.chat_template or {}
@@ -61,7 +60,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Known:
-    """Facts that only the transformers object can tell."""
+    """Facts that are known only from the transformers object."""
 
     digest: str
     vocab_size: int
@@ -75,26 +74,26 @@ class ModelTokenizer:
     words: Words
     make_encoder: Callable[[], Encoder]
     hf: Any = None
-    """The transformers object; None if this was read from a carried file."""
+    """The transformers object; None if the tokenizer was loaded from a carried file."""
     renders_itself: bool = False
-    """Whether its own code makes text of conversations (Kimi rewrites tools), so that `hf` has to do it."""
+    """Whether the tokenizer's own code renders conversations (Kimi rewrites tools), so that only `hf` can."""
     known: Known | None = None
-    """What a carried file says of it, in place of `hf`."""
+    """The facts from a carried file, in place of `hf`."""
 
     @cached_property
     def encoder(self) -> Encoder:
         return self.make_encoder()
 
     def encode(self, texts: list[str], spans: list[Spans]) -> Encoded:
-        """Return ids and mask of each text: 1 on every token that holds a character of its spans.
+        """Return ids and mask of each text. The mask is 1 on every token with a character inside the text's spans.
 
-        No special tokens are added: a chat template writes its own. A token that straddles the edge of a span
-        counts as inside, as in transformers' own `return_assistant_tokens_mask`.
+        No special tokens are added, because a chat template writes its own. A token across the edge of a span counts as
+        inside, as in transformers' `return_assistant_tokens_mask`.
         """
         return self.encoder.encode(texts, spans)
 
     def decode(self, ids: list[int]) -> str:
-        """Return the text of `ids`, special tokens shown."""
+        """Return the text of `ids`, including special tokens."""
         return self.encoder.decode(ids)
 
     @cached_property
@@ -110,7 +109,7 @@ class ModelTokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """The model's embedding rows if its config lies beside the tokenizer, else the vocabulary."""
+        """The model's embedding rows if its config is beside the tokenizer, else the size of the vocabulary."""
         return self.known.vocab_size if self.known else embedding_rows(self.path) or len(self.hf)
 
 
@@ -124,7 +123,7 @@ def load(spec: TokenizerSpec) -> ModelTokenizer:
         )
     from transformers import AutoTokenizer
 
-    # Its advice (a text longer than the model's maximum, …) would come once a worker; lengths are checked here.
+    # Every worker would print its advice, such as on texts beyond the model's maximum; `prepare` checks lengths itself.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
         hf = AutoTokenizer.from_pretrained(path, trust_remote_code=spec.trust_remote_code)
@@ -142,7 +141,7 @@ def load(spec: TokenizerSpec) -> ModelTokenizer:
 
 
 def _existing(path: str) -> str:
-    """Return the folder, `~` resolved; a name that looks like no path is left for transformers to resolve."""
+    """Return the folder with `~` expanded. A name that does not look like a path is left to transformers."""
     if not path.startswith(("/", "~", ".")):
         return path
     folder = Path(path).expanduser()
@@ -155,13 +154,13 @@ def _existing(path: str) -> str:
 
 
 def has_tokenizer(path: str) -> bool:
-    """Whether `path` may hold a tokenizer; False for a folder that has the model's config alone."""
+    """Return whether `path` may have a tokenizer; False for a folder that has only the model's config."""
     folder = Path(path).expanduser()
     return not (folder / "config.json").is_file() or any((folder / name).is_file() for name in _TOKENIZER_FILES)
 
 
 def embedding_rows(path: str) -> int | None:
-    """`vocab_size` of the model's config.json in folder `path`; None if it does not say."""
+    """Return `vocab_size` of the model's config.json in the folder `path`; None if there is none."""
     config = Path(path).expanduser() / "config.json"
     if not config.is_file():
         return None
@@ -173,7 +172,7 @@ def embedding_rows(path: str) -> int | None:
 
 
 def _is_transformers_own(hf: Any) -> bool:
-    """Return whether the backend alone makes the ids, without a class of the model's own."""
+    """Return whether the tokenizer has no Python class of its own, so that the `tokenizers` backend decides the ids."""
     return type(hf).__module__.startswith("transformers.")
 
 

@@ -1,8 +1,7 @@
 """Checks JSON values of records, from any kind of file.
 
 Called in the worker processes of `prepare`; pure. NaN, infinities, lone surrogates, integers beyond 64 bits and nesting
-beyond `MOST_LEVELS` are refused alike in JSON lines, JSON arrays, Parquet and Arrow files, and in JSON that is kept as
-text inside a column.
+beyond `MOST_LEVELS` are refused in JSON lines, JSON arrays, Parquet and Arrow files, and in JSON text inside a column.
 """
 
 from __future__ import annotations
@@ -14,28 +13,28 @@ from typing import Any
 import orjson
 
 MOST_LEVELS = 128
-"""Objects and lists inside each other. Chat data has about ten; a template that writes JSON fails at some hundreds."""
+"""Levels of nested objects and lists. Chat data has about ten; a template that writes JSON fails at some hundreds."""
 _BEYOND_64_BITS = 2.0**63
 _SCALARS = {int, bool, type(None)}
 
 
 def parse(text: str | bytes) -> Any:
-    """Return the value of a JSON text; raise ValueError with what is wrong with it."""
+    """Return the value of a JSON text; raise ValueError, which says what is wrong with the text."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        # Without the place: records are counted by their reason.
+        # Without the place in the text, because records are counted by their reason.
         raise ValueError(f"it is not JSON: {error.msg.partition(': line ')[0]}") from error
     if check(value):
-        # orjson gives a float for an integer beyond 64 bits; the standard library tells the two apart.
+        # orjson gives a float for an integer beyond 64 bits; the standard library gives an integer.
         json.loads(text, parse_int=_within_64_bits)
     return value
 
 
 def check(value: Any) -> bool:
-    """Raise ValueError if `value` holds something that JSON lacks, or is nested too deeply.
+    """Raise ValueError if `value` has something that JSON lacks, or is nested too deeply.
 
-    Return True if it holds a float that may have been an integer of more than 64 bits.
+    Return True if `value` has a float that may have been an integer of more than 64 bits.
     """
     level, depth, suspicious = [value], 0, False
     while level:
@@ -48,12 +47,12 @@ def check(value: Any) -> bool:
             if kind is dict:
                 below += item.values()
             elif kind is list:
-                # A tokenized record has lists of thousands of integers: one look at their types is enough.
+                # Fast path for a tokenized record, which has lists of thousands of integers.
                 if not set(map(type, item)) <= _SCALARS:
                     below += item
             elif kind is float:
                 if not math.isfinite(item):
-                    raise ValueError(f"it holds {item}, which is not a JSON value")
+                    raise ValueError(f"it has {item}, which is not a JSON value")
                 suspicious = suspicious or abs(item) >= _BEYOND_64_BITS
         level = below
     return suspicious
@@ -62,15 +61,15 @@ def check(value: Any) -> bool:
 def _within_64_bits(digits: str) -> int:
     value = int(digits) if len(digits) < 21 else 1 << 65
     if not -(1 << 63) <= value < 1 << 64:
-        raise ValueError("it holds an integer beyond 64 bits")
+        raise ValueError("it has an integer beyond 64 bits")
     return value
 
 
 def without_nulls(value: Any) -> Any:
     """Return `value` without the keys whose value is None.
 
-    Arrow gives every struct of a column the keys of all of them, so a tool call's arguments hold the keys of other
-    records' calls, as nulls. A null that the source really had cannot be told apart from these.
+    Arrow gives every struct of a column the keys of all structs, so the arguments of a tool call have the keys of other
+    records' calls with nulls. A null of the source itself cannot be distinguished from them.
     """
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}

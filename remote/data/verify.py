@@ -1,6 +1,7 @@
 """The verb `verify`: checks every shard of a destination, or of a run on this host, against ledger and dataset.
 
-Read-only. Streams faults as items while it finds them; the result counts them and says which records to do again.
+Read-only. Streams each fault as an item when it is found. The result counts the faults and names the records to do
+again.
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ if TYPE_CHECKING:
     from remote.data.reference import Reference
 
 _AHEAD = 4
-"""Shards handed to each thread before the oldest one is awaited."""
+"""Shards that each thread may be ahead of the reader."""
 _PROGRESS_SECONDS = 0.5
 PARITY_LIMITS = {"F32": 1e-4, "BF16": 0.06, "F16": 0.02}
-"""Largest relative error a slot. In 16 bits two right kernels differ by some units of the last place, which add up
-over the blocks; a wrong layer, norm or row is off by a third and more."""
+"""Largest relative error of a slot. In 16 bits, two correct kernels differ by some units of the last place, which add
+up over the blocks. A wrong layer, norm or row differs by a third and more.
+"""
 
 
 def verify(request: VerifyRequest, context: Context) -> VerifyResult:
-    """Check everything; faults are rows of the answer, and only an impossible check is an error."""
+    """Check all shards. Faults are part of the result; an error is raised only if the check is not possible."""
     begun = time.monotonic()
     place = _place(request, context)
     if request.model and place.identity.answers is not None:
-        raise UsageError("Answers hold no hidden states to compare.", remedy="Verify them without --model.")
+        raise UsageError("Answers have no hidden states to compare.", remedy="Verify them without --model.")
     found: Counter[FaultKind] = Counter()
     again: set[int] = set()
     parity: list[ParityResult] = []
@@ -80,7 +82,7 @@ def _place(request: VerifyRequest, context: Context) -> Holdings:
 def _all_faults(
     place: Holdings, request: VerifyRequest, context: Context, parity: list[ParityResult], unsummed: list[int]
 ) -> Iterator[Fault]:
-    """Yield all faults, and fill `parity` and `unsummed` (records without row sums) on the way."""
+    """Yield all faults, and fill `parity` and `unsummed` (records without row sums)."""
     for path in place.strangers():
         yield Fault(kind="stranger", file=path.name, message="The ledger has no row for this file.")
     yield from _shard_faults(place, request, context, unsummed)
@@ -90,7 +92,7 @@ def _all_faults(
 
 
 def _parity_faults(place: Holdings, request: VerifyRequest, parity: list[ParityResult]) -> Iterator[Fault]:
-    """Records spread over the place, each slot against what transformers computes; unreadable ones were named."""
+    """Compare each slot of a spread sample of records with transformers. Unreadable shards were reported before."""
     from remote.data.reference import Reference
 
     reference = Reference(Path(request.model).expanduser(), place.identity)
@@ -102,7 +104,8 @@ def _parity_faults(place: Holdings, request: VerifyRequest, parity: list[ParityR
         parity.append(ParityResult(index=row.index, errors=errors))
         wrong = [slot for slot, error in enumerate(errors) if not error <= limit]
         if wrong:
-            message = f"Slot {wrong[0]} is {errors[wrong[0]]:.1e} off what transformers computes; {limit:g} is allowed."
+            error = errors[wrong[0]]
+            message = f"Slot {wrong[0]} differs by {error:.1e} from what transformers computes; the limit is {limit:g}."
             yield Fault(kind="parity", index=row.index, file=place.path(row).name, message=message)
 
 
@@ -138,6 +141,6 @@ def _shard_faults(place: Holdings, request: VerifyRequest, context: Context, uns
 def _in_threads(
     check: Callable[[ShardRow], Checked], rows: list[ShardRow], threads: int
 ) -> Iterator[tuple[ShardRow, Checked]]:
-    """Check rows on `threads` threads, in order, a bounded number ahead of the reader."""
+    """Yield the checked rows in order. The `threads` threads are a limited number of rows ahead of the reader."""
     with Pool(threads, "verify") as pool:
         yield from zip(rows, in_order(pool, check, rows, ahead=threads * _AHEAD), strict=True)

@@ -1,6 +1,6 @@
-"""Runs a list of tasks on all cores, in processes that end with their starter.
+"""Runs a list of tasks on all cores, in processes that end if their parent ends.
 
-Called by the data verbs. Results come in the order of the tasks, so that what is made does not depend on timing.
+Called by the data verbs. Results come in the order of the tasks, so that a dataset does not depend on timing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def cores() -> int:
 def in_order(
     function: Callable[[Task], Answer], tasks: Iterable[Task], *, processes: int, preload: list[str]
 ) -> Iterator[Answer]:
-    """Yield `function(task)` for each task, in order, at most a few tasks ahead of the reader.
+    """Yield `function(task)` for each task, in order. The processes are at most a few tasks ahead of the reader.
 
-    With one process the work is done here. `preload` names modules that the workers share: a fork server imports
-    them once. Raises what `function` raises; HostError where a worker was killed.
+    With one process the tasks run in this process. `preload` names modules that a fork server imports once for all
+    workers. Raises the errors of `function`, and HostError if a worker was killed.
     """
     if processes <= 1:
         yield from map(function, tasks)
         return
-    remedy = "Run again with fewer --processes; what was done is kept."
+    remedy = "Run again with fewer --processes; finished work is kept."
     with process_pool(processes, preload=preload, remedy=remedy) as pool:
         yield from threads.in_order(pool, function, tasks, ahead=2 * processes)

@@ -1,6 +1,6 @@
-"""The files beside an export's samples: the card for people, its JSON for programs, and each trainer's side files.
+"""Writes the files beside an export's samples: the card for people, JSON for programs, and each trainer's side files.
 
-Called by `remote.data.export.verb`; imports torch for `token_freq.pt` alone.
+Called by `remote.data.export.verb`; imports torch only for `token_freq.pt`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _states(card: ExportCard) -> str:
 
 
 def _losses(card: ExportCard) -> str:
-    """The section on float8; nothing if the states are as extracted."""
+    """Return the section on float8; "" if the states are as extracted."""
     if card.dtype == "extracted":
         return ""
     slots = "".join(f"| {one.boundary} | {one.mean:.3%} | {one.worst:.3%} |\n" for one in card.errors)
@@ -98,7 +98,7 @@ take this folder. It checks the destination that the export was made from.
 
 
 def write_token_frequencies(dataset: DatasetFolder, path: Path) -> None:
-    """`token_freq.pt` for speculators: how often each id occurs under the loss, {id: count}, zeros left out."""
+    """Write `token_freq.pt` for speculators: {id: number of tokens with mask 1}, without zeros."""
     import torch
 
     counts = np.zeros(dataset.manifest.vocab_size, np.int64)
@@ -110,7 +110,7 @@ def write_token_frequencies(dataset: DatasetFolder, path: Path) -> None:
 
 
 def write_v1_side_files(folder: Path, card: ExportCard, dataset: DatasetFolder, indices: list[int]) -> None:
-    """`sample_lengths.json` and `data_config.json` of the speculators v1 layout, with the keys that its tools read."""
+    """Write `sample_lengths.json` and `data_config.json` with the keys that tools of speculators v1 read."""
     lengths = {str(index): int(dataset.lengths[index]) for index in indices}
     write_whole(folder / "sample_lengths.json", json.dumps(lengths).encode())
     identity, manifest = card.identity, dataset.manifest

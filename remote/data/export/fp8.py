@@ -1,9 +1,10 @@
-"""Hidden states as float8_e4m3fn with one scale for each slot of each token, as speculators 0.9 loads them.
+"""Converts hidden states to float8_e4m3fn with one scale for each slot of each token, as speculators 0.9 loads them.
 
 The loader (`FP8Transfer` of hs-connectors) returns `states.to(dtype) * scales.to(dtype)`, in bfloat16 by default. The
-writer of hs-connectors makes one scale for a whole token, [L, 1, 1]. Scales of [L, slots, 1] are loaded in the same
-way, and a slot of small values keeps its precision beside a slot of large ones. Every scale is rounded up to a value
-of bfloat16, so the loader's conversion leaves it as it is. Imports torch; called in the worker processes of `export`.
+writer of hs-connectors makes one scale for a whole token, [L, 1, 1]. The loader takes scales of [L, slots, 1] too, and
+with them a slot of small values keeps its precision beside a slot of large values. Every scale is rounded up to a value
+of bfloat16, so the loader's conversion does not change the scale. Imports torch; called in the worker processes of
+`export`.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from remote.shared.shard.layout import STATES, TOKENS
 
 SCALES = "hidden_states_scales"
 ERRORS = "relative_errors"
-"""Key of a file's metadata: JSON [[mean, worst], ...], one pair a slot, over the tokens of the record."""
+"""Key in a file's metadata for JSON [[mean, worst], ...], one pair for each slot, over the record's tokens."""
 _LARGEST = torch.finfo(torch.float8_e4m3fn).max
 _SMALLEST_SCALE = torch.finfo(torch.bfloat16).tiny
 _ROWS = 256
-"""Tokens that are converted together: 29 MB in float32 at four slots of 7,168."""
+"""Tokens that are converted at once: 29 MB in float32 for four slots of 7,168 values."""
 
 SlotErrors = tuple[tuple[float, float], ...]
 """Mean and worst relative error of each slot."""
 
 
 def save_quantized(sample: Sample, path: Path, metadata: dict[str, str]) -> SlotErrors:
-    """Write `token_ids`, float8 states and their scales to `path`, whole; return the error of each slot.
+    """Write `token_ids`, float8 states and their scales to `path` atomically; return the relative error of each slot.
 
-    The errors are put into the file's metadata as well. Raises HostError if a value is not finite, or cannot be held.
+    The file's metadata has the errors too. Raises HostError if a value is not finite, or too large.
     """
     states, scales, errors = [], [], []
     for rows in sample.states.split(_ROWS):
@@ -46,8 +47,8 @@ def save_quantized(sample: Sample, path: Path, metadata: dict[str, str]) -> Slot
     by_row = torch.cat(errors)
     if not by_row.isfinite().all():
         raise HostError(
-            f"Record {sample.index} holds values that are not finite, or too large for float8 with a scale.",
-            remedy="Look with inv verify.",
+            f"Record {sample.index} has values that are not finite, or too large for float8 with a scale.",
+            remedy="Check the destination with inv verify --folder.",
         )
     by_slot = tuple(zip(by_row.mean(0).tolist(), by_row.amax(0).tolist(), strict=True))
     tensors = {TOKENS: sample.input_ids, STATES: torch.cat(states), SCALES: torch.cat(scales)}
@@ -57,13 +58,13 @@ def save_quantized(sample: Sample, path: Path, metadata: dict[str, str]) -> Slot
 
 
 def saved_errors(path: Path) -> SlotErrors:
-    """Return what `save_quantized` noted in the file `path`; raise HostError if the file is another one."""
+    """Return the errors in the metadata of `path`; raise HostError if `save_quantized` did not write the file."""
     try:
         with safe_open(str(path), framework="pt") as file:
             return tuple((mean, worst) for mean, worst in json.loads(file.metadata()[ERRORS]))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise HostError(
-            f"{path} exists already and is not a record of this export: {error}.", remedy="Remove it and export again."
+            f"{path} exists, but is not a record of this export: {error}.", remedy="Remove the file and export again."
         ) from error
 
 
@@ -76,7 +77,7 @@ def quantize(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def dequantize(states: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Return bfloat16 [L, slots, H], computed as the loader computes it."""
+    """Return bfloat16 [L, slots, H], computed like the loader's."""
     return states.to(torch.bfloat16) * scales.to(torch.bfloat16)
 
 

@@ -1,7 +1,7 @@
 """The layout that each trainer's loader expects of a record: file name, keys and norm state. Imports torch.
 
-Index i of the dataset is in every layout's file names, so that a record is found again. Side files lie outside the
-folders in which a loader takes every file for a sample. Called in the worker processes of `export`.
+In every layout a file's name has the record's index in the dataset. Side files are not in folders in which a loader
+takes every file for a sample. Called in the worker processes of `export`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from remote.shared.paths import shard_name
 from remote.shared.shard.tensorfile import read_metadata
 
 GROUP = 2000
-"""Records a folder in SpecForge's layout."""
+"""Records of a folder in SpecForge's layout."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ class Written:
     size_bytes: int
     linked: bool = False
     errors: SlotErrors = ()
-    """Of a record in float8: one pair a slot."""
+    """For a record in float8: (mean, worst) relative error of each slot."""
 
 
 class TrainerLayout(ABC):
     """One trainer's layout under `root`."""
 
     accepts: tuple[FinalNorm, ...]
-    """Norm states of the final slot that the loader can be given, the best one first."""
+    """Norm states of the final slot that the loader accepts, the best state first."""
     folder = "data"
-    """Of the samples, under the export's root: what the trainer is given."""
+    """The samples' path under the export's root, which a person gives to the trainer."""
     links = False
     """Whether records are hard links to the shards, if the file system allows it."""
 
@@ -64,16 +64,16 @@ class TrainerLayout(ABC):
         """Write one record atomically."""
 
     def found(self, path: Path) -> Written:
-        """Return what is known of a record that an interrupted export left whole in `path`."""
+        """Return the description of a complete record that an interrupted export left in `path`."""
         return Written(path.stat().st_size, linked=self.links)
 
     def final_state(self, sample: Sample) -> torch.Tensor:
-        """Return the final state [L, H] in this export's form."""
+        """Return the final state [L, H] in the norm state of this export."""
         return sample.final if self.norm is None else self.norm(sample.final)
 
 
 class Speculators(TrainerLayout):
-    """speculators 0.8 and later: the shards as they are, beside the Arrow dataset."""
+    """speculators 0.8 and later: unchanged shards beside the Arrow dataset."""
 
     accepts = ("pre",)
     folder = ""
@@ -89,8 +89,8 @@ class Speculators(TrainerLayout):
 class SpeculatorsFp8(Speculators):
     """speculators 0.9 with its `fp8` backend: float8 states and their scales, half the size.
 
-    The bytes differ from the shard's, so the file carries neither the marks of the run, whose identity names the
-    shards' dtype, nor the row sums. It says under other keys which run it was made from.
+    The bytes differ from the shard's bytes. The file therefore has no row sums, and no run marks, because a run's
+    identity includes the dtype of its shards. Other keys of its metadata name the run.
     """
 
     links = False
@@ -107,7 +107,7 @@ class SpeculatorsFp8(Speculators):
 
 
 class SpeculatorsV1(TrainerLayout):
-    """speculators up to 0.7 (`--legacy-data` from 0.5): a list of states, the final one last."""
+    """speculators up to 0.7 (`--legacy-data` from 0.5): a list of states with the final state last."""
 
     accepts = ("pre",)
 
@@ -142,7 +142,7 @@ class SpecForge(TrainerLayout):
 
 
 class ModelOptimizer(TrainerLayout):
-    """Model-Optimizer's offline dumps; `hidden_states_prenorm` tells its loader which final state it is."""
+    """Model-Optimizer's offline dumps; `hidden_states_prenorm` tells the loader the norm state of the final state."""
 
     accepts = ("post", "pre")
 
@@ -182,30 +182,30 @@ def layout_for(format: Format, dtype: ExportDtype) -> type[TrainerLayout]:
     if format != "speculators":
         raise UsageError(
             f"No loader of the format {format} reads float8 states with scales.",
-            remedy="Export with --format speculators (0.9 and later), or without --dtype.",
+            remedy="Export with --format speculators (for 0.9 and later), or without --dtype.",
         )
     return SpeculatorsFp8
 
 
 def final_wanted(layout: type[TrainerLayout], held: FinalNorm, model: str) -> FinalNorm:
-    """Return the final state that the export gets; raise UsageError where the shards cannot give one it takes."""
+    """Return the norm state of the export's final state; raise UsageError if the shards cannot give it."""
     if held in layout.accepts and (held == layout.accepts[0] or not model):
         return held
     if held == "post":
         raise UsageError(
-            f"{layout.__name__} wants the state before the last norm, and these shards hold the one after it.",
-            remedy="Extract again with `final: pre` in the inventory: the norm cannot be undone.",
+            f"{layout.__name__} needs the state before the last norm, but these shards have the state after it.",
+            remedy="Extract again with `final: pre` in the inventory, because a norm cannot be undone.",
         )
     if not model:
         raise UsageError(
-            f"{layout.__name__} wants the state after the last norm, and these shards hold the one before it.",
-            remedy="Give the model's folder with --model: its norm is applied.",
+            f"{layout.__name__} needs the state after the last norm, but these shards have the state before it.",
+            remedy="Give the model's folder with --model, so that Roost can apply its norm.",
         )
     return "post"
 
 
 def link_or_copy(source: Path, target: Path) -> Written:
-    """The shard itself under another name; a copy only where the file systems differ, or where it must be unpacked."""
+    """Make `target` a hard link to the shard, a copy if the file systems differ, or the unpacked shard."""
     if source.suffix == SUFFIX:
         return Written(unpack_file(source, target).size)
     try:

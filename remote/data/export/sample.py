@@ -1,4 +1,4 @@
-"""One record as an exporter reads it, and the ways in which exporters write it.
+"""Reads a record for the exporters, and writes the files that they share.
 
 Called in the worker processes of `export`; imports torch.
 """
@@ -22,7 +22,7 @@ from remote.shared.shard.tensorfile import unpacked
 
 @dataclass(frozen=True)
 class Sample:
-    """A shard with its mask. `states` is mapped, so anything that is kept must be copied."""
+    """A shard with its loss mask. `states` is memory-mapped, so a part that is kept must be copied."""
 
     index: int
     input_ids: torch.Tensor
@@ -30,7 +30,7 @@ class Sample:
     loss_mask: torch.Tensor
     """int64 [L]."""
     states: torch.Tensor
-    """[L, slots, H], last slot = boundary n."""
+    """[L, slots, H]; the last slot is the last boundary."""
 
     @property
     def final(self) -> torch.Tensor:
@@ -44,17 +44,18 @@ class Sample:
 
 
 def read_sample(path: Path, index: int, loss_mask: np.ndarray) -> Sample:
-    """Map a shard; raises HostError if it is damaged or does not fit its mask."""
+    """Return the record of a memory-mapped shard; raises HostError if it is damaged or does not fit its mask."""
     ids, states = read_tensors(path)
     if states.ndim != 3 or not len(ids) == len(loss_mask) == len(states):
         raise HostError(
-            f"The shard {path} has {len(states)} rows for {len(loss_mask)} tokens.", remedy="Look with inv verify."
+            f"The shard {path} has {len(states)} rows, but its record has {len(loss_mask)} tokens.",
+            remedy="Look with inv verify.",
         )
     return Sample(index, ids, torch.from_numpy(loss_mask.astype(np.int64)), states)
 
 
 def read_tensors(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a shard's token ids and states, mapped, or unpacked if compressed; raises HostError."""
+    """Return a shard's token ids and states, memory-mapped or, if it is compressed, unpacked; raises HostError."""
     try:
         if path.suffix == SUFFIX:
             tensors = load(bytes(unpacked(path)))
@@ -66,7 +67,7 @@ def read_tensors(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def save_pickled(content: dict[str, Any], path: Path) -> int:
-    """`torch.save`, whole; return the bytes. Tensors must own their memory: a view would drag all of it along."""
+    """Write with `torch.save`, atomically; return the bytes. A view would be saved with all of its base's memory."""
     with written_aside(path) as aside:
         torch.save(content, aside)
     return path.stat().st_size

@@ -1,7 +1,7 @@
 """The verb `export`: writes a destination's records in a trainer's layout, on all cores; the originals stay.
 
-Runs where the destination is. Writes `out`: the samples, each whole, then side files and the card. A record that
-is there already is not written again, so an interrupted export goes on where it stopped.
+Runs where the destination is. Writes `out`: the samples, each atomically, then side files and the card. A record that
+exists is not written again, so an interrupted export continues.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from remote.shared.messages.server import FinalNorm
 from remote.shared.shard.tensorfile import read_metadata
 
 _BATCH = 16
-"""Records a task: enough to make handing it over cheap, few enough to keep all cores busy to the end."""
+"""Records of a task: enough that starting a task costs little, and few enough to keep all cores busy to the end."""
 _MARKER = ".exporting"
 _PRELOAD = ["remote.data.export.verb"]
 _DATASET_FILES = ("*.arrow", "dataset_info.json", "state.json", "lengths.npy", "origins.npy", "manifest.json")
@@ -50,9 +50,9 @@ class Job:
     dtype: ExportDtype
     final: FinalNorm
     model: str
-    """Set if the norm is to be applied."""
+    """The norm, if it is to be applied."""
     identity: RunIdentity
-    """Every shard must name this run in its own metadata."""
+    """The run that every shard must name in its metadata."""
 
 
 def export(request: ExportRequest, context: Context) -> ExportResult:
@@ -82,12 +82,12 @@ def _job(request: ExportRequest, place: Holdings, source: Path, out: Path) -> Jo
         raise UsageError(f"The export cannot be written into its own source {source}.", remedy="Choose another --out.")
     if place.identity.answers is not None:
         raise UsageError(
-            f"{request.folder} holds answers, but an export is made of hidden states.",
-            remedy="Prepare the answers with inv prepare --input, and extract their states.",
+            f"{request.folder} has answers, but an export is made from hidden states.",
+            remedy=f"Prepare the answers with inv prepare --input {request.folder}, and extract their states.",
         )
     if request.format == "specforge" and len(place.identity.boundaries) != 4:
         raise UsageError(
-            f"SpecForge wants three auxiliary layers; these shards have {len(place.identity.boundaries) - 1}."
+            f"SpecForge needs three auxiliary layers, but these shards have {len(place.identity.boundaries) - 1}."
         )
     held = place.identity.final
     final = final_wanted(layout_for(request.format, request.dtype), held, request.model)
@@ -100,10 +100,10 @@ def _refuse_incomplete(place: Holdings, request: ExportRequest) -> int:
     if missing and not request.partial:
         raise UsageError(
             f"{missing} of {len(place.expected)} records are not in {request.folder}.",
-            remedy="Pull the rest, or export what is there with --partial.",
+            remedy="Pull the other records, or export without them with --partial.",
         )
     if not place.rows:
-        raise UsageError(f"{request.folder} holds no records.", remedy="Pull them first.")
+        raise UsageError(f"{request.folder} has no records.", remedy="Pull them first.")
     return missing
 
 
@@ -129,9 +129,9 @@ def _card(job: Job, place: Holdings, dataset: DatasetFolder, missing: int) -> Ex
 
 
 def _begin(out: Path, card: ExportCard) -> None:
-    """Make `out`, or go on with it; raise UsageError if something else is there.
+    """Make `out`, or continue the same export in it; raise UsageError if `out` is something else.
 
-    `card` is without `errors`, which are known when all records are written.
+    `card` has no `errors` yet, which are known once all records are written.
     """
     marker, mine = out / _MARKER, card.model_dump_json().encode()
     if out.exists() and any(out.iterdir()):
@@ -139,7 +139,8 @@ def _begin(out: Path, card: ExportCard) -> None:
         before = marker if marker.is_file() else finished
         if not before.is_file() or _without_errors(before) != card:
             raise UsageError(
-                f"{out} exists already, but does not hold this export.", remedy="Choose another --out, or remove it."
+                f"{out} exists already, but does not hold this export.",
+                remedy="Choose another --out, or remove this folder.",
             )
     make_directory(out)
     write_whole(marker, mine)
@@ -150,7 +151,7 @@ def _without_errors(path: Path) -> ExportCard:
 
 
 def _slot_errors(place: Holdings, written: list[Written]) -> list[SlotError]:
-    """Return the error of each slot over all tokens of all records; none if the states are as extracted."""
+    """Return the relative error of each slot over all tokens of all records; [] if the states are as extracted."""
     if not written[0].errors:
         return []
     weights = np.array([row.rows for row in place.rows], np.float64)
@@ -177,7 +178,7 @@ def _write_all(job: Job, place: Holdings, processes: int, context: Context) -> l
 
 
 def write_records(job: Job, shards: list[tuple[int, Path]]) -> list[Written]:
-    """Export some records, (index, shard) each: the task that worker processes are given."""
+    """Export some records, given as (index, shard). This is the task of worker processes."""
     if multiprocessing.parent_process() is not None:
         torch.set_num_threads(1)  # every other core has a process of its own
     return list(_written(job, shards))

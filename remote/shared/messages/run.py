@@ -26,7 +26,7 @@ Dtype = Literal["BF16", "F16", "F32"]
 Turns = Literal["all", "last"]
 """Which of the assistant's turns the model answers anew: every one, each on top of its own answers, or the last."""
 Mark = Literal["length", "empty", "repeating", "refused"]
-"""What may be wrong with an answer: cut at the most tokens, without text, running in a circle, a refusal."""
+"""What may be wrong with an answer: cut at the limit of tokens, without text, repeating itself, a refusal."""
 TooLong = Literal["keep", "mark", "drop"]
 
 _WORDS = {

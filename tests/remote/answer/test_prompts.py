@@ -90,7 +90,7 @@ def test_prepare_takes_answers_as_they_are_and_counts_what_was_dropped(answering
     result = prepare(request, context)
     assert result.manifest.records == 12 - dropped
     assert [(drop.reason, drop.records) for drop in result.manifest.drops] == [
-        ("an answer that was cut at the most tokens", dropped)
+        ("an answer that was cut at the limit of tokens", dropped)
     ]
     kept = [index for index in range(12) if answering.answered(index).account.summary.dropped is None]
     for place, index in enumerate(kept):

@@ -63,7 +63,7 @@ def test_shares_that_do_not_fit_the_dataset_are_refused(
     dataset: DatasetFolder, tmp_path: Path, context: Context
 ) -> None:
     for ranges, digest, words in (
-        ([(0, 31)], "", "record 30; the dataset ends at 29"),
+        ([(0, 31)], "", "record 30, but the dataset ends at 29"),
         ([], "", "no records"),
         ([(0, 3)], "other", "Make a new plan"),
     ):

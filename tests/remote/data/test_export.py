@@ -198,7 +198,7 @@ def test_float8_export_names_its_error_and_is_no_shard_of_the_run(
     assert [slot.mean for slot in result.card.errors] == pytest.approx((sums / result.card.tokens).tolist())
     text = (tmp_path / "out" / "README.md").read_text()
     assert all(f"| {slot.boundary} | {slot.mean:.3%} | {slot.worst:.3%} |" in text for slot in result.card.errors)
-    with pytest.raises(UsageError, match=r"is an export: it has no ledger"):
+    with pytest.raises(UsageError, match=r"is an export, which has no ledger"):
         verify(VerifyRequest(folder=str(tmp_path / "out")), context)
 
 
@@ -232,7 +232,7 @@ def test_float8_is_refused_where_no_loader_reads_it_and_for_values_it_cannot_hol
     tensors = load_file(place.shard(1))
     tensors["hidden_states"][0, 2, 3] = float("inf")
     place.rewrite(1, tensors)
-    with pytest.raises(HostError, match="Record 1 holds values that are not finite"):
+    with pytest.raises(HostError, match="Record 1 has values that are not finite"):
         exported(place, tmp_path / "b", context, dtype="fp8")
 
 

@@ -91,7 +91,7 @@ def test_wrong_states_with_right_digests_are_seen(
     result, lines = checked(place, model)
     assert result.by_kind == {"parity": 1}
     assert result.requeue == [(1, 2)]
-    assert "off what transformers computes" in lines
+    assert "from what transformers computes" in lines
 
 
 def test_state_after_the_norm_is_told_from_the_one_before(place: Destination, model: Path) -> None:

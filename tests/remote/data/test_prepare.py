@@ -144,7 +144,7 @@ def test_same_request_again_finds_the_dataset_and_another_is_refused(
     again = prepare(request, context)
     assert again.reused
     assert again.manifest == first.manifest
-    with pytest.raises(UsageError, match="exists and was not made from these"):
+    with pytest.raises(UsageError, match="exists, but was not made from these"):
         prepare(request.model_copy(update={"seed": 9}), context)
     assert not list(tmp_path.glob(".out*"))
 

@@ -278,7 +278,7 @@ def test_arrays_are_cut_at_their_elements_whatever_these_hold(
     write_jsonl(tmp_path / "s.jsonl", records)
     assert prepared(tmp_path / "s.json").manifest.digest == prepared(tmp_path / "s.jsonl").manifest.digest
     (tmp_path / "cut.json").write_text(json.dumps(records)[:-30])
-    with pytest.raises(UsageError, match=r"cut\.json is not a whole JSON array"):
+    with pytest.raises(UsageError, match=r"cut\.json is an incomplete JSON array"):
         prepared(tmp_path / "cut.json")
 
 
