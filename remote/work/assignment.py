@@ -1,4 +1,4 @@
-"""A host's share of a run on its disk, `runs/<run>/assignments/<epoch>/`: read, adopted, and taken away.
+"""Reads, adopts and revokes a host's share of a run on its disk, `runs/<run>/assignments/<epoch>/`.
 
 Runs on the host, called by the extractor and the verbs that start and fence it. Only the highest epoch counts.
 """
@@ -24,7 +24,7 @@ from remote.work.known import known
 
 @dataclass(frozen=True)
 class Work:
-    """An assignment with its token ids. A *position* is a place in it, an *index* a record's global number."""
+    """An assignment with its token ids. A *position* is a record's place in it, an *index* a record's global number."""
 
     assignment: Assignment
     index: NDArray[np.int64]
@@ -52,18 +52,18 @@ class Work:
         for position, first in zip(*np.unique(owners, return_index=True), strict=True):
             yield (
                 int(position),
-                f"Token id {self.token_ids[strange[first]]} lies outside the vocabulary of {vocabulary}.",
+                f"Token id {self.token_ids[strange[first]]} is outside the vocabulary of {vocabulary}.",
             )
 
 
 def load(directory: Path) -> Work:
-    """Read an assignment folder; raises UsageError if it is none, or is not consistent."""
+    """Read an assignment folder; raises UsageError if the folder has no assignment, or an inconsistent one."""
     work = read_work(directory, read_description(directory))
     assignment = work.assignment
     if (assignment.records, assignment.tokens) != (len(work), len(work.token_ids)):
         raise HostError(
-            f"{directory} names {assignment.records} records with {assignment.tokens} tokens and holds {len(work)}"
-            f" with {len(work.token_ids)}.",
+            f"{directory} should have {assignment.records} records with {assignment.tokens} tokens, but has "
+            f"{len(work)} with {len(work.token_ids)}.",
             remedy="Push the assignment again.",
         )
     return work
@@ -94,7 +94,7 @@ def write_records(
 
 
 def adopt(directory: Path, workdir: Workdir) -> RunPaths:
-    """Copy an assignment folder atomically into the run's own folder; returns the run's paths.
+    """Copy an assignment folder atomically into the run's own folder; return the run's paths.
 
     Raises UsageError if the run already has another assignment of that epoch, or a newer epoch.
     """
@@ -108,12 +108,13 @@ def adopt(directory: Path, workdir: Workdir) -> RunPaths:
     present = newest_epoch(paths)
     if present is not None and present > assignment.epoch:
         raise UsageError(
-            f"{directory} is of epoch {assignment.epoch}, and the run {assignment.run!r} is at epoch {present} here."
+            f"{directory} has epoch {assignment.epoch}, but the run {assignment.run!r} is at epoch {present} on this "
+            f"host."
         )
     if target.exists():
         if read_description(target) != assignment:
             raise UsageError(
-                f"The run {assignment.run!r} has another assignment of epoch {assignment.epoch} here.",
+                f"The run {assignment.run!r} has another assignment of epoch {assignment.epoch} on this host.",
                 remedy="A changed assignment needs a higher epoch.",
             )
         return paths

@@ -1,4 +1,4 @@
-"""The records that a run still has to send: open records in order, and those that wait for another attempt.
+"""The records that a run still has to send: open records in order, and records that wait for another attempt.
 
 Runs on the host inside the extractor's event loop; memory only.
 """
@@ -28,7 +28,7 @@ class Task:
 
 
 class Backlog:
-    """Open records in order; a retry comes before new records once its time has come."""
+    """Open records in order. A retry comes before new records once its pause is over."""
 
     def __init__(self, positions: Iterable[int]) -> None:
         self._fresh = deque(Task(position) for position in positions)

@@ -29,7 +29,7 @@ def most_bytes(rows: int) -> int:
 
 @dataclass(frozen=True)
 class Answer:
-    """A server's answer: its `meta_info`, and the whole document."""
+    """A server's answer: `meta_info`, and the complete JSON document."""
 
     meta: dict[str, Any]
     said: dict[str, Any] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Client:
     async def generate(
         self, rid: str, tokens: NDArray[np.int32], sampling: Mapping[str, Any], more: Mapping[str, Any] = {}
     ) -> Answer:
-        """Let the server generate from `tokens` under the request id `rid`; `more` has further keys of the request.
+        """Return the server's answer to `tokens` under the request id `rid`; `more` has further keys of the request.
 
         Raises ServerGoneError, AttemptError or RefusedError; a request that takes too long is aborted.
         """
@@ -61,17 +61,19 @@ class Client:
             await self.abort(rid)
             raise AttemptError(f"The server did not answer within {self._timeout:g} s.") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise ServerGoneError(f"The server broke off: {error or type(error).__name__}.") from error
+            raise ServerGoneError(f"The server closed the connection: {error or type(error).__name__}.") from error
         return _understand(status, answer, len(tokens))
 
     async def facts(self) -> dict[str, Any]:
-        """Return the server's own description; raises ServerGoneError if it gives none that can be read."""
-        for path in ("/server_info", "/get_server_info"):  # older releases have the second path
+        """Return the server's description of itself; raises ServerGoneError if it gives none or cannot be read."""
+        for path in ("/server_info", "/get_server_info"):  # older releases of SGLang have the second path
             try:
                 status, answer = await asyncio.wait_for(self._call("GET", path, None, most_bytes(0)), _FACTS_SECONDS)
                 told = orjson.loads(answer) if status == 200 else None
             except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError, AttemptError) as error:
-                raise ServerGoneError(f"The server did not say what it is: {error or type(error).__name__}.") from error
+                raise ServerGoneError(
+                    f"The server did not describe itself: {error or type(error).__name__}."
+                ) from error
             if isinstance(told, dict):
                 return told
         return {}
@@ -101,7 +103,9 @@ def _understand(status: int, body: bytes, rows: int) -> Answer:
     if status == 503:
         raise ServerGoneError(f"The server is not ready: {_excerpt(body)}")
     if status in (401, 403):
-        raise ServerGoneError("The server refused the key of its last known start: it may just have been restarted.")
+        raise ServerGoneError(
+            "The server refused the API key of its last known start. It may just have been restarted."
+        )
     if status != 200:
         _raise(status, _excerpt(body))
     try:
@@ -111,7 +115,7 @@ def _understand(status: int, body: bytes, rows: int) -> Answer:
         if reason.get("type") == "abort":
             _raise(reason.get("status_code") or 500, _excerpt(str(reason.get("message") or "aborted").encode()))
         if prompt != rows:
-            raise AttemptError(f"The server answered for {prompt!r:.40} tokens, and {rows} were sent.")
+            raise AttemptError(f"The server answered for {prompt!r:.40} tokens, but {rows} were sent.")
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise AttemptError(f"The server's answer could not be read ({error!r:.100}): {_excerpt(body)}") from error
     return Answer(meta, said)

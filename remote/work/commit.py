@@ -20,7 +20,7 @@ _Entry = tuple[Row, tuple[Path, ...], "asyncio.Future[None]"]
 
 
 class Committer:
-    """Commits rows from the event loop; `close` waits for all queued rows. `remedy` tells how the run goes on."""
+    """Commits rows from the event loop; `close` waits for all queued rows. `remedy` says how to continue the run."""
 
     def __init__(self, ledger: Path, remedy: str) -> None:
         self._path, self._remedy = ledger, remedy
@@ -48,7 +48,7 @@ class Committer:
             error = told
         except Exception as unexpected:
             what = f"{type(unexpected).__name__}: {unexpected}"
-            error = HostError(f"Finished records could not be noted: {what}.", remedy=self._remedy)
+            error = HostError(f"Finished records could not be written to the ledger: {what}.", remedy=self._remedy)
         self._loop.call_soon_threadsafe(_settle, [future for _, _, future in entries], error)
 
     def _let_go(self) -> None:

@@ -22,7 +22,7 @@ class Conditions:
         self._assignment = assignment
 
     def wish(self) -> Literal["pause", "resume", "stop"]:
-        """Return the latest request of a person."""
+        """Return a person's latest request to the run."""
         return wish(self._paths)
 
     def superseded_by(self) -> int | None:
@@ -36,5 +36,5 @@ class Conditions:
         return status.f_bavail * status.f_frsize
 
     def lacking_bytes(self, needed: int) -> int:
-        """Return how many bytes are missing to write `needed` bytes and keep the reserved free space; 0 if none."""
+        """Return how many bytes the disk lacks for `needed` bytes and the reserved free space; 0 if it lacks none."""
         return max(0, needed + self._assignment.min_free_bytes - self.free_bytes())

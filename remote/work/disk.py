@@ -1,4 +1,4 @@
-"""Writes records to this host's disk in threads; if the disk is full, it waits for room and loses nothing.
+"""Writes records to this host's disk in threads. If the disk is full, waits for room and loses nothing.
 
 Runs on the host, called inside the dispatcher's event loop.
 """
@@ -29,10 +29,10 @@ class DiskWriter:
     has_room: Callable[[int], bool]
     """Returns whether the shards' file system has room for that many bytes."""
     leaving: Callable[[], bool]
-    """Returns whether the session is ending and only finishes what is under way."""
+    """Returns whether the session is ending and only finishes records in flight."""
 
     async def write(self, index: int, size: int, write: Callable[..., T], *arguments: object) -> T:
-        """Call `write` in a thread; if the disk is full, call it again once there is room for `size` bytes.
+        """Call `write` in a thread. If the disk is full, call it again once there is room for `size` bytes.
 
         Raises AttemptError if the session ends meanwhile, HostError if the disk fails.
         """
@@ -43,7 +43,7 @@ class DiskWriter:
                 if error.errno not in _NO_SPACE:
                     raise HostError(
                         f"The shard of record {index} could not be written: {error.strerror or error}.",
-                        remedy="Repair the disk; then the same command continues.",
+                        remedy="Repair the disk, then type the same command to continue.",
                     ) from error
             await self._await_room(size)
 

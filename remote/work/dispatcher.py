@@ -1,8 +1,8 @@
 """The dispatcher: keeps this host's servers busy with a run's open records until none is left.
 
-Runs on the host in a process of its own, under the run's lock. One event loop dispatches and listens; threads copy and
-commit. While something holds it back it starts nothing new, and records in flight always finish. Subclasses define what
-an attempt at a record is and needs.
+Runs on the host in its own process, under the run's lock. One event loop sends requests and reads answers; threads copy
+and commit. While a condition holds the run back, no attempt starts, and records in flight finish. Subclasses define an
+attempt at a record and its needs.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class Dispatcher(Hooks, ABC):
         self._progress = Progress(paths.state, assignment.run, assignment.epoch, opened.counts, assignment.task)
         self._flying: dict[asyncio.Task[None], Task] = {}
         self._finished: Mapping[int, object] = {}
-        """Records that need not be begun, because an earlier epoch finished them or they were refused."""
+        """Records that are not begun, because an earlier epoch finished them or because they were refused."""
         self._ending = False
         self._observed_at = float("-inf")
         self._lacks_room = False
-        """Whether only missing room on the disk or RAM disk keeps a record from being sent; set by `with_room`."""
+        """Whether a record waits only for room on the disk or RAM disk; set by `with_room`."""
         self._unready_since: float | None = None
         self._waits_until = ""
-        """A time by this host's clock, formatted for a person."""
+        """The time of day, by this host's clock, until which the run waits for a server."""
 
     @classmethod
     @abstractmethod
@@ -73,7 +73,7 @@ class Dispatcher(Hooks, ABC):
 
     @abstractmethod
     async def attempt(self, task: Task, endpoint: Endpoint) -> Row:
-        """Run one attempt up to its committed row; its tokens return to `endpoint` once the server is done with them.
+        """Run one attempt up to its committed row. Its tokens return to `endpoint` when the server has processed them.
 
         Raises one of `TRY_ERRORS` for a failed attempt, RoostError for a fault of the host.
         """
@@ -84,7 +84,7 @@ class Dispatcher(Hooks, ABC):
 
     @abstractmethod
     def tokens(self, position: int) -> int:
-        """Return the tokens of a server's budget that the record takes during an attempt."""
+        """Return how many tokens of a server's budget the record uses during an attempt."""
 
     @abstractmethod
     def size_bytes(self, position: int) -> int:
@@ -115,12 +115,12 @@ class Dispatcher(Hooks, ABC):
             self._committer.close()
 
     def stop(self) -> None:
-        """Begin no further record, and end once records in flight have finished."""
+        """Begin no further record, and end when the records in flight have finished."""
         self._ending = True
         self._changed.set()
 
     def leaving(self) -> bool:
-        """Return whether the session is ending and only finishes what is under way."""
+        """Return whether the session is ending and only finishes records in flight."""
         return self._ending or self._judgement.fatal is not None
 
     def disk_writer(self, pool: Executor) -> DiskWriter:
@@ -151,7 +151,7 @@ class Dispatcher(Hooks, ABC):
             return
 
     def _is_over(self) -> bool:
-        """Return whether nothing is in flight and nothing is left to send, after taking up re-queued records."""
+        """Return whether no record is in flight or left to send, after taking up records that were re-queued."""
         if self._flying:
             return False
         if self.leaving():
@@ -174,7 +174,7 @@ class Dispatcher(Hooks, ABC):
         self._backlog.add(self.ordered(positions))
 
     async def _observe(self, http: aiohttp.ClientSession) -> None:
-        """Check for changes outside: requests of a person, a newer epoch, servers that came or went."""
+        """Check for a person's request, a newer epoch, and servers that started or ended."""
         if time.monotonic() - self._observed_at < self.observe_seconds:
             return
         self._observed_at = time.monotonic()
@@ -193,14 +193,14 @@ class Dispatcher(Hooks, ABC):
             client = Client(http, endpoint.state.port, endpoint.headers, seconds)
             await self.accept(endpoint, client)
         except (ServerGoneError, AttemptError):
-            return  # it ended in this moment, or is not quite there: the next look finds out
+            return  # it just ended, or is not ready yet: the next call finds out
         except RoostError as error:
             self._judgement.end(error)
             return
         endpoint.welcome(client)
 
     def _may_send(self) -> bool:
-        """Return whether nothing holds the run back; otherwise set the status that says what does."""
+        """Return True if nothing holds the run back; otherwise set the status with the cause and return False."""
         now = time.monotonic()
         if self._conditions.wish() == "pause":
             return self._say("paused", lacks="paused")
@@ -208,7 +208,9 @@ class Dispatcher(Hooks, ABC):
         size = self.size_bytes(task.position) if task else 0
         under_way = sum(self.size_bytes(flying.position) for flying in self._flying.values())
         if lacking := self._conditions.lacking_bytes(under_way + size):
-            return self._say("waiting", f"The disk lacks {_gigabytes(lacking)} above the free space to keep.", "disk")
+            return self._say(
+                "waiting", f"The disk lacks {_gigabytes(lacking)} in addition to the free space to keep.", "disk"
+            )
         if not any(endpoint.ready for endpoint in self._endpoints):
             return self._without_server(now)
         self._unready_since = None
@@ -227,7 +229,7 @@ class Dispatcher(Hooks, ABC):
         why = " ".join(endpoint.why_not_ready() for endpoint in self._endpoints)
         if now - self._unready_since > self._assignment.server_wait_seconds:
             seconds = f"{self._assignment.server_wait_seconds:g} s"
-            remedy = f"{start} starts them; then `inv {self._assignment.task}` resumes."
+            remedy = f"Start the servers with {start}; then `inv {self._assignment.task}` resumes the run."
             self._judgement.end(HostError(f"No server was ready for {seconds}. {why}", remedy=remedy))
         return self._say("waiting", f"{why} Start it with {start}; the run waits until {self._waits_until}.", "server")
 
@@ -281,12 +283,12 @@ class Dispatcher(Hooks, ABC):
             self._judgement.end(error)
         except Exception as error:
             traceback.print_exc()  # to the run's log
-            what = f"The try met a fault of Roost's own ({type(error).__name__}: {error})."
+            what = f"The attempt met an error in Roost itself ({type(error).__name__}: {error})."
             await self._judgement.failed(task, endpoint, life, AttemptError(what))
 
     async def _leave(self, status: ExtractorStatus, cause: str = "") -> ExtractorState:
         self._progress.say(status, cause)
-        with contextlib.suppress(OSError):  # the run's end and its cause count, also where they can't be written down
+        with contextlib.suppress(OSError):  # the end and its cause are reported even if they cannot be written
             await self._progress.write()
         counts = self._progress.state.counts
         self._report.progress(
@@ -298,8 +300,8 @@ class Dispatcher(Hooks, ABC):
 
 def _unforeseen(error: Exception) -> HostError:
     return HostError(
-        f"The detached work cannot go on: {type(error).__name__}: {error}.",
-        remedy="`inv logs --run` shows more; the same command resumes.",
+        f"The detached work met an error in Roost itself and ended: {type(error).__name__}: {error}.",
+        remedy="`inv logs --run` shows more. The same command resumes the run.",
     )
 
 

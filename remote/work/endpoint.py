@@ -1,4 +1,4 @@
-"""A server of this host as detached work sees it: whether it is ready, its dump directory, its tokens in flight.
+"""A server of this host for detached work: whether it is ready, its dump directory, its tokens in flight.
 
 Runs on the host inside the event loop; reads `servers/<name>/state.json` and writes nothing.
 """
@@ -20,7 +20,7 @@ from remote.work.client import Client
 
 @dataclass
 class Budget:
-    """A limit on an amount in use; an amount above the limit is admitted if nothing else is in use."""
+    """A limit on an amount in use. An amount above the limit is admitted only if nothing else is in use."""
 
     limit: int
     used: int = 0
@@ -39,13 +39,13 @@ class Budget:
 
 
 class Endpoint:
-    """One server that takes this run's requests, over all of its starts."""
+    """One server that takes this run's requests, through all of its restarts."""
 
     def __init__(self, paths: ServerPaths, in_flight_tokens: int) -> None:
         self.name = paths.root.name
         self.tokens = Budget(in_flight_tokens)
         self.alone = False
-        """Whether a suspect record is in flight alone, so that a crash can be attributed to it."""
+        """Whether a suspected record is in flight alone, so that a crash can be attributed to the record."""
         self.requests = 0
         self.client: Client | None = None
         self._paths = paths
@@ -80,7 +80,7 @@ class Endpoint:
         return not self.is_new and not self.alone and self.tokens.admits(tokens)
 
     def begin(self, tokens: int, *, alone: bool) -> None:
-        """Count an attempt as begun; its tokens are given back separately, after the prefill."""
+        """Count an attempt as begun. Its tokens are given back separately, after the prefill."""
         self.tokens.take(tokens)
         self.requests += 1
         self.alone = alone
@@ -97,7 +97,7 @@ class Endpoint:
 
     @property
     def life(self) -> tuple[int, float]:
-        """A value that changes with every start of the server."""
+        """A value that is different after every start of the server."""
         if self._state is None or self._state.server is None:
             return (0, 0.0)
         return self._state.start, self._state.server.created_at
@@ -114,7 +114,7 @@ class Endpoint:
         if self.state.capture is None:
             raise HostError(
                 f"The server {self.name!r} runs without capture, in mode {self.state.mode!r}.",
-                remedy="Start it in a mode that extracts: `inv serve --mode extract`.",
+                remedy="Start the server in a mode with capture: `inv serve --mode extract`.",
             )
         return self.state.capture
 

@@ -24,27 +24,28 @@ def newest_epoch(paths: RunPaths) -> int | None:
 
 
 def newest(paths: RunPaths) -> Path:
-    """Return the folder of the highest epoch; raises UsageError if the host was given none."""
+    """Return the folder of the highest epoch; raises UsageError if the host was given no assignment."""
     epoch = newest_epoch(paths)
     if epoch is None:
         raise UsageError(
-            f"The run {paths.root.name!r} has no assignment here.", remedy="`inv extract` gives one to every host."
+            f"The run {paths.root.name!r} has no assignment on this host.",
+            remedy="`inv extract` gives every host its assignment.",
         )
     return paths.assignment(epoch)
 
 
 def read_description(directory: Path) -> Assignment:
-    """Read only `assignment.json`."""
+    """Read the assignment without its tokens."""
     path = directory / ASSIGNMENT_FILE
     try:
         return Assignment.model_validate_json(path.read_bytes())
     except OSError as error:
         raise UsageError(
             f"There is no assignment in {directory}: {error.strerror}.",
-            remedy="`inv extract` pushes one; other launchers give a folder with --assignment.",
+            remedy="`inv extract` sends the assignment; other launchers name its folder with --assignment.",
         ) from error
     except ValidationError as error:
         raise UsageError(
-            f"{path} is no assignment ({first_problem(error)}).",
-            remedy="`inv extract` replaces a damaged one; other launchers give a folder with --assignment.",
+            f"{path} is not a valid assignment ({first_problem(error)}).",
+            remedy="`inv extract` replaces a damaged assignment; other launchers name its folder with --assignment.",
         ) from error

@@ -9,7 +9,7 @@ from remote.shared.errors import RecordError
 
 
 class ServerGoneError(Exception):
-    """The server did not answer, or broke off. It may be restarting, and the record need not be at fault."""
+    """The server did not answer, or closed the connection. It may be restarting; the record may not be at fault."""
 
 
 class AttemptError(Exception):
@@ -17,7 +17,7 @@ class AttemptError(Exception):
 
 
 class HeldUpError(Exception):
-    """Neither the record nor the server is at fault: the record is tried again, and the attempt does not count."""
+    """Neither the record nor the server is at fault. The record is tried again, and this attempt does not count."""
 
 
 class RefusedError(RecordError):

@@ -1,8 +1,8 @@
-"""A cluster's run as one host's: published chunks come into the run's ledger and among its shards. On the login host.
+"""Takes a cluster's published chunks into the run's ledger and shards, so that the run looks like a single host's run.
 
-Called by the verbs that look at a run, on the one machine that opens this ledger; replicas never do. Each step can be
-cut anywhere and done again, by two at once: a shard is linked to its place before its row is committed, and a row of a
-chunk is the same whoever commits it.
+Called by the verbs that read a run, on the login host, the only machine that opens this ledger; replicas never open it.
+Each step can be interrupted and repeated, even by two processes at once: a shard is linked to its place before its row
+is committed, and every process commits the same row for it.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _GATHERED = "chunk {} is here"
 
 
 def is_shared_out(paths: RunPaths) -> bool:
-    """Whether the run is done by a cluster's replicas."""
+    """Return whether a cluster's replicas do the run."""
     return paths.replicas.is_file()
 
 
 def read_spec(paths: RunPaths) -> ReplicaSpec:
-    """What the run's replicas do; raises UsageError if that is damaged, or not to be seen on this machine."""
+    """Return the replicas' specification; raises UsageError if it is damaged, or cannot be read on this machine."""
     try:
         return ReplicaSpec.model_validate_json(read_own(paths.replicas))
     except OSError as error:
         raise UsageError(
             f"{paths.replicas} cannot be read on this node: {error.strerror}.",
-            remedy="The cluster's `workdir` must lie on a file system that login host and nodes share.",
+            remedy="The cluster's `workdir` must be on a file system that the login host and the nodes share.",
         ) from error
     except ValidationError as error:
         raise UsageError(
-            f"{paths.replicas} is damaged.", remedy="Move it away; `inv extract --cluster` writes it anew."
+            f"{paths.replicas} is damaged.", remedy="Move the file away; `inv extract --cluster` writes it again."
         ) from error
 
 
 def take_in(paths: RunPaths) -> None:
-    """Take in every chunk that was published since; nothing for a run of this host's own."""
+    """Take in every chunk that was published since the last call. Do nothing for a run without replicas."""
     if not is_shared_out(paths):
         return
     results = Results(paths.queue / "published")
@@ -61,7 +61,7 @@ def take_in(paths: RunPaths) -> None:
 
 
 def living(paths: RunPaths) -> list[str]:
-    """Replicas that showed within a lease that they live, by the file system's own clock."""
+    """Return the replicas whose last sign of life is less than a lease old, by the file system's own clock."""
     beats = paths.queue / "beats"
     if not beats.is_dir():
         return []
@@ -78,7 +78,7 @@ def living(paths: RunPaths) -> list[str]:
 
 
 def status_by(counts: Counts, replicas: list[str]) -> ExtractorStatus:
-    """How a shared-out run stands: by what is left of it, and by who lives."""
+    """Return the status of a run of replicas, from its open chunks and its living replicas."""
     if counts.assigned and counts.done + counts.freed + counts.quarantined >= counts.assigned:
         return "complete"
     return "running" if replicas else "stopped"

@@ -1,4 +1,4 @@
-"""The verbs `runs` and `plan`: what this host holds of every run, for a laptop that does not know them. Read-only."""
+"""The verbs `runs` and `plan`: tell a laptop that does not know a run what this host has of it. Read-only."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from remote.work.verbs import status
 
 
 def runs(request: RunsRequest, context: Context) -> RunsResult:
-    """The verb `runs`: return a row for each run; for an unreadable folder, the row says why instead of numbers."""
+    """The verb `runs`: return a row for each run. The row of an unreadable folder has the reason instead of numbers."""
     found = [name for name in names(context.workdir) if request.run in ("", name)]
     return RunsResult(runs=[_held(context, name) for name in found])
 
 
 def plan(request: PlanRequest, context: Context) -> PlanResult:
-    """The verb `plan`: return the newest plan of this run; raises UsageError if this host has none."""
+    """The verb `plan`: return the newest plan of this run; raises UsageError if this host has no plan of the run."""
     paths = known(context.workdir, request.identity)
     path = _plan_file(paths)
     if path is None:
-        raise UsageError(f"No plan of the run {request.identity.name!r} lies here.", remedy="Ask another host.")
+        raise UsageError(f"This host has no plan of the run {request.identity.name!r}.", remedy="Ask another host.")
     try:
         return PlanResult(content=path.read_text())
     except OSError as error:
@@ -51,7 +51,7 @@ def _held(context: Context, name: str) -> HeldRun:
 
 
 def _plan_file(paths: RunPaths) -> Path | None:
-    """Return the plan of the highest epoch that has one; an assignment that takes a share away has none."""
+    """Return the plan of the highest epoch that has a plan; an assignment that revokes a share has none."""
     given = sorted((int(entry.name) for entry in paths.assignments.iterdir() if entry.name.isdecimal()), reverse=True)
     files = (paths.assignment(epoch) / PLAN_FILE for epoch in given)
     return next((path for path in files if path.is_file()), None)

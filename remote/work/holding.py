@@ -1,8 +1,8 @@
-"""What a host works on in a run's epoch: its share, without what went to others by leases, and with what came.
+"""A host's records in a run's epoch: its share, minus records that leases gave to other hosts, plus records that came.
 
-Runs on the host. The run's one process takes its records from here chunk by chunk; the verbs `lease` and `take`
-(`remote.work.moving`) give chunks to other hosts and take theirs in, whether or not that process lives. A new epoch
-gives every record out anew: leases of an older one count no more.
+Runs on the host. The run's only process takes its records from here chunk by chunk. The verbs `lease` and `take`
+(`remote.work.moving`) give chunks to other hosts and accept chunks from them, even if that process is not running. A
+new epoch assigns every record again, and leases of older epochs no longer count.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from remote.work.epochs import newest
 from remote.work.lots import SHARE, effective, lots
 
 SERVER_CHUNKS = 4
-"""So many chunks are what a server may have in flight: little is begun that could still go to another host."""
+"""A server has about this many chunks in flight. The smaller chunks are, the more records can still move."""
 SHARE_CHUNKS = 200
-"""Of so many chunks a share consists, or of single records: its last chunks decide when the fleet ends."""
+"""A share has at least this many chunks, or one a record: its last chunks decide when the fleet ends."""
 
 
 @dataclass
 class Pool:
-    """Work of one origin: the share, or a lot."""
+    """The chunks of the share, or of a lot, and the claims on them."""
 
     name: str
     first: int
-    """Position of its first record."""
+    """Position of the pool's first record."""
     chunks: Chunks
     claims: Claims
     begun: int = 0
-    """All chunks below this one are claimed."""
+    """All chunks with a lower number are claimed."""
 
     def positions(self, chunk: int) -> range:
-        """Positions of a chunk's records."""
+        """Return the positions of a chunk's records."""
         places = self.chunks.places(chunk)
         return range(self.first + places.start, self.first + places.stop)
 
 
 class Holding:
-    """The newest epoch's work as it stood when this was made; lots that come later are not in it."""
+    """The work of the newest epoch at the time of construction, without lots that came later."""
 
     def __init__(self, paths: RunPaths) -> None:
         share = load(newest(paths))
@@ -63,15 +63,15 @@ class Holding:
             first += len(work)
 
     def assignment(self) -> Assignment:
-        """The assignment with the records that are this host's to do by now."""
+        """Return the assignment with the records that this host has to do now."""
         return effective(self._paths, self._share)
 
     def has_grown(self) -> bool:
-        """Whether lots came since this was made."""
+        """Return whether lots came since the construction."""
         return any(lot.name not in self._came for lot in lots(self._paths, self.epoch))
 
     def open(self, finished: Container[int]) -> list[int]:
-        """Positions of the records that this host has begun with and not finished."""
+        """Return the positions of the records in chunks that this host claimed and has not finished."""
         found: list[int] = []
         for pool in self._pools:
             for chunk, claim in pool.claims.all().items():
@@ -89,13 +89,13 @@ class Holding:
         return []
 
     def untouched(self) -> Iterator[tuple[Pool, int]]:
-        """The chunks that nobody has claimed, those that this host would begin last first."""
+        """Yield the unclaimed chunks. The chunk that this host would begin last comes first."""
         for pool in reversed(self._pools):
             claimed = pool.claims.tokens()
             yield from ((pool, chunk) for chunk in reversed(range(len(pool.chunks))) if chunk not in claimed)
 
     def unfinished(self, pool: Pool, chunk: int, finished: Container[int]) -> list[int]:
-        """Return the positions of a chunk's unfinished records, of this and of other hosts."""
+        """Return the positions of a chunk's records that are not in `finished`."""
         return [place for place in pool.positions(chunk) if self._index(place) not in finished]
 
     def _index(self, position: int) -> int:
@@ -103,7 +103,7 @@ class Holding:
 
 
 def _chunk_tokens(share: Assignment, tokens: int) -> int:
-    """Tokens of a chunk in a pool of so many; the same for everybody who reads the assignment."""
+    """Return the tokens of a chunk in a pool of `tokens` tokens; the same for every reader of the assignment."""
     return max(1, min(share.in_flight_tokens // SERVER_CHUNKS, tokens // SHARE_CHUNKS))
 
 

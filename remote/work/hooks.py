@@ -1,4 +1,4 @@
-"""The moments of a session at which one kind of detached work may do what only it needs; each does nothing here.
+"""The methods that a kind of detached work overrides to act at certain moments of a session. They do nothing here.
 
 Called by `remote.work.dispatcher` inside its event loop.
 """
@@ -10,47 +10,47 @@ from remote.work.endpoint import Endpoint
 
 
 class Hooks:
-    """What a dispatcher calls, in the order of a session."""
+    """The methods that a dispatcher calls, in the order of a session."""
 
     takes_all = False
-    """Whether all of the host's records are begun at once, so that none can go to another host while it works."""
+    """Whether a session begins all of the host's records at once, so that none can move to another host."""
 
     def ordered(self, positions: list[int]) -> list[int]:
-        """The open records in the order in which they are sent."""
+        """Return the open records in the order in which they are to be sent."""
         return positions
 
     observe_seconds = 0.0
-    """How long what was seen of servers and wishes is good for; many tries that end at once are then one look."""
+    """Seconds between two checks of servers and requests: attempts that end together cause a single check."""
 
     async def begin(self) -> None:
-        """The session's tasks may be started now; nothing has been sent."""
+        """Start the session's tasks. Called before any record is sent."""
 
     def look(self) -> None:
-        """Called several times a second, before anything is sent."""
+        """Called several times a second, each time before records are sent."""
 
     def hindered(self, size: int) -> bool:
-        """Whether something that only this kind of work needs holds the run back; says what, if so."""
+        """Return whether something that only this kind of work needs holds the run back. If so, set the status too."""
         return False
 
     def with_room(self, ready: list[Endpoint], task: Task) -> list[Endpoint]:
-        """Those of the servers for which there is room for what the try leaves on the way."""
+        """Return the servers that have room for the files that the attempt will leave."""
         return ready
 
     def begun(self, task: Task, endpoint: Endpoint) -> None:
-        """A try was sent."""
+        """Called when an attempt was sent."""
 
     def ended(self, task: Task, endpoint: Endpoint) -> None:
-        """A try ended, however it did."""
+        """Called when an attempt ended, with or without success."""
 
     def before_records_come_again(self) -> None:
-        """Nothing is in flight, and records that are open again may be sent under the ids that they had."""
+        """Called when no record is in flight, before records are sent again, perhaps under their earlier ids."""
 
     async def at_last(self) -> None:
-        """Nothing is in flight any more, and nothing more is sent; the session's tasks still run."""
+        """Called when no record is in flight and no more will be sent. The session's tasks still run."""
 
     def close(self) -> None:
-        """Let go of what the session holds, however it ended."""
+        """Release the session's resources. Called after every session, also after errors."""
 
     def last_word(self) -> str:
-        """What the log's last line says beyond the counts."""
+        """Return text that follows the counts in the log's last line."""
         return ""

@@ -1,7 +1,7 @@
-"""What becomes of a record whose try failed: another try, quarantine, or the end of the whole run.
+"""Decides about a record whose attempt failed: another attempt, quarantine, or the end of the whole run.
 
-Runs on the host inside the dispatcher's event loop. A failure is the record's own only if others succeed meanwhile: a
-run of consecutive ones stops the extractor, and what it quarantined on the way is open again.
+Runs on the host inside the dispatcher's event loop. A record is at fault only if other records succeed meanwhile. A
+series of failures ends the run, and records that the series quarantined are open again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from remote.work.ledger import Ledger, Row
 from remote.work.progress import Progress
 
 DEATHS_ALONE = 2
-"""From the second death on a record travels alone, so that the third one can only be its own doing."""
+"""After this many deaths of a server, a record is sent alone, so that only it can cause a further death."""
 DEATHS_LIMIT = 3
 
 
 class Judgement:
-    """Keeps count of failures in a row; `fatal` is why the run must end, once it must."""
+    """Counts consecutive failures. `fatal` is the error that must end the run, or None."""
 
     def __init__(
         self, work: Work, paths: RunPaths, backlog: Backlog, committer: Committer, progress: Progress, report: Report
@@ -36,25 +36,25 @@ class Judgement:
         self._failures = 0
         self._successes = 0
         self._before: dict[int, int] = {}
-        """Successes at a position's last failed try."""
+        """For each position, the number of successes of the session at its last failed attempt."""
         self._condemned: list[int] = []
 
     def succeeded(self, row: Row) -> None:
-        """A record is done, so the ones that failed just before it failed on their own account."""
+        """Note that a record is done. Records that failed just before it were therefore at fault themselves."""
         self._progress.finished(row)
         self._failures = 0
         self._successes += 1
         self._condemned.clear()
 
     def end(self, error: RoostError) -> None:
-        """End the run with this cause, unless it already has one."""
+        """End the run with this error, unless it is ending with another."""
         self.fatal = self.fatal or error
 
     async def failed(self, task: Task, endpoint: Endpoint, life: tuple[int, float], error: TryError) -> None:
-        """Decide about a try that failed on `endpoint`, whose life was `life` when it began.
+        """Decide about an attempt that failed on `endpoint`, whose life was `life` when the attempt began.
 
-        As long as no other record has succeeded since its last failed try, and others are open, it is tried on: it
-        may be the server that is broken, and then the run of failures ends the session.
+        If no other record has succeeded since the record's last failed attempt, and others are open, the record is
+        tried again, because the server may be broken. In that case the series of failures ends the session.
         """
         if isinstance(error, HeldUpError):
             self._progress.state.retries += 1
@@ -80,24 +80,27 @@ class Judgement:
 
     async def _died(self, task: Task) -> None:
         if task.deaths + 1 >= DEATHS_LIMIT:
-            await self._quarantine(task, f"The server died each of {DEATHS_LIMIT} times, at last with it alone.")
+            await self._quarantine(
+                task, f"The server died in all {DEATHS_LIMIT} attempts, the last time with no other record in flight."
+            )
             return
         self._progress.state.retries += 1
         self._backlog.retry(task, time.monotonic(), died=True)
 
     def _give_up(self, cause: str) -> None:
-        """End the run; what it quarantined on the way is open again, if the ledger takes that."""
-        what = f"{self._failures} tries in a row failed, the last one with: {cause}"
+        """End the run, and open the records that the series of failures quarantined, if the ledger can be written."""
+        what = f"{self._failures} consecutive attempts failed, the last with: {cause}"
         try:
             with Ledger(self._paths.ledger) as ledger:
                 self._progress.state.counts.quarantined -= ledger.forget(self._condemned)
             self._condemned.clear()
         except HostError as error:
-            left = f"{len(self._condemned)} records that failed on the way stay quarantined: {error.message}"
+            left = f"{len(self._condemned)} of these records stay quarantined: {error.message}"
             what = f"{what} {left}"
         self.end(
             HostError(
-                what, remedy="Mend the cause (`inv logs` shows the server's side); then the same command resumes."
+                what,
+                remedy="Repair the cause (`inv logs` shows the server's log). Then the same command resumes the run.",
             )
         )
 

@@ -1,4 +1,4 @@
-"""Finds the run that a name means on this host, for every verb that names a run.
+"""Finds a run by its name on this host, for every verb that names a run.
 
 Runs on the host; quick to import, for read-only verbs.
 """
@@ -11,20 +11,21 @@ from remote.shared.paths import RunPaths, Workdir
 from remote.work import epochs
 from remote.work.ledger import Ledger
 
-OTHER_RUN = "Plan under a name of its own; or pull what you need of the run that is here, and inv clean it."
+OTHER_RUN = "Plan under another name with --run; or pull what you need of this host's run, and remove it with inv "
+"clean."
 
 
 def named(workdir: Workdir, run: str) -> RunPaths:
-    """Return the folder of a run of this name; raises UsageError if there is none here."""
+    """Return the folder of a run of this name; raises UsageError if this host has none."""
     paths = workdir.run(run)
     if not paths.root.is_dir():
         known = ", ".join(names(workdir)) or "none"
-        raise UsageError(f"There is no run {run!r} here.", remedy=f"Runs: {known}.")
+        raise UsageError(f"There is no run {run!r} on this host.", remedy=f"Runs: {known}.")
     return paths
 
 
 def known(workdir: Workdir, identity: RunIdentity) -> RunPaths:
-    """Return the folder of this run; raises UsageError if it is not here, or if another run has its name."""
+    """Return the folder of this run; raises UsageError if this host has no run, or another run, of its name."""
     paths = named(workdir, identity.name)
     refuse_other_run("This host", identity_of(paths), identity, OTHER_RUN)
     return paths
@@ -36,7 +37,7 @@ def names(workdir: Workdir) -> list[str]:
 
 
 def identity_of(paths: RunPaths) -> RunIdentity:
-    """Return the run whose records this folder holds, from its ledger or, before there is one, its newest assignment.
+    """Return the identity of a folder's run, from its ledger or, before there is one, from its newest assignment.
 
     Raises UsageError if neither names the run.
     """
@@ -48,8 +49,8 @@ def identity_of(paths: RunPaths) -> RunIdentity:
     if epochs.newest_epoch(paths) is not None:
         return epochs.read_description(epochs.newest(paths)).identity
     raise UsageError(
-        f"The folder of the run {paths.root.name!r} here does not say which run it is: an older Roost made it.",
-        remedy="Remove it with inv clean, or plan under another name.",
+        f"The folder of the run {paths.root.name!r} on this host does not say which run it is: an older Roost made it.",
+        remedy="Remove that run with inv clean, or plan under another name.",
     )
 
 
@@ -59,7 +60,8 @@ def read_identity(noted: str, paths: RunPaths) -> RunIdentity:
         return RunIdentity.model_validate_json(noted)
     except ValueError as error:
         raise UsageError(
-            f"The ledger of the run {paths.root.name!r} here was begun by a Roost that knew no run identity.",
+            f"The ledger of the run {paths.root.name!r} on this host was begun by an older Roost, which knew no run "
+            f"identity.",
             remedy="Remove the run with inv clean, or plan under another name.",
         ) from error
 
@@ -69,7 +71,7 @@ def refuse_older_plan(paths: RunPaths, epoch: int) -> None:
     here = epochs.newest_epoch(paths)
     if here is not None and here > epoch:
         raise UsageError(
-            f"This host was given epoch {here} of the run {paths.root.name!r}, and this plan is of epoch {epoch}: "
-            "somebody has planned on elsewhere.",
+            f"This host was given epoch {here} of the run {paths.root.name!r}, but this laptop's plan has epoch "
+            f"{epoch}: another laptop has planned since.",
             remedy=f"Take the hosts' newest plan with inv runs --take {paths.root.name}.",
         )

@@ -1,7 +1,7 @@
 """Starts a run's detached work so that it survives this verb, the SSH connection and the laptop; the verb `extract`.
 
-Runs on the host. Detached by run name (what the laptop asks for), or in this very process by assignment folder (what
-any other launcher asks for: Slurm, Ray, a container's entrypoint). Needs neither the laptop nor SSH.
+Runs on the host, without laptop or SSH. A run's name starts detached work, as the laptop does. The folder of an
+assignment runs the work in this process, as other launchers do: Slurm, Ray, a container's entrypoint.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from remote.work.holding import Holding
 
 KINDS = {"answer": "remote.answer.answerer:Answerer", "extract": "remote.extract.extractor:Extractor"}
-"""What detached work does, by the task that asks for it."""
+"""The kinds of detached work, by the task that starts them."""
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
 _LOG_TAIL_BYTES = 1 << 16
 
 
 def extract(request: ExtractRequest, context: Context) -> ExtractorState:
-    """The verb `extract`: returns once the detached extractor works, or, in the foreground, once it has ended."""
+    """The verb `extract`: return when the detached extractor works, or, in the foreground, when it has ended."""
     if bool(request.run) == bool(request.assignment):
-        raise UsageError("Extraction is started by --run or by --assignment, and by one of them alone.")
+        raise UsageError("Extraction needs either --run or --assignment, and not both.")
     if request.assignment:
         folder = Path(request.assignment).expanduser()
         return run_here(_adopt(folder, context), context, then_stop=request.then_stop)
@@ -55,11 +55,11 @@ def extract(request: ExtractRequest, context: Context) -> ExtractorState:
 
 
 def run_here(paths: RunPaths, context: Context, *, then_stop: bool | None = None) -> ExtractorState:
-    """Be the run's extractor, epoch after epoch, until nothing is open or somebody says stop."""
+    """Be the run's extractor, epoch after epoch, until no record is open or a person stops the run."""
     from remote.work.holding import Holding
 
     with run_lock(paths):
-        if wish(paths) == "stop":  # it was meant for the session before
+        if wish(paths) == "stop":  # the request was for the session before
             paths.control.unlink(missing_ok=True)
         while True:
             holding = Holding(paths)
@@ -69,7 +69,7 @@ def run_here(paths: RunPaths, context: Context, *, then_stop: bool | None = None
             )
             state = asyncio.run(_session(holding, paths, context))
             if (newest := epochs.newest_epoch(paths)) != assignment.epoch:
-                context.report.progress(f"epoch {newest} takes the place of {assignment.epoch}")
+                context.report.progress(f"epoch {newest} replaces epoch {assignment.epoch}")
             elif state.status == "complete" and holding.has_grown():
                 context.report.progress("records came from another host")
             else:
@@ -79,10 +79,10 @@ def run_here(paths: RunPaths, context: Context, *, then_stop: bool | None = None
 
 
 def detach(paths: RunPaths, context: Context, *, then_stop: bool | None = None) -> ExtractorState:
-    """Start the extractor in a session of its own, its streams to the run's log; returns its first state.
+    """Start the extractor in a session of its own, with its output in the run's log; return its first state.
 
-    A run that has one already goes on with it, which takes up a newer epoch by itself. One that was told to stop is
-    waited for and replaced. A paused run stays paused until it is told to resume.
+    If the run has an extractor, that extractor continues, and takes up a newer epoch by itself. An extractor that was
+    told to stop is awaited and replaced. A paused run stays paused until it is told to resume.
     """
     folder = epochs.newest(paths)
     if is_locked(paths) and wish(paths) == "stop":
@@ -97,13 +97,14 @@ def detach(paths: RunPaths, context: Context, *, then_stop: bool | None = None) 
 
 
 def _await_end(paths: RunPaths) -> None:
-    """Wait until an extractor that was told to stop has finished what is in flight."""
+    """Wait until an extractor that was told to stop has finished its records in flight."""
     deadline = time.monotonic() + START_SECONDS
     while is_locked(paths):
         if time.monotonic() > deadline:
             raise HostError(
-                f"The extractor of the run {paths.root.name!r} was told to stop and still finishes what is in flight.",
-                remedy="`inv status` shows how many records; then type the command again.",
+                f"The extractor of the run {paths.root.name!r} was told to stop, and still finishes the records in "
+                f"flight.",
+                remedy="`inv status` shows how many are left. Type the command again when it has stopped.",
             )
         time.sleep(POLL_SECONDS)
 
@@ -133,17 +134,17 @@ def _kind(work: Work) -> type[Dispatcher]:
 
 
 def _check_epoch(paths: RunPaths, epoch: int | None) -> None:
-    """A host that was away must not go on with what was given to others meanwhile."""
+    """Raise UsageError if this host lacks the run's epoch: its older share may have been given to other hosts."""
     newest = epochs.newest_epoch(paths)
     if epoch is not None and newest is not None and newest < epoch:
         raise UsageError(
-            f"The run {paths.root.name!r} is at epoch {epoch}, and this host only has epoch {newest}.",
-            remedy="`inv extract` gives it its share of the new one.",
+            f"The run {paths.root.name!r} is at epoch {epoch}, but this host only has epoch {newest}.",
+            remedy="`inv extract` gives this host its share of the new epoch.",
         )
 
 
 def _await_state(paths: RunPaths, process: subprocess.Popen[bytes] | None) -> ExtractorState:
-    """Wait until the extractor has written its state; raises what it said where it ended instead."""
+    """Return the extractor's first state when it is written; raises the extractor's error if it ended instead."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         state = read_state(paths)
@@ -157,7 +158,7 @@ def _await_state(paths: RunPaths, process: subprocess.Popen[bytes] | None) -> Ex
 
 
 def _last_words(paths: RunPaths, code: int) -> RoostError:
-    """What the extractor's own error line says, which is the last of its log."""
+    """Return the error in the extractor's own last line of its log."""
     with os.fdopen(open_own(paths.log), "rb") as log:
         log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_TAIL_BYTES))
         said = last_failure(log.read().decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""A run's ledger: which records are finished on this host, with their digests. The only owner of its schema.
+"""A run's ledger: the records that are finished on this host, with their digests. The only owner of its schema.
 
 Runs on the host. The extractor writes it; the verbs `status`, `shards`, `requeue`, `reopen` and `freed` read it and
 change single rows, from other processes and at any time. A row is committed after its shard is durable, never before.
@@ -47,23 +47,23 @@ CREATE TABLE IF NOT EXISTS sessions (nonce TEXT PRIMARY KEY, started_at REAL NOT
 _REOPENED = """
 CREATE TABLE IF NOT EXISTS reopened (idx INTEGER, cause TEXT, attempts INTEGER, quarantined_at REAL, reopened_at REAL)
 """
-"""Made when it is first needed: a ledger that an older Roost began lacks it, and with it stays readable by that one."""
+"""Created when it is first needed. Older ledgers lack this table, and an older Roost ignores it."""
 _TOLD = "CREATE TABLE IF NOT EXISTS told (idx INTEGER PRIMARY KEY, what TEXT NOT NULL)"
-"""Made like `_REOPENED` when it is first needed."""
+"""Created when it is first needed, like `_REOPENED`."""
 _BUSY_SECONDS = 30.0
 _EVERYTHING = "records"
 _IN_RANGES = (
     "(SELECT json_extract(value, '$[0]') AS start, json_extract(value, '$[1]') AS stop FROM json_each(?))"
     " CROSS JOIN records ON idx >= start AND idx < stop"
 )
-"""CROSS JOIN keeps SQLite from reading all records once for every range: each range is a look into the index."""
+"""CROSS JOIN makes SQLite look up each range in the index, instead of reading all records once for every range."""
 _CHUNK = 500
-"""Indices per statement; SQLite's default limit on parameters is 999 in old builds."""
+"""Indices in one statement. SQLite's default limit on parameters is 999 in old builds."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A finished record as the extractor hands it in."""
+    """A finished record, as the extractor gives it to the ledger."""
 
     index: int
     state: State
@@ -79,14 +79,14 @@ class Row:
     cause: str = ""
     attempts: int = 1
     told: str = ""
-    """JSON that one kind of work keeps beside its records; "" for none."""
+    """JSON that a kind of work keeps for each record; "" for none."""
 
 
 class Ledger:
-    """One connection to `ledger.sqlite`; use it from the thread that opened it. A context manager."""
+    """One connection to `ledger.sqlite`, for the thread that opened it. A context manager."""
 
     def __init__(self, path: Path, *, to_read: bool = False) -> None:
-        """Open the ledger, creating it (0600) where it is missing; `to_read`: also where it cannot be written."""
+        """Open the ledger, or create it (0600). With `to_read`, a ledger that cannot be written is opened too."""
         self._path = path
         try:
             self._db = _opened(path)
@@ -103,7 +103,7 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the connection."""
         self._db.close()
 
     def record(self, rows: Iterable[Row]) -> None:
@@ -121,7 +121,7 @@ class Ledger:
             )
 
     def rows(self, indices: Iterable[int]) -> list[Row]:
-        """The rows of these records as they were handed in, those that there are."""
+        """Return the rows of these records, without records that have no row."""
         query = (
             "SELECT idx, state, rows, epoch, size_bytes, xxh3, stored, mean_norm, max_norm, parity, flag, cause,"
             " attempts FROM records WHERE idx = ?"
@@ -130,14 +130,14 @@ class Ledger:
         return [_row(values) for values in found if values is not None]
 
     def states(self) -> dict[int, tuple[State, int, str]]:
-        """Every recorded index with its state, size in bytes and how it is stored."""
+        """Return every recorded index with its state, its size in bytes and the form in which it is stored."""
         rows = self._db.execute("SELECT idx, state, size_bytes, stored FROM records")
         return {index: (state, size, stored) for index, state, size, stored in rows}
 
     def shards(
         self, after: int = 0, limit: int | None = None, *, freed: bool = False
     ) -> Iterator[tuple[int, ShardRow]]:
-        """Rows of finished records that are on disk (with `freed`, or were), with their cursors, oldest first."""
+        """Yield (cursor, row) of finished records that are on disk, or with `freed` were, oldest first."""
         query = (
             "SELECT seq, idx, rows, size_bytes, xxh3, epoch, stored FROM records"
             " WHERE seq > ? AND state IN ('done', ?) ORDER BY seq LIMIT ?"
@@ -151,9 +151,9 @@ class Ledger:
                 )
 
     def counts(self, ranges: list[tuple[int, int]] | None = None) -> Counts:
-        """What is finished, of the indices in `ranges` alone if they are given.
+        """Return the counts of finished records; only of the indices in `ranges`, if they are given.
 
-        The assigned fields stay 0, because the ledger does not know them.
+        The fields on assigned records stay 0, because the ledger does not know them.
         """
         counts = Counts()
         source, values = (_EVERYTHING, ()) if ranges is None else (_IN_RANGES, (json.dumps(ranges),))
@@ -171,9 +171,9 @@ class Ledger:
         return counts
 
     def tokens_by_minute(self) -> list[int]:
-        """Tokens of the records that were finished in each minute of work, the first and the last minute left out.
+        """Return the tokens that were finished in each minute of work, without the first and the last minute.
 
-        A minute without any finished record is no minute of work: the run was paused, stopped or waited.
+        A minute without a finished record does not count, because the run was paused, stopped or waiting.
         """
         query = (
             "SELECT SUM(rows) FROM records WHERE state != 'quarantined'"
@@ -182,16 +182,16 @@ class Ledger:
         return [tokens for (tokens,) in self._db.execute(query)][1:-1]
 
     def causes(self) -> dict[str, int]:
-        """Causes of the quarantined records, with how often each occurs."""
+        """Return the causes of the quarantined records with their counts."""
         query = "SELECT cause, COUNT(*) FROM records WHERE state = 'quarantined' GROUP BY cause ORDER BY 2 DESC"
         return dict(self._db.execute(query).fetchall())
 
     def quarantined(self) -> dict[int, str]:
-        """Indices of the quarantined records, with their causes."""
+        """Return the indices of the quarantined records with their causes."""
         return dict(self._db.execute("SELECT idx, cause FROM records WHERE state = 'quarantined'").fetchall())
 
     def told(self) -> Iterator[str]:
-        """What the records that are finished told beside their rows, in order of finishing."""
+        """Return the JSON that was kept for each finished record, in order of finishing."""
         if self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'told'").fetchone() is None:
             return
         query = "SELECT what FROM told JOIN records USING (idx) WHERE state != 'quarantined' ORDER BY seq"
@@ -199,50 +199,50 @@ class Ledger:
             yield what
 
     def parity_checked(self) -> int:
-        """How many records agreed with the server's own logprobs."""
+        """Return how many records agreed with the server's own logprobs."""
         (count,) = self._db.execute("SELECT COUNT(*) FROM records WHERE parity IS NOT NULL").fetchone()
         return int(count)
 
     def flagged(self) -> int:
-        """How many kept records carry a flag."""
+        """Return how many finished records have a flag."""
         (count,) = self._db.execute("SELECT COUNT(*) FROM records WHERE flag IS NOT NULL").fetchone()
         return int(count)
 
     def norms(self, every: int = 1) -> Iterator[tuple[list[float], list[float]]]:
-        """Mean and maximum norm a slot of every record that is done (or of each `every`th), in order of finishing."""
+        """Yield mean and maximum norm of each slot, for every `every`th record that is done, in order of finishing."""
         query = "SELECT mean_norm, max_norm FROM records WHERE state != 'quarantined' AND mean_norm IS NOT NULL"
         for mean, largest in self._db.execute(query + " AND seq % ? = 0 ORDER BY seq", (every,)):
             yield json.loads(mean), json.loads(largest)
 
     def lengths(self) -> list[int]:
-        """Tokens of every record that is done, here or delivered."""
+        """Return the tokens of every record that is done, here or delivered."""
         return [rows for (rows,) in self._db.execute("SELECT rows FROM records WHERE state != 'quarantined'")]
 
     def parity(self) -> list[dict[str, Any]]:
-        """What each comparison with the server's own logprobs measured."""
+        """Return the measurements of each comparison with the server's own logprobs."""
         return [json.loads(text) for (text,) in self._db.execute("SELECT parity FROM records WHERE parity IS NOT NULL")]
 
     def pace(self) -> tuple[float, float, int]:
-        """When the first and the last record was finished, and how many took more than one try; zeros for none."""
+        """Return when the first and last record were finished, and how many took several attempts; or zeros."""
         query = "SELECT MIN(finished_at), MAX(finished_at), SUM(attempts > 1) FROM records WHERE state != 'quarantined'"
         first, last, retried = self._db.execute(query).fetchone()
         return first or 0.0, last or 0.0, retried or 0
 
     def forget(self, indices: Iterable[int]) -> int:
-        """Delete rows, so that their records are open again; returns how many there were."""
+        """Delete rows, so that their records are open again; return the number of deleted rows."""
         return self._change(indices, "DELETE FROM records WHERE idx IN ({marks})")
 
     def reopen(self, indices: Iterable[int]) -> int:
-        """Open these records again where they are quarantined, and keep why they were; returns how many there were."""
+        """Open those of the records that are quarantined, and keep the causes; return the number of opened records."""
         self._db.execute(_REOPENED)
         which = "FROM records WHERE state = 'quarantined' AND idx IN ({marks})"
         kept = f"INSERT INTO reopened SELECT idx, cause, attempts, finished_at, {time.time()} {which}"
         return self._change(indices, kept, f"DELETE {which}")
 
     def free(self, records: Iterable[tuple[int, str]]) -> int:
-        """Mark finished records (index, digest) as delivered and deleted here; returns how many were `done`.
+        """Mark finished records (index, digest) as delivered and deleted here; return how many were `done`.
 
-        One that was made anew since, with another digest, stays.
+        A record that was made again meanwhile, and so has another digest, is not marked.
         """
         query = "UPDATE records SET state = 'freed' WHERE state = 'done' AND idx = ? AND xxh3 = ?"
         with self._transaction():
@@ -250,71 +250,72 @@ class Ledger:
 
     @contextmanager
     def held_freed(self, records: Iterable[tuple[int, str]]) -> Iterator[list[int]]:
-        """Indices of those of the records that are marked so; nobody changes the ledger while the block lasts.
+        """Yield the indices of the records that are marked as freed. No process changes the ledger during the block.
 
-        The extractor waits meanwhile, so the block must be short: rename in it, delete after it.
+        The extractor waits meanwhile, so the block must be short: rename files inside it, and delete them after it.
         """
         query = "SELECT idx FROM records WHERE state = 'freed' AND idx = ? AND xxh3 = ?"
         with self._transaction():
             yield [index for record in records for (index,) in self._db.execute(query, record)]
 
     def has(self, index: int, xxh3: str) -> bool:
-        """Whether this very record is finished and here."""
+        """Return whether the record with this digest is finished and on disk."""
         query = "SELECT 1 FROM records WHERE state = 'done' AND idx = ? AND xxh3 = ?"
         return self._db.execute(query, (index, xxh3)).fetchone() is not None
 
     def mark_stored(self, index: int, xxh3: str, stored: Stored) -> bool:
-        """Note that a shard now lies on disk in another form; digest and size stay those of the plain bytes.
+        """Note that a shard is now stored in another form. Digest and size remain those of the plain bytes.
 
-        False, and nothing noted, where the record is no longer here as it was.
+        Return False, and note nothing, if the record with this digest is no longer on disk.
         """
         query = "UPDATE records SET stored = ? WHERE state = 'done' AND idx = ? AND xxh3 = ?"
         with self._transaction():
             return self._db.execute(query, (stored, index, xxh3)).rowcount == 1
 
     def fact(self, name: str) -> str | None:
-        """A fact of the run noted by an earlier session, or None."""
+        """Return a fact that an earlier session noted of the run, or None."""
         found = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return found[0] if found else None
 
     def facts(self) -> dict[str, str]:
-        """All that was noted of the run."""
+        """Return all facts of the run."""
         return dict(self._db.execute("SELECT name, value FROM facts").fetchall())
 
     def note(self, facts: dict[str, str]) -> None:
-        """Note facts of the run, replacing earlier values."""
+        """Note facts of the run, and replace earlier values."""
         with self._transaction():
             self._db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
     def begin_session(self, nonce: str) -> None:
-        """Note a nonce before its first request is sent, so that its leftovers can be told from a stranger's."""
+        """Note a session's nonce before its first request, so that its leftover files can be recognised."""
         with self._transaction():
             self._db.execute("INSERT INTO sessions VALUES (?, ?)", (nonce, time.time()))
 
     def nonces(self) -> set[str]:
-        """Nonces of all sessions of this run."""
+        """Return the nonces of all sessions of this run."""
         return {nonce for (nonce,) in self._db.execute("SELECT nonce FROM sessions")}
 
     def _failed(self, error: OSError | sqlite3.DatabaseError) -> HostError:
         if _is_busy(error):
             return HostError(
                 f"The ledger {self._path} was in use by another command for {_BUSY_SECONDS:.0f} s.",
-                remedy="Try again. If it stays so, a command hangs: `inv status` and `ps` on the host show which.",
+                remedy="Try again. If the error repeats, a command hangs: `inv status`, and `ps` on the host, show "
+                "which command.",
             )
         if _is_of_the_disk(error):
             reason = error.strerror if isinstance(error, OSError) else error
             return HostError(
                 f"The ledger {self._path} could not be written: {reason}.",
-                remedy="Its disk is full, read-only or failing: mend that. What the ledger says stays as it is.",
+                remedy="The disk of the ledger is full, read-only or failing: repair it. The ledger was not changed.",
             )
         return HostError(
             f"The ledger {self._path} could not be opened: {error}.",
-            remedy="Move it away to start the run anew; its shards are then extracted again.",
+            remedy="Move the ledger away to start the run again; all of its records are then extracted again.",
         )
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All of the block or nothing; raises HostError where the disk does not take it."""
+        """Commit the whole block or nothing; raises HostError if the disk fails."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield
@@ -327,7 +328,7 @@ class Ledger:
             raise
 
     def _change(self, indices: Iterable[int], *statements: str) -> int:
-        """Execute the statements on these indices, all or nothing; returns how many rows the last one changed."""
+        """Execute the statements on these indices, all or nothing; return how many rows the last one changed."""
         wanted = list(indices)
         changed = 0
         with self._transaction():
@@ -356,19 +357,18 @@ def _opened(path: Path) -> sqlite3.Connection:
 def _prepare(db: sqlite3.Connection) -> None:
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
-        raise sqlite3.DatabaseError(
-            f"it is of schema {version}, written by a newer Roost; this one knows {SCHEMA_VERSION}"
-        )
+        raise sqlite3.DatabaseError(f"it has schema {version} of a newer Roost, and this Roost knows {SCHEMA_VERSION}")
     if version == 0:
         db.executescript(_SCHEMA)
         db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
 
 def _opened_to_read(path: Path) -> sqlite3.Connection | None:
-    """Open it on a full disk, or on one that is mounted read-only; None where that is not possible.
+    """Open a ledger on a disk that is full or mounted read-only; return None if that is not possible.
 
-    SQLite reads a WAL whose index it may not write (https://www.sqlite.org/wal.html#readonly), if there is one. Where
-    it can't make one, nobody has the ledger open to write, and with an empty WAL the file is all there is.
+    SQLite can read a WAL with an index that it may not write (https://www.sqlite.org/wal.html#readonly). If there is no
+    index and SQLite cannot create one, no process has the ledger open for writing, and with an empty WAL the file alone
+    is complete.
     """
     wal = path.with_name(path.name + "-wal")
     empty = not wal.exists() or wal.stat().st_size == 0
@@ -383,12 +383,12 @@ def _opened_to_read(path: Path) -> sqlite3.Connection | None:
 
 
 def _is_of_the_disk(error: Exception) -> bool:
-    """Whether the disk is at fault, and neither what the file holds nor another command that has it open."""
+    """Return whether the disk is at fault, and not the file's content or another command that has the file open."""
     return isinstance(error, OSError | sqlite3.OperationalError) and not _is_busy(error)
 
 
 def _is_busy(error: Exception) -> bool:
-    """Whether another connection kept the file for longer than `_BUSY_SECONDS` (SQLITE_BUSY, SQLITE_LOCKED)."""
+    """Return whether another connection held the file for longer than `_BUSY_SECONDS` (SQLITE_BUSY, SQLITE_LOCKED)."""
     return isinstance(error, sqlite3.OperationalError) and "is locked" in str(error)
 
 

@@ -1,6 +1,6 @@
-"""Locks for a run's only extractor and for its shards. The kernel holds them while a process lives, so none is stale.
+"""Locks for a run's only extractor and for its shards. The kernel releases them when a process ends, so none is stale.
 
-Runs on the host, called to start an extractor, and to ask whether one lives.
+Runs on the host, called to start an extractor, and to find out whether an extractor lives.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from remote.shared.files import make_directory, open_own
 from remote.shared.paths import RunPaths
 
 _EXCLUSIVE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-"""`struct flock` of Linux on 64 bits. Locks of the open file description: asking about one does not take it, so that
-any number of onlookers neither see one another nor keep an extractor from starting."""
+"""`struct flock` of 64-bit Linux, for locks of the open file description. A query does not take the lock, so queries do
+not see each other, and an extractor can start meanwhile.
+"""
 
 
 class RunningError(HostError):
@@ -35,7 +36,7 @@ def run_lock(paths: RunPaths) -> Iterator[None]:
         try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _EXCLUSIVE)
         except (BlockingIOError, PermissionError):
-            raise RunningError(f"The run {paths.root.name!r} already has an extractor here.") from None
+            raise RunningError(f"The run {paths.root.name!r} already has an extractor on this host.") from None
         yield
     finally:
         os.close(descriptor)
@@ -45,8 +46,8 @@ def run_lock(paths: RunPaths) -> Iterator[None]:
 def shards_held(paths: RunPaths) -> Iterator[None]:
     """Keep other processes from deciding which shards belong to the ledger, within the block.
 
-    Held by a session's start, which deletes shards that no row speaks of, and by whoever replaces a shard by its
-    compressed form. Waits for the other; ends with its process.
+    Held at a session's start, which deletes shards without a row, and while a shard is replaced by its compressed form.
+    Waits for another holder; the kernel releases the lock when its process ends.
     """
     descriptor = os.open(paths.shards, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,7 +1,7 @@
-"""Leases on a host's disk: what it was given by other hosts, what it gave away, and what it has to do because of that.
+"""Leases on a host's disk: records that it got from other hosts, records that it gave away, and its resulting work.
 
-Runs on the host; quick to import, for the verbs that only look. A lot is what came at one time from one host, as it
-lies here: `lot.json`, and beside it `tokens.safetensors`.
+Runs on the host; quick to import, for read-only verbs. A lot is a folder with the records that came from one host in
+one call: `lot.json` and `tokens.safetensors`.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from remote.shared.messages.lease import Moved
 from remote.shared.paths import RunPaths
 
 SHARE = "share"
-"""The pool of the records that the plan gives to this host; every lot is a pool of its own, by its name."""
+"""The name of the pool with the plan's own records for this host. Every lot is a pool under its own name."""
 LOT_FILE = "lot.json"
 
 
 class Lot(Message):
-    """Leases that came to this host together."""
+    """Leases that came to this host in one call."""
 
     name: str
-    """The first lease's id."""
+    """The id of the first lease."""
     leases: list[Moved]
     tokens: int
 
     @property
     def ranges(self) -> Ranges:
-        """All records of the lot."""
+        """The indices of all records of the lot."""
         return sets.union(*(lease.ranges for lease in self.leases))
 
 
 def lots(paths: RunPaths, epoch: int) -> list[Lot]:
-    """What this host was given in an epoch, always in the same order."""
+    """Return the lots that this host was given in an epoch, always in the same order."""
     folder = paths.lots(epoch)
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     return [_read(folder / name / LOT_FILE) for name in names if not name.startswith(ASIDE)]
 
 
 def taken(paths: RunPaths, epoch: int) -> list[Moved]:
-    """The leases that this host was given in an epoch."""
+    """Return the leases that this host was given in an epoch."""
     return [lease for lot in lots(paths, epoch) for lease in lot.leases]
 
 
 def given(paths: RunPaths, assignment: Assignment) -> list[Moved]:
-    """The leases by which records of this host, those of its lots too, went to others in the assignment's epoch."""
+    """Return the leases that gave records of this host, including records of its lots, to other hosts in this epoch."""
     root = paths.claims(assignment.epoch, SHARE).parent
     pools = sorted(root.iterdir()) if root.is_dir() else []
     return [
@@ -64,9 +64,9 @@ def given(paths: RunPaths, assignment: Assignment) -> list[Moved]:
 
 
 def effective(paths: RunPaths, assignment: Assignment) -> Assignment:
-    """The assignment with the records that are this host's to do by now: without those that went, with those that came.
+    """Return the assignment with the records that this host has to do now: without records given away, with lots.
 
-    What it had finished of a chunk before the chunk went stays its own.
+    If a chunk was given away, the records that this host had finished before remain its own.
     """
     held = [(SHARE, assignment.ranges, assignment.tokens)]
     held += [(lot.name, lot.ranges, lot.tokens) for lot in lots(paths, assignment.epoch)]
@@ -85,6 +85,7 @@ def _read(path: Path) -> Lot:
         return Lot.model_validate_json(read_own(path))
     except (OSError, ValidationError) as error:
         raise HostError(
-            f"{path}, which tells of records that came from another host, could not be read: {type(error).__name__}.",
-            remedy="A new epoch gives every open record out anew: `inv extract` with another set of --hosts.",
+            f"{path}, which lists records that came from another host, could not be read: {type(error).__name__}.",
+            remedy="Start a new epoch, which assigns every open record again: `inv extract` with another set of "
+            "--hosts.",
         ) from error

@@ -1,8 +1,9 @@
-"""The verbs `lease`, `take` and `leases`: open records go to another host, or come from one, while a run is under way.
+"""The verbs `lease`, `take` and `leases`: move open records from one host to another during a run.
 
-Runs on the host, called by an attached laptop, whether or not the run's process lives. The giver decides: a chunk is
-claimed for the other host in a file that only one claimant can create, so this host never begins with it. The claim is
-durable before anybody hears of it, and can be told again, so a laptop that dies in between loses nothing.
+Runs on the host, called by an attached laptop, whether or not the run's process lives. The giving host decides: it
+claims a chunk for the other host by a file that only one claimant can create, so it never begins the chunk itself. The
+claim is durable before its lease is sent, and the lease can be sent again, so a laptop that dies in between loses
+nothing.
 """
 
 from __future__ import annotations
@@ -41,9 +42,12 @@ from remote.work.lots import LOT_FILE, Lot, given, taken
 
 
 def lease(request: LeaseRequest, context: Context) -> LeaseResult:
-    """The verb `lease`: streams the leases by which open records go to another host."""
+    """The verb `lease`: give open records to another host, and stream the leases."""
     if request.identity.answers is not None:
-        raise UsageError("Prompts do not move between hosts: how their conversations go on lies beside each share.")
+        raise UsageError(
+            "Prompts do not move between hosts, because the rest of their conversations is only in the "
+            "host's own share."
+        )
     paths = _at_epoch(context, request.identity, request.epoch)
     holding, told = Holding(paths), LeaseResult()
     for one in _again(request, paths, holding) if request.again else _new(request, paths, holding):
@@ -53,7 +57,7 @@ def lease(request: LeaseRequest, context: Context) -> LeaseResult:
 
 
 def take(request: TakeRequest, context: Context) -> TakeResult:
-    """The verb `take`: these records are this host's too; its process takes them up, or the next one does."""
+    """The verb `take`: add the leases' records to this host's work. Its present or next process does them."""
     paths = _at_epoch(context, request.identity, request.epoch)
     had = {one.id for one in taken(paths, request.epoch)}
     new = [one for one in request.leases if one.id not in had]
@@ -65,7 +69,7 @@ def take(request: TakeRequest, context: Context) -> TakeResult:
     lengths = [length for one in new for length in one.lengths]
     token_ids = np.concatenate([np.frombuffer(base64.b64decode(one.token_ids), "<i4") for one in new])
     if len(indices) != len(lengths) or len(token_ids) != sum(lengths):
-        raise UsageError(f"The leases name {len(indices)} records and hold {len(lengths)}.")
+        raise UsageError(f"The leases name {len(indices)} records, but have the tokens of {len(lengths)}.")
     with placed(paths.lots(request.epoch) / lot.name) as aside:
         aside.mkdir(mode=DIRECTORY_MODE)
         write_records(aside, indices, lengths, token_ids.astype(np.int32))
@@ -74,7 +78,7 @@ def take(request: TakeRequest, context: Context) -> TakeResult:
 
 
 def leases(request: LeasesRequest, context: Context) -> LeasesResult:
-    """The verb `leases`: what this host gave, and what it was given."""
+    """The verb `leases`: return the leases that this host gave and was given."""
     paths = known(context.workdir, request.identity)
     share = epochs.read_description(epochs.newest(paths))
     return LeasesResult(epoch=share.epoch, given=given(paths, share), taken=taken(paths, share.epoch))
@@ -85,14 +89,14 @@ def _at_epoch(context: Context, identity: RunIdentity, epoch: int) -> RunPaths:
     here = epochs.newest_epoch(paths)
     if here != epoch:
         raise UsageError(
-            f"The run {identity.name!r} is at epoch {here} here, and records of epoch {epoch} were to be moved.",
-            remedy="Type the command again: somebody has planned on meanwhile.",
+            f"The run {identity.name!r} is at epoch {here} on this host, but the records to move are of epoch {epoch}.",
+            remedy="The run was planned again meanwhile: type the command again.",
         )
     return paths
 
 
 def _new(request: LeaseRequest, paths: RunPaths, holding: Holding) -> Iterator[Lease]:
-    """Claim chunks that this host has not begun for the other one; what is finished of them stays here."""
+    """Claim chunks for the other host that this host has not begun. Finished records of these chunks stay here."""
     with Ledger(paths.ledger) as ledger:
         finished = ledger.states()
     wanted = request.tokens

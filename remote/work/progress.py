@@ -1,7 +1,7 @@
 """The state of a running extractor, `runs/<run>/state.json`, which it rewrites about once a second.
 
-Runs on the host inside the extractor's event loop; the write happens in a thread, since an fsync can take long while
-shards are being written.
+Runs on the host inside the extractor's event loop. A thread writes the file, because an fsync can take long while
+shards are written.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from remote.shared.supervised.threads import Pool
 from remote.work.ledger import Row
 
 Lack = Literal["", "paused", "disk", "server", "ramdisk"]
-"""What a run waits for while it sends nothing."""
+"""The thing that a run lacks while it sends nothing."""
 
 WRITE_SECONDS = 1.0
 RATE_SECONDS = 60.0
 SILENT_SECONDS = 20.0
-"""An extractor that has not written its file for this long is frozen, or its disk hangs."""
+"""If an extractor has not written its file for this long, the extractor is frozen or its disk hangs."""
 
 
 def read_state(paths: RunPaths) -> ExtractorState | None:
@@ -49,16 +49,17 @@ def asked(paths: RunPaths) -> Control | None:
 
 
 def wish(paths: RunPaths) -> Literal["pause", "resume", "stop"]:
-    """What the extractor is to do: the newest wish, or else to work."""
+    """Return the action that a person requested last, or `resume`."""
     left = asked(paths)
     return "resume" if left is None else left.action
 
 
 def settled(state: ExtractorState, alive: bool) -> ExtractorState:
-    """Return the state, or a failed one if it says that the run is running but its process was killed."""
+    """Return the state; as failed, if the state says that the run is running but its process was killed."""
     if alive or state.status not in ("running", "paused", "waiting"):
         return state
-    cause = f"The extractor ended without a word (killed, or the host restarted); `inv {state.task}` resumes."
+    how = f"`inv {state.task}` resumes the run."
+    cause = f"The extractor ended without an error (it was killed, or the host restarted); {how}"
     return state.model_copy(update={"status": "failed", "cause": cause, "tokens_per_second": 0.0})
 
 
@@ -75,7 +76,7 @@ def word(state: ExtractorState, alive: bool, wished: str) -> str:
 
 
 class Progress:
-    """The counts of a session, which are written to the file."""
+    """The state of a session, written to the file."""
 
     def __init__(self, path: Path, run: str, epoch: int, counts: Counts, task: Task = "extract") -> None:
         self.state = ExtractorState(
@@ -114,7 +115,7 @@ class Progress:
         self._recent.append((time.monotonic(), row.rows))
 
     def in_flight(self, records: int) -> None:
-        """Note how many records were sent and have not ended."""
+        """Note the number of records in flight."""
         self.state.in_flight = records
 
     def wait_for_room(self, waits: bool) -> None:
@@ -125,14 +126,14 @@ class Progress:
         self._waits_since = now if waits else None
 
     def say(self, status: ExtractorStatus, cause: str = "", lacks: Lack = "") -> bool:
-        """Set the status, and what is lacking from now on; returns whether the status changed."""
+        """Set the status and the thing that the run lacks from now on; return whether the status changed."""
         self._count_waiting(lacks)
         news = (status, cause) != (self.state.status, self.state.cause)
         self.state.status, self.state.cause = status, cause
         return news
 
     def _count_waiting(self, lacks: Lack) -> None:
-        """Count the time since the last call for what was lacking."""
+        """Count the time since the last call as waiting for the thing that was lacking."""
         now = time.monotonic()
         if self._lacks:
             waited = self.state.waited

@@ -1,7 +1,7 @@
-"""What a session of detached work finds when it starts: whose run this is, what is finished, what is open.
+"""The start of a session of detached work: checks the run's identity, and finds the finished and the open records.
 
-Runs on the host under the run's lock, before any request is sent. Makes disk and ledger agree again after whatever
-ended the session before: exactly the records without a valid row are open.
+Runs on the host under the run's lock, before any request is sent. Makes disk and ledger agree again, however the
+session before ended: afterwards, exactly the records without a valid row are open.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from remote.work.ledger import Ledger, Row
 from remote.work.lock import shards_held
 
 if TYPE_CHECKING:
-    # numpy with it, which verbs that only look at a run do without.
+    # It imports numpy, which read-only verbs should not have to import.
     from remote.work.assignment import Work
     from remote.work.holding import Holding
 
@@ -32,13 +32,13 @@ PREFIX_CHARS = 16
 
 
 def nonce_prefix(paths: RunPaths) -> str:
-    """How the nonce of every session of this run begins: its dumps can be told although its ledger is lost."""
+    """Return the prefix of all nonces of this run, by which its dumps are recognised without the ledger."""
     return hashlib.blake2b(os.fsencode(paths.root.resolve()), digest_size=PREFIX_CHARS // 2).hexdigest()
 
 
 @dataclass
 class Opened:
-    """A session's start: its nonce, those of all sessions of this run, the records that are begun, the counts."""
+    """A session's start: its nonce, the nonces of all sessions of this run, the begun records, and the counts."""
 
     nonce: str
     nonces: set[str]
@@ -47,7 +47,7 @@ class Opened:
 
 
 def begin(paths: RunPaths, holding: Holding, refused: Iterable[tuple[int, str]]) -> Opened:
-    """Check the identity, reconcile shards with rows, quarantine the `refused` positions, and list what is begun."""
+    """Check the identity, reconcile shards with rows, quarantine `refused` positions, and list begun records."""
     work = holding.work
     make_directory(paths.shards)
     nonce = nonce_prefix(paths) + secrets.token_hex(6)
@@ -60,7 +60,7 @@ def begin(paths: RunPaths, holding: Holding, refused: Iterable[tuple[int, str]])
 
 
 def check_identity(ledger: Ledger, paths: RunPaths, identity: RunIdentity) -> None:
-    """Note what the run is, or raise UsageError where it was begun as something else."""
+    """Note the run's identity; raise UsageError if the ledger has another identity."""
     noted = ledger.fact("identity")
     if noted is None:
         ledger.note({"identity": identity.model_dump_json()})
@@ -69,7 +69,7 @@ def check_identity(ledger: Ledger, paths: RunPaths, identity: RunIdentity) -> No
 
 
 def reconcile(ledger: Ledger, paths: RunPaths) -> None:
-    """Forget rows whose shard is not there as it was, and delete shards (whole or aside) that have no row."""
+    """Delete rows whose shard is missing or changed, and delete shards, complete or not, that have no row."""
     with shards_held(paths):
         _reconcile(ledger, paths)
 
@@ -96,19 +96,19 @@ def _reconcile(ledger: Ledger, paths: RunPaths) -> None:
 
 
 def _sizes(paths: RunPaths) -> Iterator[tuple[str, int]]:
-    """Names and bytes of the files among the shards; one that `inv compress` has just renamed is left out."""
+    """Return names and sizes in bytes of the shards' files, without a file that `inv compress` is just renaming."""
     for entry in os.scandir(paths.shards):
         with suppress(FileNotFoundError):
             yield entry.name, entry.stat().st_size
 
 
 def counted(ledger: Ledger, assignment: Assignment) -> Counts:
-    """The ledger's counts beside what is this host's to do."""
+    """Return the ledger's counts together with the host's assigned records."""
     return assigned(ledger.counts(assignment.ranges), assignment)
 
 
 def assigned(counts: Counts, assignment: Assignment) -> Counts:
-    """Fill in what was assigned; how long answers will be is estimated: those that are done are known."""
+    """Fill in the assigned records and tokens. Tokens of answers that are not finished are an estimate."""
     left = assignment.records - counts.done - counts.freed - counts.quarantined
     counts.assigned, counts.tokens_assigned = assignment.records, assignment.tokens
     if assignment.expected_tokens:
@@ -118,7 +118,7 @@ def assigned(counts: Counts, assignment: Assignment) -> Counts:
 
 
 def _refuse(ledger: Ledger, work: Work, refused: Iterable[tuple[int, str]]) -> None:
-    """Those of other hosts by now are left to them."""
+    """Quarantine the refused records, except records that were given to other hosts."""
     settled, own = ledger.states(), work.assignment.ranges
     lengths, epoch = work.lengths(), work.assignment.epoch
     ledger.record(

@@ -1,4 +1,4 @@
-"""Tells how much work a host could do beyond its own records of a run, for moving work. On the host; read-only."""
+"""Tells how many more records of a run a host could do, for moving records between hosts. On the host; read-only."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from remote.shared.paths import Workdir
 from remote.shared.processes import find
 
 TAKING = ("running", "complete")
-"""Words of a run that could begin with further records at once."""
+"""Status words of a run that could begin further records at once."""
 TOKEN_ID_BYTES = 8
 
 
 def spare(workdir: Workdir, assignment: Assignment, counts: Counts, free_bytes: int, word: str) -> Spare:
-    """How much further work fits, and whether it could be begun with now."""
+    """Return how many further tokens fit on the disk, and whether the host could begin them now."""
     record_bytes = assignment.identity.row_bytes + TOKEN_ID_BYTES
     room = (free_bytes - assignment.min_free_bytes) // record_bytes - counts.tokens_open
     return Spare(
@@ -24,6 +24,6 @@ def spare(workdir: Workdir, assignment: Assignment, counts: Counts, free_bytes: 
 
 
 def _has_server(workdir: Workdir, assignment: Assignment) -> bool:
-    """Whether a server of the assignment is ready, by its record and the process table."""
+    """Return whether a server of the assignment is ready, by its record and the process table."""
     states = [records.load(workdir.server(name)) for name in assignment.server_names]
     return any(state is not None and state.status == "ready" and find(state.server) is not None for state in states)

@@ -1,4 +1,4 @@
-"""The verbs `standing` and `rate`: how this host's runs stand, and how fast it extracts. Runs on the host; reads."""
+"""The verbs `standing` and `rate`: the status of this host's runs, and its speed. Runs on the host; read-only."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from remote.work.lock import is_locked
 from remote.work.verbs import newest_run, status_of, touched
 
 RATE_MINUTES = 5
-"""Fewer whole minutes of work say little of a host's speed."""
+"""Fewer full minutes of work are no measure of a host's speed."""
 
 
 def standing(request: StandingRequest, context: Context) -> Standing:
-    """The verb `standing`: the named run, or every run at work here and otherwise the newest; and the GPUs."""
+    """The verb `standing`: return the GPUs, and the named run, or all working runs, or else the newest run."""
     wanted = [name for name in names(context.workdir) if name == request.run or not request.run]
     runs = [context.workdir.run(name) for name in wanted]
     if not request.run:
@@ -43,7 +43,7 @@ def standing(request: StandingRequest, context: Context) -> Standing:
 
 
 def _whatever(paths: RunPaths, context: Context) -> RunStatus:
-    """As `status_of`; a run that cannot be read is told as failed, so that the others are still told."""
+    """As `status_of`, but a run that cannot be read is returned as failed, so that the other runs are returned too."""
     try:
         return status_of(paths, context)
     except RoostError as error:
@@ -52,7 +52,7 @@ def _whatever(paths: RunPaths, context: Context) -> RunStatus:
 
 
 def rate(request: RateRequest, context: Context) -> Rate:
-    """The verb `rate`: the median minute of the run that worked most recently for at least `RATE_MINUTES`."""
+    """The verb `rate`: return the median minute's tokens of the newest run with `RATE_MINUTES` of work."""
     runs = sorted((context.workdir.run(name) for name in names(context.workdir)), key=touched, reverse=True)
     for paths in runs:
         if not paths.ledger.exists() or task_of(paths) != request.task:
@@ -65,7 +65,7 @@ def rate(request: RateRequest, context: Context) -> Rate:
 
 
 def task_of(paths: RunPaths) -> str:
-    """The task that makes the run's records; "" if the folder does not say which run it is."""
+    """Return the task that makes the run's records; "" if the folder does not say which run it is."""
     try:
         return "extract" if identity_of(paths).answers is None else "answer"
     except RoostError:

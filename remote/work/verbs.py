@@ -1,4 +1,4 @@
-"""The verbs beside `extract`: what a run's ledger says, and the few ways to change it from outside.
+"""The verbs that read a run's ledger, and the few verbs that change it from outside.
 
 Runs on the host, called by the laptop at any time, whether or not an extractor runs.
 """
@@ -50,11 +50,11 @@ from remote.work.session import assigned
 from remote.work.spare import spare
 
 BATCH = 500
-"""Rows an item: about 60 kB of JSON."""
+"""Rows of one item, about 60 kB of JSON."""
 
 
 def status(request: RunRequest, context: Context) -> RunStatus:
-    """The verb `status`: counts from the ledger, the extractor's last word, and whether it lives."""
+    """The verb `status`: return the ledger's counts, the extractor's last state, and whether the extractor lives."""
     run = request.run or newest_run(context)
     if run is None:
         return RunStatus(run="", alive=False, word="none", state=ExtractorState(run="", epoch=0, status="stopped"))
@@ -62,7 +62,7 @@ def status(request: RunRequest, context: Context) -> RunStatus:
 
 
 def status_of(paths: RunPaths, context: Context) -> RunStatus:
-    """How one run stands, looked at now."""
+    """Return the present status of one run."""
     take_in(paths)
     alive = is_locked(paths)
     facts = _facts(paths)
@@ -92,7 +92,7 @@ def status_of(paths: RunPaths, context: Context) -> RunStatus:
 
 
 def follow(request: FollowRequest, context: Context) -> RunStatus:
-    """The verb `follow`: streams how the run stands, and ends with its extractor."""
+    """The verb `follow`: stream the run's status until its extractor ends."""
     while True:
         told = status(RunRequest(run=request.run), context)
         if not told.alive:
@@ -102,7 +102,7 @@ def follow(request: FollowRequest, context: Context) -> RunStatus:
 
 
 def fence(request: FenceRequest, context: Context) -> RunStatus:
-    """The verb `fence`: this host starts nothing more of what it was given before; what it has stays to be pulled."""
+    """The verb `fence`: revoke this host's share. It begins no further record; finished records can be pulled."""
     from remote.work.assignment import fence as take_away
 
     paths = known(context.workdir, request.identity)
@@ -111,7 +111,7 @@ def fence(request: FenceRequest, context: Context) -> RunStatus:
 
 
 def shards(request: ShardsRequest, context: Context) -> ShardsResult:
-    """The verb `shards`: streams finished records as `ShardBatch` items, in order of finishing."""
+    """The verb `shards`: stream finished records as `ShardBatch` items, in order of finishing."""
     paths = known(context.workdir, request.identity)
     take_in(paths)
     cursor, sent = request.after, 0
@@ -123,16 +123,18 @@ def shards(request: ShardsRequest, context: Context) -> ShardsResult:
 
 
 def requeue(request: IndicesRequest, context: Context) -> IndicesResult:
-    """The verb `requeue`: these records are open again; their shards are deleted.
+    """The verb `requeue`: open these records again, and delete their shards.
 
-    A shard goes before its row: ended in between, the next session finds a row without a shard and redoes it.
+    A shard is deleted before its row. If the verb ends in between, the next session finds a row without a shard and
+    opens the record.
     """
     paths = known(context.workdir, request.identity)
     refuse_older_plan(paths, request.epoch)
     if is_shared_out(paths):
         raise UsageError(
-            f"Single records of the run {request.identity.name!r} cannot be made again: a cluster's replicas do it.",
-            remedy="Plan them as a run of their own.",
+            f"Single records of the run {request.identity.name!r} cannot be opened again, because a cluster's "
+            f"replicas do this run.",
+            remedy="Plan these records as another run.",
         )
     freed = _delete_shards(paths, request.indices)
     with Ledger(paths.ledger) as ledger:
@@ -140,7 +142,7 @@ def requeue(request: IndicesRequest, context: Context) -> IndicesResult:
 
 
 def reopen(request: ReopenRequest, context: Context) -> ReopenResult:
-    """The verb `reopen`: quarantined records are open again; the ledger keeps why each was not done."""
+    """The verb `reopen`: open quarantined records again. The ledger keeps the causes."""
     paths = known(context.workdir, request.identity)
     if not paths.ledger.exists():
         return ReopenResult()
@@ -153,10 +155,11 @@ def reopen(request: ReopenRequest, context: Context) -> ReopenResult:
 
 
 def freed(request: FreedRequest, context: Context) -> IndicesResult:
-    """The verb `freed`: these records were delivered; marked so, and their shards deleted.
+    """The verb `freed`: mark these records as delivered, and delete their shards.
 
-    The mark goes before the shard: ended in between, the next session deletes a shard without a `done` row. The
-    ledger is held while shards are renamed, and no longer while they are deleted: that takes seconds for a large one.
+    A record is marked before its shard is deleted. If the verb ends in between, the next session deletes the shard,
+    because it has no `done` row. The ledger is held only while shards are renamed, because deleting large shards takes
+    seconds.
     """
     paths = known(context.workdir, request.identity)
     _refuse_links(paths)
@@ -169,16 +172,16 @@ def freed(request: FreedRequest, context: Context) -> IndicesResult:
 
 
 def control(request: ControlRequest, context: Context) -> RunStatus:
-    """The verb `control`: leave a wish for the running extractor; answers how things stand now."""
+    """The verb `control`: leave a request for the running extractor; return the run's present status."""
     paths = named(context.workdir, request.run)
     if not is_locked(paths):
         told = status_of(paths, context)
         if told.state.status == "complete" or request.action == "stop":
-            return told  # there is nothing that could go on
+            return told  # no extractor could resume
         if request.action == "resume":
             paths.control.unlink(missing_ok=True)
         raise UsageError(
-            f"No extractor of the run {request.run!r} is at work here.",
+            f"No extractor of the run {request.run!r} is running on this host.",
             remedy=f"`inv {told.task}` starts or resumes it.",
         )
     before = asked(paths)
@@ -191,21 +194,21 @@ def control(request: ControlRequest, context: Context) -> RunStatus:
 
 
 def newest_run(context: Context) -> str | None:
-    """The run whose state or assignment was touched last."""
+    """Return the run whose state or assignment changed last."""
     return max(names(context.workdir), key=lambda name: touched(context.workdir.run(name)), default=None)
 
 
 def touched(paths: RunPaths) -> float:
-    """When the run's state or assignments changed last, in Unix time."""
+    """Return when the run's state or assignments changed last, in Unix time."""
     return max((path.stat().st_mtime for path in (paths.state, paths.assignments) if path.exists()), default=0.0)
 
 
 @dataclass
 class _Facts:
-    """What ledger and assignment say of a run."""
+    """The facts of a run from its ledger and assignment."""
 
     given: Assignment | None = None
-    """With the records that are this host's to do by now."""
+    """The assignment with the records that this host has to do now."""
     counts: Counts = field(default_factory=Counts)
     causes: dict[str, int] = field(default_factory=dict)
     flagged: int = 0
@@ -213,7 +216,7 @@ class _Facts:
 
 
 def _facts(paths: RunPaths) -> _Facts:
-    """Read them, without creating a ledger that is not there."""
+    """Return the facts, without creating a missing ledger."""
     given = None
     if epochs.newest_epoch(paths) is not None:
         given = effective(paths, epochs.read_description(epochs.newest(paths)))
@@ -248,12 +251,12 @@ def _batches(paths: RunPaths, request: ShardsRequest) -> Iterator[ShardBatch]:
 
 
 def _refuse_links(paths: RunPaths) -> None:
-    """Raise HostError if the run's shards lie behind a link: what is deleted lies in the working directory itself."""
+    """Raise HostError if the run's shards are behind a link: Roost deletes only files in its working directory."""
     for folder in (paths.root, paths.shards):
         if folder.is_symlink():
             raise HostError(
                 f"{folder} is a link to {folder.resolve()}, and nothing is freed through a link.",
-                remedy="Free it there by hand, or mount that disk at this place instead.",
+                remedy="Delete the shards there by hand, or mount that disk at this place instead of the link.",
             )
 
 
@@ -262,13 +265,13 @@ def _delete_shards(paths: RunPaths, indices: Iterable[int]) -> int:
 
 
 def _forms(paths: RunPaths, index: int) -> tuple[Path, Path]:
-    """Where a record's shard may lie: plain, and compressed."""
+    """Return the possible paths of a record's shard: plain, and compressed."""
     plain = paths.shard(index)
     return plain, plain.with_name(plain.name + COMPRESSED_SUFFIX)
 
 
 def _set_aside(paths: RunPaths, index: int) -> Iterator[Path]:
-    """Give the record's shards names that the next session deletes; yields what is there."""
+    """Rename the record's shards to names that the next session deletes; yield the new paths."""
     for shard in _forms(paths, index):
         aside = shard.with_name(f"{ASIDE}freed-{secrets.token_hex(4)}-{shard.name}")
         try:
@@ -279,7 +282,7 @@ def _set_aside(paths: RunPaths, index: int) -> Iterator[Path]:
 
 
 def _delete(path: Path) -> int:
-    """Delete a file; returns the bytes that it held, 0 where it is gone already."""
+    """Delete a file; return its size in bytes, 0 if it does not exist."""
     try:
         size = path.stat().st_size
         path.unlink()

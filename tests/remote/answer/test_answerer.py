@@ -119,7 +119,7 @@ def test_a_killed_answerer_s_status_names_the_task_that_resumes_it(answering: An
     left = read_state(answering.host.paths)
     assert left is not None
     killed = settled(left.model_copy(update={"status": "running"}), alive=False)
-    assert (killed.status, killed.cause.split("; ")[1]) == ("failed", "`inv answer` resumes.")
+    assert (killed.status, killed.cause.split("; ")[1]) == ("failed", "`inv answer` resumes the run.")
 
 
 @pytest.mark.parametrize("fault", ["short", "500", "garbage", "abort"])

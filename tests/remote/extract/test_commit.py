@@ -47,7 +47,7 @@ def test_a_ledger_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
 
 def test_a_dump_that_cannot_be_removed_is_told(tmp_path: Path) -> None:
     (tmp_path / "dump").mkdir()
-    with pytest.raises(HostError, match="could not be noted: "):
+    with pytest.raises(HostError, match="could not be written to the ledger: "):
         asyncio.run(commit_and_close(tmp_path / "ledger.sqlite", tmp_path / "dump"))
 
 

@@ -89,7 +89,7 @@ def test_a_poison_record_is_quarantined_with_its_cause_and_the_others_go_on(
 def test_a_run_of_failures_stops_with_the_cause_instead_of_burning_the_queue(host: Host) -> None:
     server = host.serve(faults={str(index): ["500"] for index in range(200)})
     host.assign([8] * 200, max_consecutive_failures=10, in_flight_tokens=32)
-    with pytest.raises(HostError, match=r"10 tries in a row failed, the last one with: The server answered 500"):
+    with pytest.raises(HostError, match=r"10 consecutive attempts failed, the last with: The server answered 500"):
         host.extract()
     assert sum(server.seen().values()) < 20
     server.set_faults({})
@@ -100,7 +100,7 @@ def test_a_run_of_failures_stops_with_the_cause_instead_of_burning_the_queue(hos
 def test_what_a_run_of_failures_condemned_is_open_again(host: Host) -> None:
     server = host.serve(faults={str(index): ["400"] for index in range(5, 30)})
     host.assign([8] * 30, max_consecutive_failures=10, in_flight_tokens=8)
-    with pytest.raises(HostError, match="10 tries in a row failed"):
+    with pytest.raises(HostError, match="10 consecutive attempts failed"):
         host.extract()
     assert set(host.states()) == set(range(5))
     server.set_faults({})
@@ -133,7 +133,7 @@ def test_records_that_no_server_can_take_are_refused_before_anything_is_sent(hos
     assert set(host.causes()) == {
         "It has 4090 tokens; a context of 4096 admits 4089.",
         "It has no tokens.",
-        f"Token id {lowest} lies outside the vocabulary of {lowest}.",
+        f"Token id {lowest} is outside the vocabulary of {lowest}.",
     }
 
 

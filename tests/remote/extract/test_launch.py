@@ -190,7 +190,7 @@ def test_sigterm_ends_it_like_a_stop(host: Host) -> None:
 def test_a_host_with_an_old_epoch_starts_nothing(host: Host) -> None:
     host.serve()
     host.assign([8], epoch=3)
-    with pytest.raises(UsageError, match="is at epoch 4, and this host only has epoch 3"):
+    with pytest.raises(UsageError, match="is at epoch 4, but this host only has epoch 3"):
         extract(ExtractRequest(run=RUN, epoch=4), quiet(host))
 
 

@@ -42,7 +42,7 @@ def test_a_ledger_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version=99")
-    with pytest.raises(HostError, match="schema 99, written by a newer Roost"):
+    with pytest.raises(HostError, match="schema 99 of a newer Roost"):
         Ledger(path)
 
 

@@ -38,7 +38,7 @@ def test_a_try_that_always_meets_a_fault_of_roost_s_own_is_counted_and_given_up(
     monkeypatch.setattr(Parity, "_check", check)
     host.serve()
     host.assign([16] * 3, parity_rate=1.0, max_consecutive_failures=5)
-    with pytest.raises(HostError, match=r"5 tries in a row failed.*KeyError: 'lm_head\.weight_scale_inv'"):
+    with pytest.raises(HostError, match=r"5 consecutive attempts failed.*KeyError: 'lm_head\.weight_scale_inv'"):
         host.extract()
 
 
@@ -73,7 +73,7 @@ def test_a_ledger_that_fails_while_a_run_is_given_up_hides_neither_cause(
     assert opened.state.counts.done == 0
     monkeypatch.setattr("remote.work.judgement.Ledger.forget", forget)
     monkeypatch.setattr("remote.work.session.reconcile", lambda *_: None)
-    with pytest.raises(HostError, match=r"3 tries in a row failed.*A row never came.*disk I/O error"):
+    with pytest.raises(HostError, match=r"3 consecutive attempts failed.*A row never came.*disk I/O error"):
         host.extract()
 
 

@@ -63,7 +63,7 @@ def test_a_record_that_kills_the_server_is_found_out_and_the_others_are_not_blam
     assert (state.counts.done, state.counts.quarantined) == (19, 1)
     assert host.states()[7] == "quarantined"
     (cause,) = host.causes()
-    assert "died each of 3 times, at last with it alone" in cause
+    assert "died in all 3 attempts" in cause
 
 
 def test_a_record_that_is_opened_again_while_its_session_goes_on_is_done_in_it(

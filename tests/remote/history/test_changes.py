@@ -55,7 +55,7 @@ def seen(*looks: tuple[float, RunReading | ServerReading]) -> list[str]:
         (run("stopped", 40, alive=False), ["stopped"]),
         (run("failed", 40, alive=False, cause="No server."), ["failed"]),
         (run("failed", 40, alive=False, cause="a log-probability 3 away from the server's"), ["parity-failed"]),
-        (run("waiting", cause="The disk lacks 3.1 GB above the free space to keep."), ["waiting"]),
+        (run("waiting", cause="The disk lacks 3.1 GB in addition to the free space to keep."), ["waiting"]),
         (run(quarantined=2, quarantine_causes={"too long": 2}), ["quarantined"]),
         (run(quarantined=1, quarantine_causes={"a log-probability 2 away": 1}), ["quarantined", "parity-failed"]),
         (run(started_at=77.0), ["started"]),

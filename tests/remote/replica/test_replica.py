@@ -65,4 +65,4 @@ def test_a_drained_replica_leaves_and_its_next_attempt_goes_on(cluster: Cluster)
 
 def test_a_node_that_does_not_see_the_folder_says_so(cluster: Cluster) -> None:
     assert cluster.start("r0.0", "a").wait(60) == 2
-    assert "must lie on a file system that login host and nodes share" in cluster.log("r0.0")
+    assert "must be on a file system that the login host and the nodes share" in cluster.log("r0.0")
