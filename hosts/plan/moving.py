@@ -1,7 +1,7 @@
-"""Which open records should change hosts now, so that all hosts of a run end together; and a plan after moves. Pure.
+"""Decides which open records move to another host now, so that all hosts of a run end together. Pure.
 
-Called by `hosts.commands.moves` while a laptop is attached to a run. A step is small: what the taker does in a
-minute or two. So little depends on how well the speeds are known, and a host that dies holds little that was another's.
+Called by `hosts.commands.moves` while a laptop is attached to a run. A step is at most the taker's work of a minute or
+two, so errors in the speeds matter little, and a host that dies has few records of other hosts.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from remote.shared import ranges as sets
 from remote.shared.messages.lease import Moved
 
 LEAD_SECONDS = 15.0
-"""A host that ends sooner is given its next step now, so that it does not stand idle in between."""
+"""Seconds. A host that would end sooner gets its next step now, so that it is never idle."""
 STEP_SECONDS = 90.0
-"""Of the taker's work: most that one step moves."""
+"""Seconds of the taker's work that one step moves at most."""
 CAUTION = 0.7
-"""Share of what looks right that is moved at once: speeds are estimates, and moving back costs more than moving on."""
+"""Share of the ideal number of tokens that one step moves: speeds are estimates, and moving records back costs more."""
 WORTH_SECONDS = 2.0
-"""A step that ends the run less than this earlier is not made."""
+"""Seconds. A step that would end the run less than this earlier is not made."""
 
 
 @dataclass(frozen=True)
 class Runner:
-    """A host of the run as it stands."""
+    """The present state of a host of the run."""
 
     host: str
     left: int
-    """Tokens that it has still to do, those on their way to it included."""
+    """Tokens that the host still has to do, including records on their way to it."""
     speed: float
-    """Tokens a second while it works; 0 if it stands still."""
+    """Tokens per second; 0 if the host does not work."""
     takes: bool
-    """Whether it could begin with further records now."""
+    """Whether the host could begin further records now."""
     gives: bool
-    """Whether its open records may go to others."""
+    """Whether the host's open records may move to other hosts."""
     room: float = float("inf")
-    """Tokens for which its disk has room beside what it has still to do."""
+    """Tokens for which the host's disk has room in addition to its own open records."""
 
     @property
     def seconds(self) -> float:
-        """Until it is done."""
+        """Seconds until the host is done."""
         if not self.left:
             return 0.0
         return self.left / self.speed if self.speed > 0 else float("inf")
@@ -51,7 +51,7 @@ class Runner:
 
 @dataclass(frozen=True)
 class Move:
-    """So many tokens should go from one host to another."""
+    """A number of tokens that should move from one host to another."""
 
     giver: str
     taker: str
@@ -59,7 +59,7 @@ class Move:
 
 
 def next_moves(runners: Sequence[Runner]) -> list[Move]:
-    """One step for every host that is done or about to be, the one that would be idle first at the front."""
+    """Return one step for every host that is done or soon will be. The host that would be idle first comes first."""
     left = {runner.host: float(runner.left) for runner in runners}
     moves = []
     for taker in sorted((one for one in runners if one.takes and one.speed > 0), key=lambda one: one.seconds):
@@ -74,14 +74,14 @@ def next_moves(runners: Sequence[Runner]) -> list[Move]:
 
 
 def lag(runners: Sequence[Runner]) -> float:
-    """Seconds by which the last host ends after the moment at which all could end together."""
+    """Return the seconds between the time at which all hosts could end together and the end of the last host."""
     at_work = [one for one in runners if one.speed > 0 and (one.takes or one.gives)]
     ends = max((one.seconds for one in runners), default=0.0)
     return max(0.0, ends - sum(one.left for one in runners) / sum(one.speed for one in at_work)) if at_work else 0.0
 
 
 def _step(taker: Runner, runners: Sequence[Runner], left: dict[str, float]) -> Move | None:
-    """From the host that would end last to `taker`; None if nothing is won by it."""
+    """Return a step from the host that would end last to `taker`; None if the run would not end earlier."""
     givers = [one for one in runners if one.gives and one.host != taker.host and left[one.host] > 0]
     if not givers:
         return None
@@ -95,9 +95,9 @@ def _step(taker: Runner, runners: Sequence[Runner], left: dict[str, float]) -> M
 
 
 def as_moved(plan: Plan, moved: Iterable[Moved]) -> Plan:
-    """The plan with every record in the share of the host that holds it by now; tokens and lengths stay as planned.
+    """Return the plan with every record in the share of the host that has the record now. Tokens stay as planned.
 
-    A lease is told by its giver and its taker, and counts once. A record that came back is where it was.
+    Giver and taker both report a lease, and it counts once. A record that came back is in its first share.
     """
     change: dict[str, Counter[int]] = {share.host: Counter() for share in plan.shares}
     for lease in {one.id: one for one in moved}.values():

@@ -1,4 +1,4 @@
-"""The page itself: everything in one file, which asks no network when it is opened (its policy forbids that)."""
+"""Makes the report's page: a single HTML file, whose Content-Security-Policy forbids any use of the network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Section:
 
 
 def page(run: str, records: Sequence[HostRecord], plan: Plan | None, typed: Sequence[tuple[float, str]]) -> str:
-    """The report as HTML; `typed` are the commands that made the run and the page, with their times."""
+    """Return the report as HTML; `typed` are the commands that made the run and the page, with their times."""
     drawn = _drawn(records)
     found = [plot for _, several, _ in drawn for plot in several]
     script, places = components(found) if found else ("", ())
@@ -62,16 +62,16 @@ def page(run: str, records: Sequence[HostRecord], plan: Plan | None, typed: Sequ
 
 
 def _drawn(records: Sequence[HostRecord]) -> list[tuple[str, list[Any], str]]:
-    """Titles with their plots; those that nothing is known for are left out."""
+    """Return titles with their plots, without plots that have no data."""
     accounts = [(record.host, record.account) for record in records if record.account is not None]
     slots = [
         (f"boundary {account.boundaries[at] if at < len(account.boundaries) else at}", norm)
         for _, account in accounts[:1]
         for at, norm in enumerate(account.norms)
     ]
-    of_first = f"Norms are those of {accounts[0][0]}." if len(accounts) > 1 else ""
+    of_first = f"The norms are from the host {accounts[0][0]} only." if len(accounts) > 1 else ""
     more = len(records) - plots.MOST_LINES
-    left_out = f"{more} more hosts have no line here; the tables list all." if more > 0 else ""
+    left_out = f"{more} more hosts have no line in the plots. The tables list all hosts." if more > 0 else ""
     over = [
         plots.over_time(records, "Throughput", "tokens/s", lambda point: point.values.get("tokens_per_second")),
         plots.over_time(records, "Records done", "records", lambda point: point.values.get("done")),
@@ -90,7 +90,7 @@ def _drawn(records: Sequence[HostRecord]) -> list[tuple[str, list[Any], str]]:
         plots.histogram("Mean norm, by slot", "norm", slots),
         plots.histogram(
             "Parity: difference from the server's logprobs",
-            "of what rounding explains (the limit is 1)",
+            "relative to the effect of rounding (the limit is 1)",
             [(host, account.parity_excess) for host, account in accounts],
         ),
     ]
@@ -100,7 +100,7 @@ def _drawn(records: Sequence[HostRecord]) -> list[tuple[str, list[Any], str]]:
         ("Where time went", _there([plots.where_time_went(records)]), ""),
         ("GPUs", _there(gpu), ""),
         ("Room", _there(room), ""),
-        ("What the records are", _there(shapes), of_first if slots else ""),
+        ("The records", _there(shapes), of_first if slots else ""),
     ]
 
 
@@ -109,7 +109,7 @@ def _there(found: Sequence[Any | None]) -> list[Any]:
 
 
 def _facts(records: Sequence[HostRecord]) -> list[tuple[str, str]]:
-    """The summary's numbers."""
+    """Return the numbers of the summary."""
     counts, accounts = totals(records), [record.account for record in records if record.account is not None]
     first = min((one.first_at for one in accounts if one.first_at), default=0.0)
     last = max((one.last_at for one in accounts), default=0.0)
@@ -120,17 +120,17 @@ def _facts(records: Sequence[HostRecord]) -> list[tuple[str, str]]:
         ("records", f"{counts.done + counts.freed:,} done, {counts.quarantined:,} quarantined"),
         ("tokens", f"{counts.tokens_done:,}"),
         ("states", size(counts.bytes_done)),
-        ("time", f"{moment(first)} to {moment(last)}" if first else "no record was finished"),
+        ("time", f"{moment(first)} to {moment(last)}" if first else "no record is finished"),
         ("at work", f"{duration(sum(worked))} of all hosts together" if worked else "not recorded"),
         ("rate", f"{counts.tokens_done / sum(worked):,.0f} tokens/s a host" if worked else "not recorded"),
         ("parity", f"{compared:,} records agreed with the server's logprobs" if compared else "NOT ONE was compared"),
-        ("canaries", f"{passed} servers captured theirs rightly" if passed else "none is on record"),
+        ("canaries", f"{passed} servers captured their canary correctly" if passed else "no canary is recorded"),
         ("dollars", known_dollars(records)),
     ]  # fmt: skip
 
 
 def _row(record: HostRecord) -> dict[str, str]:
-    """A host's row of the table."""
+    """Return a host's row of the table."""
     account = record.account
     if account is None:
         return {

@@ -1,4 +1,4 @@
-"""The report's plots, by Bokeh: zoomable, colour-blind safe (Okabe and Ito's colours, and a dash for each host)."""
+"""The report's plots, made with Bokeh: zoomable, in Okabe and Ito's colours, which colour-blind people distinguish."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from remote.shared.messages.history import Histogram, Point
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#888888")
 DASHES = ("solid", "dashed", "dotted", "dotdash")
 MOST_LINES = 16
-"""Hosts with a line of their own; of more, the plots show these and say so."""
+"""Hosts that have a line in a plot. If there are more hosts, the page says that they have none."""
 GREY = "#808080"
-"""Of axes and text until the page's own script has set them: readable on white and on black."""
+"""Colour of axes and text until the page's script sets it; readable on white and on black."""
 TOOLS = "pan,box_zoom,wheel_zoom,reset,save"
 _HEIGHT = 260
 
@@ -26,7 +26,7 @@ _HEIGHT = 260
 def over_time(
     records: Sequence[HostRecord], title: str, unit: str, value: Callable[[Point], float | None]
 ) -> Any | None:
-    """A line a host of `value` over time; None if no history has it."""
+    """Return a plot of `value` over time with a line for each host; None if no history has the value."""
     plot = _figure(title, unit, x_axis_type="datetime")
     styles = zip(cycle(COLOURS), _dashes(), strict=False)
     drawn = 0
@@ -47,7 +47,7 @@ def over_time(
 
 
 def timeline(records: Sequence[HostRecord]) -> Any | None:
-    """A mark for every event, a row a host; its text shows under the pointer."""
+    """Return a plot with a row for each host and a mark for every event, whose text appears under the pointer."""
     events = [(record.host, event) for record in records for event in record.events]
     if not events:
         return None
@@ -71,7 +71,7 @@ def timeline(records: Sequence[HostRecord]) -> Any | None:
 
 
 def where_time_went(records: Sequence[HostRecord]) -> Any | None:
-    """A bar a host: seconds of prefill, and of each wait."""
+    """Return a plot with a bar for each host: seconds of prefill, and of each kind of wait."""
     spent = {record.host: time_spent(record) for record in records}
     hosts = [host for host, parts in spent.items() if parts]
     if not hosts:
@@ -90,7 +90,7 @@ def where_time_went(records: Sequence[HostRecord]) -> Any | None:
 
 
 def histogram(title: str, unit: str, parts: Sequence[tuple[str, Histogram]]) -> Any | None:
-    """One outline of bars for each part, such as a host or a slot."""
+    """Return a histogram with an outline for each part, such as a host or a slot."""
     plot = _figure(title, "records")
     drawn = 0
     for (name, found), colour, dash in zip(parts[:MOST_LINES], cycle(COLOURS), _dashes(), strict=False):
@@ -113,7 +113,7 @@ def histogram(title: str, unit: str, parts: Sequence[tuple[str, Histogram]]) -> 
 
 
 def _dashes() -> Any:
-    """Solid for the first eight hosts, then dashed, so that no two lines of a plot look alike."""
+    """Return a solid line for the first eight hosts, then dashes, so that no two lines of a plot look alike."""
     return (dash for dash in cycle(DASHES) for _ in COLOURS)
 
 
@@ -137,7 +137,7 @@ def _figure(title: str, unit: str, *, height: int = _HEIGHT, **more: Any) -> Any
 
 
 def _with_legend(plot: Any) -> Any:
-    """The legend beside the plot, where it hides no point; a click hides a line."""
+    """Put the legend beside the plot, so that it hides no point. A click in the legend hides a line."""
     legend = plot.legend[0]
     plot.add_layout(legend, "right")
     legend.click_policy = "hide"

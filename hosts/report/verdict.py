@@ -1,4 +1,4 @@
-"""A run's verdict and sums, from what its hosts (or the destination's copy) say. Pure."""
+"""A run's verdict and sums, from its hosts' accounts or from the destination's copy of them. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PREFILL = "prefill"
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the run ended, or stands."""
+    """The result of the run, or its present status."""
 
     word: str
     """`complete`, `complete with quarantined records`, `unfinished`, `unknown in part`."""
@@ -31,7 +31,7 @@ class Verdict:
 
 
 def verdict(records: Sequence[HostRecord], planned: int | None) -> Verdict:
-    """Judge the run; `planned` are the records of its dataset, None if no plan is known."""
+    """Return the verdict on the run; `planned` is the number of the dataset's records, None if no plan is known."""
     counts = totals(records)
     silent = [one.host for one in records if one.account is None]
     wanted = planned if planned is not None else counts.assigned
@@ -39,7 +39,7 @@ def verdict(records: Sequence[HostRecord], planned: int | None) -> Verdict:
     holes = max(0, wanted - done - counts.quarantined)
     said = f"{done:,} of {wanted:,} records are done"
     if silent:
-        said += f"; nothing is known of {', '.join(silent)}"
+        said += f"; nothing is known about {', '.join(silent)}"
     if holes:
         said += f"; {holes:,} are open"
     if counts.quarantined:
@@ -54,7 +54,7 @@ def verdict(records: Sequence[HostRecord], planned: int | None) -> Verdict:
 
 
 def totals(records: Sequence[HostRecord]) -> Counts:
-    """The counts of all hosts together."""
+    """Return the sum of all hosts' counts."""
     summed = Counts()
     for one in records:
         if one.account is not None:
@@ -64,7 +64,7 @@ def totals(records: Sequence[HostRecord]) -> Counts:
 
 
 def causes(records: Sequence[HostRecord]) -> dict[str, int]:
-    """Causes of the quarantined records, the commonest first."""
+    """Return the causes of the quarantined records, the most frequent first."""
     found: Counter[str] = Counter()
     for one in records:
         if one.account is not None:
@@ -73,23 +73,23 @@ def causes(records: Sequence[HostRecord]) -> dict[str, int]:
 
 
 def worked_seconds(record: HostRecord) -> float | None:
-    """For how long the host worked on the run; None without a history."""
+    """Return the seconds for which the host worked on the run; None if there is no history."""
     return record.points[-1].values.get("worked") if record.points else None
 
 
 def bill_of(record: HostRecord) -> Bill:
-    """What the run cost on this host so far."""
+    """Return the run's cost on this host so far."""
     counts = record.account.counts if record.account is not None else Counts()
     return bill(record.cost_per_hour, worked_seconds(record), None, counts.tokens_done, counts.bytes_done)
 
 
 def bill_of_all(records: Sequence[HostRecord]) -> Bill:
-    """What the run cost on all hosts so far."""
+    """Return the run's cost on all hosts so far."""
     return total(bill_of(one) for one in records)
 
 
 def known_dollars(records: Sequence[HostRecord]) -> str:
-    """What is known of the run's cost, in words."""
+    """Return the known cost of the run, in words."""
     found = bill_of_all(records)
     if found.spent is not None:
         return said(found)
@@ -101,9 +101,9 @@ def known_dollars(records: Sequence[HostRecord]) -> str:
 
 
 def time_spent(record: HostRecord) -> dict[str, float]:
-    """Seconds at work by what they went to; empty without a history.
+    """Return the seconds of work for each purpose; {} if there is no history.
 
-    A run waits for capture while it also prefills, so that these seconds can be more than what is left of prefill.
+    A run waits for capture while it also prefills, so these seconds can exceed the remaining seconds of prefill.
     """
     worked = worked_seconds(record)
     if worked is None:

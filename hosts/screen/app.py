@@ -1,6 +1,6 @@
-"""The screen of `inv watch`: the fleet's line, a row a host, what happened lately; keys act on the chosen host.
+"""The screen of `inv watch`: a line on the fleet, a row for each host, and recent events. Keys act on the chosen host.
 
-It draws what `hosts/series` has heard and never waits for a host itself. Leaving it changes nothing on any host.
+The screen shows the state in `hosts/series` and never waits for a host. Closing the screen changes nothing on hosts.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _STYLES = {"lost": "bold red", "failed": "bold red", "paused": "yellow", "waitin
 
 
 class Actions(Protocol):
-    """What the keys may do; each returns a sentence on what came of it."""
+    """The actions behind the keys. Each action returns a sentence about its result."""
 
     def steer(self, host: str, action: str) -> str:
         """Pause or resume the host's run; raises RoostError."""
 
     def tail(self, host: str) -> list[str]:
-        """The last lines of its run's log, or of its servers'; raises RoostError."""
+        """Return the last lines of the log of the host's run, or of its servers; raises RoostError."""
 
 
 class WatchApp(App[None]):
@@ -68,7 +68,7 @@ class WatchApp(App[None]):
     TITLE = "inv watch"
 
     def __init__(self, source: Callable[[], FleetView], actions: Actions) -> None:
-        # With NO_COLOR, Textual strips colours if it draws in the terminal's own ones; otherwise it would send greys.
+        # With NO_COLOR, Textual removes the terminal's own colours; colours of a theme would become greys.
         super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self._source, self._actions = source, actions
         self._order = 0
@@ -76,7 +76,7 @@ class WatchApp(App[None]):
         self.fault: BaseException | None = None
 
     def compose(self) -> ComposeResult:
-        """The parts from top to bottom."""
+        """Yield the parts from top to bottom."""
         with Vertical():
             yield Static(id="fleet", markup=False)
             yield DataTable(id="hosts", cursor_type="row", zebra_stripes=True)
@@ -85,23 +85,23 @@ class WatchApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Draw at once, and then every second."""
+        """Draw now, and then every second."""
         self.query_one(DataTable).focus()
         self.draw()
         self.set_interval(DRAW_SECONDS, self.draw)
 
     def on_resize(self, event: Resize) -> None:
-        """Say so where nothing sensible fits, and draw again."""
+        """Draw again; if the terminal is too small, show only a message that says so."""
         tiny = event.size.width < LEAST_COLUMNS or event.size.height < LEAST_ROWS
         self.screen_stack[0].set_class(tiny, "tiny")
         self._small().update(
-            f"This terminal has {event.size.width} columns and {event.size.height} rows; this view needs "
-            f"{LEAST_COLUMNS} and {LEAST_ROWS}. Make it larger, or pipe inv watch for lines; q leaves."
+            f"This terminal has {event.size.width} columns and {event.size.height} rows, but this view needs "
+            f"{LEAST_COLUMNS} and {LEAST_ROWS}. Enlarge the terminal, or type inv watch | cat for lines. q leaves."
         )
         self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
-        """Show what is known now."""
+        """Show the present state."""
         try:
             view = self._source()
         except BaseException as error:
@@ -140,31 +140,31 @@ class WatchApp(App[None]):
 
     @property
     def chosen(self) -> str:
-        """The host under the cursor; "" if there is none."""
+        """Return the host under the cursor; "" if there is none."""
         at = self.screen_stack[0].query_one("#hosts", DataTable).cursor_row
         return self._names[at] if 0 <= at < len(self._names) else ""
 
     def action_sort(self) -> None:
-        """Take the next order."""
+        """Sort the hosts by the next criterion."""
         self._order = (self._order + 1) % len(ORDERS)
         self.notify(f"Hosts by: {ORDERS[self._order][0]}")
         self.draw()
 
     def action_detail(self) -> None:
-        """Show the chosen host, with its log's tail."""
+        """Show the chosen host with the end of its log."""
         if self.screen is self.screen_stack[0] and (name := self.chosen):
             self.push_screen(Detail(name, self._source, self._actions))
 
     def on_data_table_row_selected(self) -> None:
-        """Enter, or a click on the chosen row."""
+        """Show the host's details after Enter, or after a click on the chosen row."""
         self.action_detail()
 
     def action_steer(self) -> None:
-        """Ask, and then pause or resume the chosen host's run."""
+        """Ask for confirmation, then pause or resume the chosen host's run."""
         host = next((one for one in self._source().hosts if one.name == self.chosen), None)
         working = [run for run in host.runs if run.alive] if host is not None and not host.is_lost else []
         if host is None or not working:
-            self.notify("No run is at work there.", severity="warning")
+            self.notify("No run is working on this host.", severity="warning")
             return
         action = "resume" if working[0].wished == "pause" else "pause"
         runs = ", ".join(run.run for run in working)
@@ -176,7 +176,7 @@ class WatchApp(App[None]):
         self.push_screen(Question(f"{action.capitalize()} {runs} on {host.name}?"), answered)
 
     def _steer(self, host: str, action: str) -> None:
-        """In a thread: the host may take its time."""
+        """Pause or resume in a thread, because the host may answer late."""
         began = time.monotonic()
         try:
             said = self._actions.steer(host, action)

@@ -1,4 +1,4 @@
-"""What lies over the screen of `inv watch`: one host in detail with its log's tail, and a question before a change."""
+"""The dialogs of `inv watch`: one host in detail with the end of its log, and the question before a change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TAIL_SECONDS = 5.0
 
 
 class Question(ModalScreen[bool]):
-    """A yes or no; anything but yes changes nothing."""
+    """A question for yes or no. Any other answer than yes changes nothing."""
 
     CSS = """
     Question { align: center middle; }
@@ -43,7 +43,7 @@ class Question(ModalScreen[bool]):
         self._text = text
 
     def compose(self) -> ComposeResult:
-        """The question."""
+        """Yield the question."""
         yield Static(f"{self._text}  [y/n]", id="question", markup=False)
 
     def action_answer(self, yes: bool) -> None:
@@ -52,7 +52,7 @@ class Question(ModalScreen[bool]):
 
 
 class Detail(ModalScreen[None]):
-    """One host: its runs, servers, GPUs and events, and the last lines of its log."""
+    """One host in detail: its runs, servers, GPUs and events, and the last lines of its log."""
 
     CSS = """
     Detail { align: center middle; }
@@ -67,7 +67,7 @@ class Detail(ModalScreen[None]):
         self._host, self._source, self._actions = host, source, actions
 
     def compose(self) -> ComposeResult:
-        """Facts above, log below."""
+        """Yield the facts and, below them, the log."""
         with Vertical(id="frame"):
             yield Static(id="facts", markup=False)
             with VerticalScroll(id="log"):
@@ -75,7 +75,7 @@ class Detail(ModalScreen[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Draw, and read the log beside it."""
+        """Show the facts, and read the log meanwhile."""
         self._draw()
         self.set_interval(1.0, self._draw)
         self._read()
@@ -94,7 +94,7 @@ class Detail(ModalScreen[None]):
         self.run_worker(self._read_log, thread=True, exclusive=True)
 
     def _read_log(self) -> None:
-        """In a thread: the host may take its time."""
+        """Read the log in a thread, because the host may answer late."""
         try:
             lines = self._actions.tail(self._host)
         except RoostError as error:
@@ -109,7 +109,7 @@ class Detail(ModalScreen[None]):
 
 
 def facts(host: HostView, now: float) -> Iterator[str]:
-    """A host in a few lines."""
+    """Return a host in a few lines."""
     yield host_line(host, now)
     if money := said(host.bill):
         yield money

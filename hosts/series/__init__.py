@@ -1,1 +1,1 @@
-"""The fleet as it goes on, kept up to date for any view. Laptop's side, prints nothing."""
+"""The present state of the fleet, for every view. Laptop's side, prints nothing."""

@@ -1,6 +1,6 @@
-"""Listens to every host at once and keeps what each said last; a host that falls silent is lost, and asked again.
+"""Listens to all hosts at once and keeps each host's last state. A silent host counts as lost and is asked again.
 
-Laptop's side, started by `inv watch`. One thread a host holds one open call (the verb `glance`); views take a
+Laptop's side, started by `inv watch`. A thread for each host keeps one call open (the verb `glance`). Views take a
 `FleetView` whenever they draw, and never wait for a host.
 """
 
@@ -22,28 +22,28 @@ from remote.shared.messages.history import Glance, GlanceEnd, GlanceRequest
 from remote.shared.supervised.threads import Thread
 
 AGAIN_SECONDS, AGAIN_CAP_SECONDS = 5.0, 60.0
-"""A host that was lost is asked again after this long, then after twice as long, up to the cap."""
+"""Seconds after which a lost host is asked again. The pause doubles each time, up to the longest pause."""
 SILENT_SECONDS = 35.0
-"""Glances come every few seconds; the transport itself notices a host that is gone after 30 s."""
+"""Seconds. Glances come every few seconds, and the transport itself notices a lost connection after 30 s."""
 MOST_RATES = 240
 
 
 @dataclass
 class _Heard:
-    """What one host's thread has heard."""
+    """The last messages of one host."""
 
     host: Host
     glance: Glance | None = None
     heard_at: float = 0.0
     heard: float = 0.0
-    """`heard_at` by the monotonic clock."""
+    """The time of `heard_at` by the monotonic clock."""
     error: RoostError | None = None
     lost_at: float = 0.0
     rates: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_RATES))
 
 
 class FleetSeries:
-    """The fleet, listened to until `close`. A context manager."""
+    """Listens to the fleet until `close`. A context manager."""
 
     def __init__(self, fleet: Fleet, run: str = "", every_seconds: float = 2.0) -> None:
         self._fleet = fleet
@@ -65,12 +65,12 @@ class FleetSeries:
         self.close()
 
     def close(self) -> None:
-        """Stop listening; the threads end with their connections."""
+        """Stop listening. The threads end with their connections."""
         self._closed.set()
         self._fleet.close()
 
     def view(self) -> FleetView:
-        """Return the fleet as it is known now; raises the exception that ended a listening thread."""
+        """Return the known state of the fleet; raises the exception that ended a listening thread."""
         if self._fault is not None:
             raise self._fault
         with self._lock:
@@ -78,7 +78,7 @@ class FleetSeries:
 
     @property
     def all_heard(self) -> bool:
-        """Whether every host has answered, or could not."""
+        """Return whether every host has answered or failed."""
         with self._lock:
             return all(one.glance is not None or one.error is not None for one in self._heard.values())
 
@@ -97,7 +97,7 @@ class FleetSeries:
         )
 
     def _listen(self, heard: _Heard) -> None:
-        """Hold one open call; ask again whenever it ends."""
+        """Keep one call open, and call again whenever it ends."""
         backend, pause = self._fleet.backend(heard.host), AGAIN_SECONDS
         while not self._closed.is_set():
             began = time.monotonic()

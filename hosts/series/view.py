@@ -1,6 +1,6 @@
-"""The fleet at one moment, as any view shows it: a terminal, a web page, metrics. Pure values.
+"""The fleet at one moment, for every view: terminal, web page, metrics. Pure values.
 
-Every number is from a host's own last word; the age of that word travels with it.
+Every number is from a host's last message, and comes with the age of that message.
 """
 
 from __future__ import annotations
@@ -14,48 +14,48 @@ from remote.shared.messages.history import Event, Glance, RunReading
 
 @dataclass(frozen=True)
 class HostView:
-    """One host at one moment, as far as the laptop knows."""
+    """One host at one moment, as the laptop knows it."""
 
     name: str
     glance: Glance | None = None
-    """What it said last; None before it has said anything."""
+    """The host's last message; None before the first message."""
     heard_at: float = 0.0
-    """When it said that, by the laptop's clock."""
+    """When that message came, by the laptop's clock."""
     error: RoostError | None = None
-    """Why it is not heard any more."""
+    """The error because of which the host no longer sends."""
     lost_at: float = 0.0
     rates: tuple[tuple[float, float], ...] = ()
-    """(Unix time, tokens a second) of its runs together, oldest first."""
+    """(Unix time, tokens per second) of all of the host's runs together, oldest first."""
     cost_per_hour: float | None = None
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was heard or asked, and does not answer now."""
+        """Return whether the host does not answer now."""
         return self.error is not None
 
     @property
     def runs(self) -> list[RunReading]:
-        """Its runs by its last word."""
+        """Return the host's runs from its last message."""
         return [] if self.glance is None else self.glance.reading.runs
 
     @property
     def done(self) -> int:
-        """Records that are done there, delivered or not."""
+        """Return the number of records that are done on the host, delivered or not."""
         return sum(run.state.counts.done + run.state.counts.freed for run in self.runs)
 
     @property
     def assigned(self) -> int:
-        """Records of its share."""
+        """Return the number of records in the host's share."""
         return sum(run.state.counts.assigned for run in self.runs)
 
     @property
     def rate(self) -> float:
-        """Tokens a second now; 0 if nothing moves or nothing is heard."""
+        """Return the present tokens per second; 0 if the host does not work or is lost."""
         return 0.0 if self.is_lost else sum(run.rate for run in self.runs)
 
     @property
     def left_seconds(self) -> float | None:
-        """To the end of its share at this rate; None if nothing moves or a run is paused, 0 if nothing is open."""
+        """Return the seconds to the end of the share, 0 if it is done; None if the host is idle or a run is paused."""
         counts = [run.state.counts for run in self.runs]
         tokens = sum(max(0, one.tokens_assigned - one.tokens_done) for one in counts if one.done < one.assigned)
         open_records = sum(max(0, one.assigned - one.done - one.freed - one.quarantined) for one in counts)
@@ -67,7 +67,7 @@ class HostView:
 
     @property
     def bill(self) -> Bill:
-        """What it costs."""
+        """Return the cost of the host's runs."""
         worked = self.glance.worked_seconds if self.glance is not None else {}
         seconds = sum(worked.values()) if worked else None
         counts = [run.state.counts for run in self.runs]
@@ -76,7 +76,7 @@ class HostView:
 
     @property
     def word(self) -> str:
-        """How it stands, in one or two words."""
+        """Return the host's status in one or two words."""
         if self.is_lost:
             return "lost"
         if self.glance is None:
@@ -87,7 +87,7 @@ class HostView:
 
     @property
     def trouble(self) -> str:
-        """The one sentence that matters most; "" if all is well."""
+        """Return the most important problem as one sentence; "" if there is none."""
         if self.error is not None:
             return self.error.message
         causes = [run.state.cause for run in self.runs if run.state.cause]
@@ -106,7 +106,7 @@ class FleetView:
 
     @property
     def runs(self) -> list[str]:
-        """Names of all runs that are told of."""
+        """Return the names of all runs."""
         return sorted({run.run for host in self.hosts for run in host.runs})
 
     @property
@@ -123,7 +123,7 @@ class FleetView:
 
     @property
     def left_seconds(self) -> float | None:
-        """Until the last host is done; None if that of one host is not known."""
+        """Return the seconds until the last host is done; None if they are unknown for a host."""
         left = [host.left_seconds for host in self.hosts if host.assigned]
         known = [seconds for seconds in left if seconds is not None]
         return max(known) if known and len(known) == len(left) else None
@@ -138,21 +138,21 @@ class FleetView:
 
     @property
     def is_over(self) -> bool:
-        """Whether no run is at work on any host, and every host says so."""
+        """Return whether every host says that no run works on it."""
         quiet = [host.glance is not None and not any(run.alive for run in host.runs) for host in self.hosts]
         return all(quiet) and not self.lost
 
     @property
     def is_amiss(self) -> bool:
-        """Whether a run failed or lost records."""
+        """Return whether a run failed or lost records."""
         states = [run.state for host in self.hosts for run in host.runs]
         return any(state.status == "failed" or state.counts.quarantined for state in states)
 
     def events(self, newest: int) -> list[tuple[str, Event]]:
-        """The newest events of all hosts with their host's name, oldest first; a lost host is one of them."""
+        """Return the newest events of all hosts with the host's name, oldest first. A lost host is an event too."""
         found = [(host.name, event) for host in self.hosts if host.glance for event in host.glance.events]
         for host in self.hosts:
             if host.error is not None:
-                text = f"{host.error.message} What is shown of it is from then."
+                text = f"{host.error.message} The values shown are from before that time."
                 found.append((host.name, Event(at=host.lost_at, kind="lost", subject=f"host {host.name}", text=text)))
         return sorted(found, key=lambda one: one[1].at)[-newest:]

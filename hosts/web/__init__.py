@@ -1,1 +1,1 @@
-"""The fleet for a browser and for Prometheus: views over `hosts/series`, served on the laptop, read-only."""
+"""Views over `hosts/series` for a browser and for Prometheus, served on the laptop; read-only."""

@@ -1,7 +1,7 @@
-"""The web application: the live page behind a token, and the metrics. Laptop's side; it changes nothing anywhere.
+"""The web application: the live page behind a token, and the metrics. Laptop's side; changes nothing on hosts.
 
-A page gets one event a second with the whole state, so a browser that slept is up to date at its next event. A browser
-that does not read is held back by the server's own flow control: its stream waits, and nothing piles up.
+A page gets one event a second with the complete state, so a browser that slept is up to date at the next event. If a
+browser does not read, the server's flow control stops its stream, and no events accumulate.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hosts.web.state import state
 PAGE = Path(__file__).with_name("page.html")
 EVERY_SECONDS = 1.0
 MOST_STREAMS = 32
-"""Pages that are told at once; more would be somebody's loop."""
+"""Open pages at once; more would be a loop in some program."""
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; connect-src 'self'; "
@@ -69,12 +69,12 @@ def metrics_app(view: View) -> Starlette:
 
 
 def _known_names() -> Middleware:
-    """Refuse other names of this machine: a web page of somebody else's could make its own name point here."""
+    """Refuse other names of this machine, because a foreign web page could make its own name point to this address."""
     return Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"], www_redirect=False)
 
 
 class Page:
-    """The page's three answers."""
+    """The three answers of the live page."""
 
     def __init__(self, view: View, tail: Tail, token: str) -> None:
         self._view, self._tail, self._token = view, tail, token
@@ -83,7 +83,7 @@ class Page:
         self._told_at = float("-inf")
 
     async def document(self, request: Request) -> Response:
-        """The page itself; the token is also the nonce of its one script and its one style."""
+        """Return the page. The token is also the nonce of the page's only script and only style."""
         if wrong := self._refused(request):
             return wrong
         nonce = self._token
@@ -91,15 +91,15 @@ class Page:
         return Response(PAGE.read_text().replace("NONCE", nonce), media_type="text/html", headers=headers)
 
     async def events(self, request: Request) -> Response:
-        """The state, again and again, as server-sent events."""
+        """Stream the state every second as server-sent events."""
         if wrong := self._refused(request):
             return wrong
         if self._streams >= MOST_STREAMS:
-            return PlainTextResponse(f"{MOST_STREAMS} pages are open already; close one and reload.\n", 503)
+            return PlainTextResponse(f"{MOST_STREAMS} pages are already open. Close a page and reload.\n", 503)
         return StreamingResponse(self._stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
     async def log(self, request: Request) -> Response:
-        """The end of a host's log; the host is asked now."""
+        """Return the end of a host's log, which is read now."""
         if wrong := self._refused(request):
             return wrong
         name = request.query_params.get("host", "")
@@ -127,7 +127,7 @@ class Page:
             self._streams -= 1
 
     def _state(self) -> str:
-        """The state as JSON, made once a second however many pages are open."""
+        """Return the state as JSON, made once a second for all open pages."""
         if time.monotonic() - self._told_at >= EVERY_SECONDS / 2:
             self._told, self._told_at = json.dumps(state(self._view())), time.monotonic()
         return self._told

@@ -1,7 +1,7 @@
-"""The fleet in Prometheus' format: names, units and label sets after its conventions. Laptop's side, pure.
+"""The fleet as Prometheus metrics, with names, units and labels after Prometheus' conventions. Laptop's side, pure.
 
-Labels are names of the inventory, runs, servers and GPU numbers alone, so their number is bounded by the fleet. What is
-not known has no sample; a lost host keeps `roost_host_up 0` and the time of its last word, and nothing else.
+Labels are only hosts of the inventory, runs, servers and GPU numbers, so the fleet limits their number. Unknown values
+have no sample. A lost host has only `roost_host_up 0` and the time of its last message.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from hosts.series.view import FleetView, HostView
 from remote.shared.messages.history import RunReading
 
 STATES = ("starting", "running", "waiting", "draining", "paused", "stopped", "complete", "failed", "silent")
-"""Words of a run that get a sample each; any other word is `other`."""
+"""Status words of a run that have a sample. Every other word counts as `other`."""
 _HOST, _RUN, _GPU, _SERVER = ["host"], ["host", "run"], ["host", "gpu"], ["host", "server", "mode"]
 
 
 class FleetCollector(Collector):
-    """Collects the fleet's newest view whenever Prometheus asks."""
+    """Collects the metrics of the fleet's newest view whenever Prometheus asks."""
 
     def __init__(self, view: Callable[[], FleetView]) -> None:
         self._view = view
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric of this moment."""
+        """Yield the present value of every metric."""
         hosts = self._view().hosts
         yield from _of_hosts(hosts)
         heard = [host for host in hosts if not host.is_lost and host.glance is not None]
@@ -41,10 +41,10 @@ def _gauge(name: str, text: str, labels: list[str]) -> GaugeMetricFamily:
 
 def _of_hosts(hosts: list[HostView]) -> Iterator[Metric]:
     up = _gauge("host_up", "Whether the host answers now.", _HOST)
-    seen = _gauge("host_last_seen_timestamp_seconds", "When the host was heard last, as Unix time.", _HOST)
-    rate = _gauge("host_tokens_per_second", "Tokens that the host's runs finish a second.", _HOST)
-    spent = _gauge("host_spent_dollars", "What the host has cost for the runs that are shown.", _HOST)
-    ram = _gauge("host_ramdisk_free_bytes", "Free bytes in the RAM disk that dumps go to.", _HOST)
+    seen = _gauge("host_last_seen_timestamp_seconds", "Unix time of the host's last message.", _HOST)
+    rate = _gauge("host_tokens_per_second", "Tokens that the host's runs finish per second.", _HOST)
+    spent = _gauge("host_spent_dollars", "Cost of the host for the runs that are shown.", _HOST)
+    ram = _gauge("host_ramdisk_free_bytes", "Free bytes in the RAM disk for dumps.", _HOST)
     dumps = _gauge("host_dump_bytes", "Bytes of dumps that wait in the RAM disk.", _HOST)
     for host in hosts:
         up.add_metric([host.name], 0.0 if host.is_lost or host.glance is None else 1.0)
@@ -89,7 +89,7 @@ def _of_runs(hosts: list[HostView]) -> Iterator[Metric]:
 
 
 def state_of(run: RunReading) -> str:
-    """Return the one of `STATES` that a run's word begins with, or `other`: `draining 12` is `draining`."""
+    """Return the state in `STATES` with which a run's word begins (`draining 12` is `draining`), or `other`."""
     word = run.word.partition(" ")[0].rstrip(":")
     return word if word in STATES else "other"
 
@@ -98,7 +98,7 @@ def _of_servers(hosts: list[HostView]) -> Iterator[Metric]:
     ready = _gauge("server_ready", "Whether the server is ready, by its record.", _SERVER)
     restarts = _gauge("server_restarts", "How often the supervisor started the server again.", _SERVER)
     queued = _gauge("server_queued_requests", "Requests that wait in SGLang.", _SERVER)
-    prefill = _gauge("server_prefill_tokens_per_second", "Prefill throughput as SGLang says it.", _SERVER)
+    prefill = _gauge("server_prefill_tokens_per_second", "Prefill throughput as reported by SGLang.", _SERVER)
     for host in hosts:
         for server in host.glance.reading.servers if host.glance else ():
             label = [host.name, server.name, server.mode]

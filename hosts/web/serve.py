@@ -12,25 +12,25 @@ from hosts.errors import UsageError
 from hosts.series.view import FleetView
 
 GRACE_SECONDS = 1
-"""Open event streams never end by themselves; they are cut after this long."""
+"""Seconds after which open event streams are cut at the end, because they never end by themselves."""
 
 
 def listen(address: str, port: int, option: str) -> socket.socket:
-    """Return a socket that listens there; port 0 takes a free one. Raises UsageError naming the `option` to change."""
+    """Return a listening socket; port 0 chooses a free port. Raises UsageError, which names the `option` to change."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.create_server((address, port), family=family)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
-            f"Nothing can listen on {address} port {port}: {reason}.", remedy=f"Give another one with {option}."
+            f"Roost cannot listen on {address} port {port}: {reason}.", remedy=f"Choose another with {option}."
         ) from error
 
 
 def serve(
     app: Callable[[Callable[[], FleetView]], Starlette], view: Callable[[], FleetView], sock: socket.socket
 ) -> None:
-    """Serve `app`, which is given the view, until Ctrl-C, which raises KeyboardInterrupt here.
+    """Serve `app` until Ctrl-C, which raises KeyboardInterrupt.
 
     If the view fails, the server ends and the view's exception is raised.
     """

@@ -1,6 +1,6 @@
-"""What the page shows of the fleet at one moment, as one JSON document. Laptop's side, pure.
+"""The state that the page shows at one moment, as one JSON document. Laptop's side, pure.
 
-Every value is text or a number of Roost's own; the page puts it in as text, so nothing from a host is ever markup.
+Every value is a text or a number. The page inserts values only as text, so a host's text never becomes markup.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hosts.units import duration
 
 MOST_EVENTS = 12
 TREND_POINTS = 48
-"""Points of a host's trend, each 0 to 100 of its highest: a fleet of 200 is told in about 80 KB."""
+"""Points of a host's trend, each as 0 to 100 % of the highest point. The state of 200 hosts takes about 80 KB."""
 
 
 def state(view: FleetView) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""A run's prompts to conversations that the model itself answered, id by id; runs on a GPU host."""
+"""Answers a run's prompts with the model, and keeps the sampled ids. Runs on a GPU host."""

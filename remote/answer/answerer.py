@@ -1,8 +1,8 @@
-"""The answerer: what answers add to the dispatcher, which is all that has to do with conversations.
+"""The answerer: a dispatcher whose records are conversations.
 
-Runs on the host inside the dispatcher's event loop. A conversation stays on one server, whose radix cache holds its
-beginning; servers are kept full to the end: the longest conversations go first, and a little more is out than a
-server runs at once.
+Runs on the host inside the dispatcher's event loop. A conversation stays on one server, because that server's radix
+cache has its beginning. Servers are kept full to the end: the longest conversations start first, and each server gets a
+few more conversations than it runs at once.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from remote.work.ledger import Ledger, Row
 from remote.work.session import Opened
 
 WORKERS = 2
-"""Threads that decode, judge and write finished conversations."""
+"""Number of threads that decode, judge and write finished conversations."""
 YIELD_SECONDS, YIELD_POLL_SECONDS = 0.25, 0.002
 SWITCH_SECONDS = 0.0005
-"""For so long a thread may keep the interpreter from the event loop; Python's default is ten times that."""
+"""Seconds for which a thread may keep the interpreter from the event loop; Python's default is ten times as long."""
 BYTES_A_TOKEN = 16
-"""Of a record's file: id, mask, text and logprob."""
+"""Bytes of a record's file for each token: id, mask, text and logprob."""
 
 
 class Answerer(Dispatcher):
@@ -52,7 +52,7 @@ class Answerer(Dispatcher):
 
     observe_seconds = 0.05
     takes_all = True
-    """The longest go first, of all."""
+    """All conversations of the host are begun in order of their length, the longest first."""
 
     def __init__(self, workdir: Workdir, paths: RunPaths, holding: Holding, opened: Opened, report: Report) -> None:
         work = holding.work
@@ -63,24 +63,24 @@ class Answerer(Dispatcher):
         self._scripts = _scripts(paths, work)
         self._speaker: Speaker | None = None
         self._open: dict[int, Conversation] = {}
-        """Conversations whose last try failed, or that are in flight, by position."""
+        """Conversations that are in flight, or whose last attempt failed, by position."""
         self._facts: dict[str, ServerFacts] = {}
         self._asking: dict[str, int] = {}
-        """Conversations that hold a place on each server."""
+        """The conversations that have a place on each server."""
         self._taken: dict[Task, int] = {}
         self._pool = Pool(WORKERS, "answers")
 
     @classmethod
     def refusals(cls, work: Work) -> list[tuple[int, str]]:
-        """Prompts that no server can take: with strange ids, without any, or too long for an answer."""
+        """Yield the prompts that no server can take: with ids outside the vocabulary, without ids, or too long."""
         found = dict(work.strange_tokens())
         context, settings = work.assignment.context_length, work.assignment.identity.answers
         assert settings is not None
         lengths, most = work.lengths(), longest_prompt(context, settings)
         for position in np.flatnonzero((lengths == 0) | (lengths > most)).tolist():
             long = (
-                f"Its prompt has {lengths[position]} tokens; a context of {context} leaves room for an answer of "
-                f"{least_answer(settings)} after {most}."
+                f"Its prompt has {lengths[position]} tokens, but a context of {context} leaves room for an answer of "
+                f"{least_answer(settings)} only after {most}."
             )
             found[position] = long if lengths[position] else "Its prompt has no tokens."
         return list(found.items())
@@ -92,20 +92,20 @@ class Answerer(Dispatcher):
         return self.tokens(position) * BYTES_A_TOKEN
 
     def ordered(self, positions: list[int]) -> list[int]:
-        """The longest first, so that no server waits for a long conversation that was begun last."""
+        """Return the longest conversations first, so that at the end no server waits for a long conversation."""
         return sorted(positions, key=lambda position: (-int(self._expected[position]), position))
 
     async def begin(self) -> None:
         sys.setswitchinterval(SWITCH_SECONDS)
 
     async def accept(self, endpoint: Endpoint, client: Client) -> None:
-        """A server is one for answers if it does not capture, and serves the model that the prompts were made for."""
+        """Accept a server that does not capture and serves the model for which the prompts were rendered."""
         state = endpoint.state
         if state.capture is not None:
             raise HostError(
-                f"The server {endpoint.name!r} captures hidden states (mode {state.mode!r}): it has no radix cache and "
-                "is no server to answer with.",
-                remedy=f"Start it in a mode that serves: `inv restart --host {self._assignment.host} --mode serve`.",
+                f"The server {endpoint.name!r} captures hidden states (mode {state.mode!r}), so it has no radix cache "
+                f"and cannot be used for answers.",
+                remedy=f"Start it without capture: `inv restart --host {self._assignment.host} --mode serve`.",
             )
         if self._speaker is None:
             loop, model = asyncio.get_running_loop(), Path(state.model).expanduser()
@@ -115,7 +115,7 @@ class Answerer(Dispatcher):
         facts = await ask_facts(client)
         if facts.context_length and facts.context_length < self._assignment.context_length:
             raise HostError(
-                f"The server {endpoint.name!r} takes {facts.context_length:,} tokens, and the run was planned for "
+                f"The server {endpoint.name!r} takes {facts.context_length:,} tokens, but the run was planned for "
                 f"{self._assignment.context_length:,}.",
                 remedy="Serve with the `context_length` that the run was planned with.",
             )
@@ -148,7 +148,7 @@ class Answerer(Dispatcher):
         try:
             await conversation.hold(ask)  # type: ignore[arg-type]
         finally:
-            self._let_go(task, endpoint)  # its place is the next one's while this one is written
+            self._let_go(task, endpoint)  # the next conversation gets its place while it is written
         await self._after_sending()
         path = self._paths.shard(index)
         writer = self.disk_writer(self._pool)
@@ -191,7 +191,7 @@ class Answerer(Dispatcher):
         return self._open[position]
 
     def _let_go(self, task: Task, endpoint: Endpoint) -> None:
-        """Give the place on the server back, once."""
+        """Give the place on the server back, if the conversation still has it."""
         taken = self._taken.pop(task, None)
         if taken is None:
             return
@@ -200,19 +200,19 @@ class Answerer(Dispatcher):
         self._changed.set()
 
     async def _after_sending(self) -> None:
-        """Let free places be filled first: the threads that write would hold up the event loop that sends."""
+        """Wait until free places are filled, because threads that write would delay the event loop that sends."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + YIELD_SECONDS
         while len(self._backlog) and self._has_places() and loop.time() < deadline:
             await asyncio.sleep(YIELD_POLL_SECONDS)
 
     def _has_places(self) -> bool:
-        """Whether a server could be given one more conversation."""
+        """Return whether a server has room for another conversation."""
         names = [endpoint.name for endpoint in self._endpoints if endpoint.ready and endpoint.name in self._facts]
         return any(self._asking.get(name, 0) < self._places(name) for name in names)
 
     def _places(self, name: str) -> int:
-        """Conversations that may be out on a server at once."""
+        """Return how many conversations may be on a server at once."""
         return self._assignment.concurrency or self._facts[name].places
 
 
@@ -224,7 +224,7 @@ def _scripts(paths: RunPaths, work: Work) -> list[str]:
         lines = []
     if len(lines) != len(work):
         raise HostError(
-            f"{path} has {len(lines)} conversations, and the share has {len(work)} prompts.",
-            remedy="Give the run a name of its own and answer anew; what is finished here can be pulled.",
+            f"{path} has {len(lines)} conversations, but the share has {len(work)} prompts.",
+            remedy="Pull the finished answers, and answer again as a run with another name.",
         )
     return lines

@@ -1,7 +1,7 @@
-"""One conversation, turn by turn: each answer on top of the answers before it, on one server.
+"""One conversation, turn by turn on one server: each prompt has the model's own earlier answers.
 
-Runs on the host inside the dispatcher's event loop. What was answered stays with the conversation if a try fails, so
-that the next one asks the turn again that failed, and no other.
+Runs on the host inside the dispatcher's event loop. If an attempt fails, the conversation keeps its answers, and the
+next attempt repeats only the turn that failed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from remote.data.asking import Script
 from remote.data.messages import Message
 from remote.shared.errors import RecordError
 
-OTHER_CALL = "the model called a tool that the data has no result for"
-NO_CALL = "the data goes on with the result of a tool that the model did not call"
-REFUSED = "the chat template refuses what the model said"
+OTHER_CALL = "the model called a tool, and the data has no result for this call"
+NO_CALL = "the data continues with the result of a call that the model did not make"
+REFUSED = "the chat template refuses the model's answer"
 CONTEXT_FULL = "its next prompt leaves no room for an answer"
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """One answer as the server gave it."""
+    """One answer of the server."""
 
     ids: Ids
     finish: str
@@ -45,7 +45,7 @@ class Turn:
 
 
 Ask = Callable[[int, Prompt], Awaitable[Sampled]]
-"""Has turn `number` answered."""
+"""Asks the server for the answer of turn `number`."""
 
 
 @dataclass
@@ -58,15 +58,15 @@ class Conversation:
     longest_prompt: int
     turns: list[Turn] = field(default_factory=list)
     ended: str = ""
-    """Why it ended before its last turn."""
+    """The reason why the conversation ended before its last turn; "" if it did not."""
 
     async def hold(self, ask: Ask) -> None:
-        """Ask every turn that is not answered yet; what `ask` raises leaves the answers before it in place."""
+        """Ask every turn that has no answer yet. If `ask` raises an error, earlier answers are kept."""
         while (prompt := self._next()) is not None:
             self.turns.append(Turn(prompt, await ask(len(self.turns), prompt)))
 
     def rows(self) -> list[tuple[Ids, NDArray[np.uint8]]]:
-        """Ids and mask of each training record: turns that go on from the one before share one record with it."""
+        """Return ids and mask of each training record. A turn that continues the turn before is in the same record."""
         made: list[tuple[Ids, NDArray[np.uint8]]] = []
         for turn in self.turns:
             prompt, answer = turn.prompt.ids, turn.sampled.ids
@@ -79,7 +79,7 @@ class Conversation:
         return made
 
     def _next(self) -> Prompt | None:
-        """The prompt of the next turn; None if the conversation is over."""
+        """Return the prompt of the next turn; None if the conversation is over."""
         number = len(self.turns)
         if not number:
             return self.speaker.first(self.script, self.opening)
@@ -100,7 +100,7 @@ class Conversation:
         return prompt
 
     def _said(self, script: Script) -> list[Message]:
-        """All messages up to the next question, with the model's own answers."""
+        """Return all messages up to the next question, with the model's own answers."""
         said = list(script.opening())
         for number, turn in enumerate(self.turns):
             said.append(message_of(self.speaker.text_of(turn.sampled.ids)))
@@ -108,7 +108,7 @@ class Conversation:
         return said
 
     def _broken_call(self, script: Script, number: int) -> str:
-        """Why the data cannot go on after answer `number`; "" if it can."""
+        """Return why the data cannot continue after answer `number`; "" if it can."""
         text = self.speaker.text_of(self.turns[number].sampled.ids)
         wanted = script.said(number)
         if calls(wanted):

@@ -1,4 +1,4 @@
-"""What may be wrong with an answer, from its ids and its text alone. Pure."""
+"""Finds faults of an answer in its ids and its text. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from remote.shared.messages.run import Answering, Mark
 
 LONGEST_PERIOD = 64
-"""Tokens of the longest n-gram that is looked for as a loop."""
+"""Tokens of the longest n-gram whose repetition is searched."""
 LOOP_TOKENS = 64
 LOOP_TIMES = 4
-"""A loop repeats its n-gram so often, and for so many tokens."""
+"""A loop repeats its n-gram at least this often, and over at least this many tokens."""
 _REFUSAL = re.compile(
     r"^\W*(i'?m (very |really |so )?sorry|i am sorry|sorry|i apologi[sz]e|unfortunately|as an ai( language model)?)?"
     r"[\s,.;:—-]*(but |however,? )?"
@@ -21,11 +21,11 @@ _REFUSAL = re.compile(
     r"( to)? (help|assist|provide|comply|fulfil|answer|do that|create|generate|support|engage|write|share|discuss)",
     re.IGNORECASE,
 )
-"""An English refusal at the head of an answer."""
+"""A refusal in English at the beginning of an answer."""
 
 
 def marks_of(ids: NDArray[np.int32], text: str, finish: str) -> list[Mark]:
-    """What is wrong with one answer."""
+    """Return the faults of one answer."""
     answer = text.rpartition("</think>")[2]
     found: list[Mark] = ["length"] if finish == "length" else []
     if not answer.strip():
@@ -38,7 +38,7 @@ def marks_of(ids: NDArray[np.int32], text: str, finish: str) -> list[Mark]:
 
 
 def repeats(ids: NDArray[np.int32]) -> bool:
-    """Whether one n-gram follows on itself again and again somewhere."""
+    """Return whether an n-gram repeats itself as a loop anywhere."""
     for period in range(1, min(LONGEST_PERIOD, len(ids) // LOOP_TIMES) + 1):
         wanted = max(LOOP_TOKENS, LOOP_TIMES * period) - period
         if wanted <= len(ids) - period and _longest_run(ids[period:] == ids[:-period]) >= wanted:
@@ -47,7 +47,7 @@ def repeats(ids: NDArray[np.int32]) -> bool:
 
 
 def judged(marks: list[Mark], settings: Answering) -> tuple[list[Mark], Mark | None]:
-    """The marks that a record keeps, and the one for which it is dropped, if it is."""
+    """Return the marks of a record, and the mark for which the record is dropped, or None."""
     fatal = {*settings.drop, *(["length"] if settings.too_long == "drop" else [])}
     kept = [mark for mark in marks if mark != "length" or settings.too_long != "keep"]
     return kept, next((mark for mark in kept if mark in fatal), None)

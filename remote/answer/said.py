@@ -1,8 +1,8 @@
-"""An answer as the message that it is: thinking, content and tool calls apart. Pure.
+"""Splits an answer into the parts of a message: reasoning, content and tool calls. Pure.
 
 Models write calls in many ways: as JSON objects with a name and arguments (Hermes and Qwen, Llama 3, Mistral), as a
 name with JSON arguments (Kimi, DeepSeek, gpt-oss), or as XML whose values are text (GLM-4.5, MiniMax-M2, Qwen3-Coder).
-A result from the data is used only for the same call. Calls in any other form have no result in the data.
+A tool's result in the data is used only if the model made the same call. A call in any other form never gets a result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MARKS = (
     *("<tool_call>", "[TOOL_CALLS]", "<|tool_call", "<function", "<invoke name=", "<|python_tag|>"),
     *("functions.", "<\uff5ctool"),
 )
-"""What begins a call in some model's way of writing."""
+"""The beginnings of calls in the forms of several models."""
 _DECODER = json.JSONDecoder()
 
 _NAMED = re.compile(
@@ -28,7 +28,7 @@ _NAMED = re.compile(
     r"|<\uff5ctool\u2581call\u2581begin\uff5c>(?:function<\uff5ctool\u2581sep\uff5c>)?"  # DeepSeek R1
     r"([^<\n]+)(?:<\uff5ctool\u2581sep\uff5c>|(?=\n))"  # and V3.1
 )
-"""A name, before its arguments as JSON."""
+"""A function's name before its arguments as JSON."""
 _XML = re.compile(
     r"<tool_call>\s*([^\s<{]+)\s*((?:<arg_key>.*?)?)</tool_call>"  # GLM-4.5 and later
     r"|<invoke name=\"([^\"]+)\">(.*?)</invoke>"  # MiniMax-M2
@@ -49,7 +49,7 @@ _HARMONY_CALL = re.compile(r"to=functions\.([^\s<]+)")
 
 
 def makes(text: str, message: Message | None) -> bool:
-    """Whether an answer makes exactly the calls that a turn of the data makes, in the same order."""
+    """Return whether an answer makes exactly the calls of the data's turn, in the same order."""
     wanted = _calls_of(message)
     found = _calls_in(text)
     if found:
@@ -58,20 +58,20 @@ def makes(text: str, message: Message | None) -> bool:
 
 
 def calls(message: Message | None) -> bool:
-    """Whether a turn of the data calls a tool."""
+    """Return whether a turn of the data calls a tool."""
     return bool(_calls_of(message))
 
 
 def may_call(text: str) -> bool:
-    """Whether an answer calls a tool in any way."""
+    """Return whether an answer seems to call a tool, in any form."""
     return bool(_calls_in(text)) or any(mark in text for mark in _MARKS)
 
 
 def message_of(text: str) -> Message:
-    """The assistant's message to give to the chat template for an answer.
+    """Return the assistant's message for an answer, as the chat template takes it.
 
-    Only gpt-oss's Harmony channels are taken apart: its template refuses them in the content. Channels: `analysis` is
-    thinking, `commentary` with a recipient is a call, everything else is content.
+    Only gpt-oss's Harmony channels are split, because its template refuses them in the content: `analysis` is
+    reasoning, `commentary` with a recipient is a call, every other channel is content.
     """
     message: Message = {"role": "assistant", "content": text}
     if _HARMONY not in text:
@@ -98,7 +98,7 @@ def _calls_of(message: Message | None) -> list[Call]:
 
 
 def _calls_in(text: str) -> list[Call]:
-    """The calls with JSON arguments that an answer makes, in order."""
+    """Return the calls with JSON arguments in an answer, in order."""
     if _HARMONY in text:
         return _calls_of(message_of(text))
     named = list(_NAMED.finditer(text))
@@ -139,7 +139,7 @@ def _xml_calls(text: str) -> Iterator[Call]:
 
 
 def _loosely(arguments: dict[str, Any]) -> str:
-    """Arguments in a form in which the text `5` and the number 5 are alike: XML does not tell them apart."""
+    """Return arguments in a form in which the text `5` equals the number 5, which XML does not distinguish."""
     return json.dumps({key: _value(value) for key, value in arguments.items()}, sort_keys=True)
 
 

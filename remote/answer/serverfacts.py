@@ -1,4 +1,4 @@
-"""What a server says of itself: how much it runs at once, and whether the same seed gives the same answer."""
+"""Reads from a server how many requests it runs at once, and whether the same seed gives the same answer."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from pydantic import BaseModel
 from remote.work.client import Client
 
 SPARE = 8
-"""One conversation in so many waits on the server, so that its batch is full while the next one travels."""
+"""For this many running conversations, one more waits on the server, so that its batch stays full."""
 _DEFAULT_PLACES = 64
 
 
 class ServerFacts(BaseModel):
-    """Of one life of one server; 0 is unknown."""
+    """The facts of one start of a server; 0 is unknown."""
 
     running_requests: int = 0
     tokens_at_once: int = 0
     context_length: int = 0
     deterministic: bool = False
-    """Whether it was started with `--enable-deterministic-inference`."""
+    """Whether the server was started with `--enable-deterministic-inference`."""
 
     @property
     def places(self) -> int:
-        """Conversations to have out at once."""
+        """Return how many conversations the server should have at once."""
         most = self.running_requests or _DEFAULT_PLACES
         return most + max(1, most // SPARE)
 
 
 async def ask_facts(client: Client) -> ServerFacts:
-    """Ask the server; what an SGLang does not tell stays unknown. Raises ServerGoneError or AttemptError."""
+    """Ask the server. Facts that its SGLang does not report stay unknown. Raises ServerGoneError or AttemptError."""
     told: dict[str, Any] = await client.facts()
     states = told.get("internal_states")
     inside = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}

@@ -1,7 +1,7 @@
-"""The model's own tokenizer and chat template on this host: sampled ids to text, and what a later turn reads to ids.
+"""The model's own tokenizer and chat template on this host: decodes answers, and makes the prompts of later turns.
 
-Runs on the host. Ids that were sampled are never made of text again: a later prompt is the ids so far and the ids of
-what the template adds, wherever the template leaves the text before as it was.
+Runs on the host. Sampled ids are not tokenized again: if the template keeps the earlier text unchanged, a later prompt
+is the ids so far plus the ids of the text that the template adds.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _THOUGHT = "</think>"
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the model reads before an answer."""
+    """The prompt of an answer."""
 
     ids: Ids
     text: str
     goes_on: bool
-    """Whether the ids begin with the last prompt and all that was sampled after it."""
+    """Whether the ids begin with the last prompt and all ids that were sampled after it."""
 
 
 class Speaker:
-    """One model's; used from the event loop, but for `load` and the pure `decode` and `changed`."""
+    """The tokenizer of one model. Used in the event loop, except `load` and the pure `decode` and `changed`."""
 
     def __init__(self, tokenizer: ModelTokenizer, settings: Answering) -> None:
         self._tokenizer = tokenizer
@@ -47,7 +47,7 @@ class Speaker:
 
     @classmethod
     def load(cls, model: Path, identity: RunIdentity, carried: Path) -> Speaker:
-        """Load what the prompts were rendered with; raises HostError if the model here has another one."""
+        """Load the model's tokenizer and template; raises HostError if other ones rendered the prompts."""
         assert identity.answers is not None
         tokenizer, _ = load_carried(TokenizerSpec(str(model)), carried, proved=False)
         for what, mine, wanted in (
@@ -56,45 +56,45 @@ class Speaker:
         ):
             if mine != wanted:
                 raise HostError(
-                    f"The {what} in {model} has the digest {mine}, and the prompts were rendered with {wanted}.",
+                    f"The {what} in {model} has the digest {mine}, but the prompts were rendered with {wanted}.",
                     remedy="Render the prompts with this model's own folder: inv answer --tokenizer.",
                 )
         return cls(tokenizer, identity.answers)
 
     @cached_property
     def _ends(self) -> set[int]:
-        """Ids at which generation ends."""
+        """Return the ids at which generation ends."""
         found = (self.encode(text) for text in (*self._template.ends, *self._template.endings))
         return {int(ids[0]) for ids in found if len(ids) == 1}
 
     def decode(self, ids: Ids) -> str:
-        """The text of ids, special tokens shown."""
+        """Return the text of ids, including special tokens."""
         return self._tokenizer.decode(ids.tolist())
 
     def encode(self, text: str) -> Ids:
-        """The ids of a text, special tokens read as such."""
+        """Return the ids of a text. Special tokens in it become their ids."""
         nowhere: list[Spans] = [[]]
         return self._tokenizer.encode([text], nowhere)[0][0].astype(np.int32, copy=False)
 
     def text_of(self, answer: Ids) -> str:
-        """What was said, without the token that ended it."""
+        """Return the text of an answer, without the token that ended it."""
         return self.decode(answer[:-1] if self._ended(answer) else answer)
 
     def changed(self, ids: Ids) -> bool:
-        """Whether tokenizing the text of these ids gives other ids."""
+        """Return whether tokenizing the text of these ids gives other ids."""
         return not np.array_equal(self.encode(self.decode(ids)), ids)
 
     def first(self, script: Script | None, ids: Ids) -> Prompt:
-        """The prompt that was rendered when the run was planned."""
+        """Return the first prompt, which was rendered when the run was planned."""
         if script is None:
             return Prompt(ids, "", goes_on=False)
         opening, _ = fit(self._template, Conversation(script.opening(), script.tools))
         return Prompt(ids, self._template.render(opening.messages, opening.tools, prompt=True), goes_on=False)
 
     def next(self, script: Script, said: list[Message], last: Prompt, answer: Ids) -> Prompt:
-        """The prompt after `answer`; `said` are all messages up to the next question.
+        """Return the prompt after `answer`; `said` are all messages up to the next question.
 
-        Raises RecordError if the template refuses what the model said.
+        Raises RecordError if the template refuses the model's answer.
         """
         text = self._rendered(script, said)
         before = last.text + self.text_of(answer)
@@ -104,10 +104,10 @@ class Speaker:
         return Prompt(self.encode(text), text, goes_on=False)
 
     def _going_on(self, text: str, rest: str, last: Prompt, answer: Ids) -> Prompt:
-        """The prompt of a template that left everything as it was said.
+        """Return the next prompt for a template that kept all earlier text unchanged.
 
-        Where the template closes the turn with another token than the model did, that token takes its place: the
-        answer before it is then a record of its own.
+        If the template closes the turn with another token than the model, the template's token replaces the model's
+        token, and the answer before is a training record of its own.
         """
         end = self.decode(answer[-1:]) if self._ended(answer) else ""
         goes_on = rest.startswith(end)
@@ -124,7 +124,7 @@ class Speaker:
 
 
 def _with_thought_apart(message: Message) -> Message:
-    """A turn of the assistant with its thinking where templates look for it, to keep it or to leave it out."""
+    """Return an assistant's turn with its reasoning under the key that templates read, so that they can drop it."""
     thought, closed, answer = str(message["content"]).partition(_THOUGHT)
     if message["role"] != "assistant" or not closed or "reasoning_content" in message:
         return message

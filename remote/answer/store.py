@@ -1,4 +1,4 @@
-"""One answered conversation as a file: `shards/hs_{i}.safetensors`, whole, with the marks of its run.
+"""Writes an answered conversation as a file: `shards/hs_{i}.safetensors`, atomically, with the marks of its run.
 
     offset      I64 [k+1]  where each of the k training records begins
     input_ids   I32 [R]    their ids: prompts as they were sent, answers as they were sampled
@@ -6,7 +6,7 @@
     loss_mask   U8 [R]     1 on sampled tokens
     account     U8 [n]     `remote.shared.messages.answers.Account` as JSON
 
-Written on the host in the answerer's threads; read by `prepare` and `inspect` wherever it was pulled to.
+Written on the host in the answerer's threads; read by `prepare` and `inspect` after a pull.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from remote.shared.shard.header import TensorSpec
 
 @dataclass(frozen=True)
 class Stored:
-    """A file that is on disk, whole and durable."""
+    """A complete and durable file on disk."""
 
     summary: AnswerSummary
     rows: int

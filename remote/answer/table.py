@@ -1,4 +1,4 @@
-"""The verb `answers`: what this host's ledger says about the answers of a run. Runs on the host; reads."""
+"""The verb `answers`: statistics of a run's answers from this host's ledger. Runs on the host; read-only."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from remote.work.known import known
 from remote.work.ledger import Ledger
 
 NOT_DETERMINISTIC = (
-    "sampling is random: SGLang heeds a request's seed only with --enable-deterministic-inference, and the server "
-    "runs without it"
+    "sampling is random: SGLang uses a request's seed only with --enable-deterministic-inference, and the server runs "
+    "without that flag"
 )
 BATCH_VARIES = (
-    "answers are greedy, but the server runs without --enable-deterministic-inference: where two logits are nearly "
-    "equal, the batch that a request is in may decide"
+    "answers are greedy, but the server runs without --enable-deterministic-inference: if two logits are nearly "
+    "equal, the other requests of the batch may decide"
 )
 
 
 def answers(request: AnswersRequest, context: Context) -> AnswerTable:
-    """Count the finished records."""
+    """Return the statistics of the finished records."""
     paths = known(context.workdir, request.run)
     table = AnswerTable()
     if not paths.ledger.exists():

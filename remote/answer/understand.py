@@ -1,4 +1,4 @@
-"""A turn as SGLang is asked for it, and as it answers. Pure."""
+"""Builds the request of a turn for SGLang, and reads SGLang's answer. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from remote.work.failures import AttemptError
 
 
 def sampling_params(settings: Answering, most: int, seed: int) -> dict[str, Any]:
-    """SGLang's `sampling_params`; text is never trimmed, since the ids alone count."""
+    """Return SGLang's `sampling_params`. Text is never trimmed, because only the ids are used."""
     return {
         "max_new_tokens": most,
         "temperature": settings.temperature,
@@ -28,7 +28,7 @@ def sampling_params(settings: Answering, most: int, seed: int) -> dict[str, Any]
 
 
 def sampled_of(answer: Answer, sampling: dict[str, Any], settings: Answering, seed: int) -> Sampled:
-    """The ids as they were sampled; raises AttemptError if the answer does not account for each of them."""
+    """Return the sampled ids; raises AttemptError if the answer does not account for every id."""
     try:
         ids, meta = answer.said["output_ids"], answer.meta
         reason = meta["finish_reason"]
@@ -40,8 +40,8 @@ def sampled_of(answer: Answer, sampling: dict[str, Any], settings: Answering, se
     whole = isinstance(ids, list) and all(type(one) is int and 0 <= one < 1 << 31 for one in ids)
     if not whole or not 0 < len(ids) <= most or len(ids) != count or kind not in ("stop", "length"):
         raise AttemptError(
-            f"The server's answer is not one: {len(ids) if whole else 'no'} ids where it speaks of {count!r:.20} and "
-            f"{most} were asked for, finished by {kind!r:.40}."
+            f"The server's answer contradicts itself: it has {len(ids) if whole else 'no'} ids, names {count!r:.20} of "
+            f"at most {most}, and was finished by {kind!r:.40}."
         )
     matched = reason.get("matched")
     return Sampled(
@@ -60,5 +60,5 @@ def _logprobs(meta: dict[str, Any], ids: list[int]) -> np.ndarray:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise AttemptError(f"The server's logprobs cannot be read ({error!r:.60}).") from error
     if [token for _, token in pairs] != ids:
-        raise AttemptError("The server's logprobs are not of the tokens that it says it sampled.")
+        raise AttemptError("The server's logprobs belong to other tokens than its sampled ids.")
     return np.array([value for value, _ in pairs], np.float32)

@@ -39,7 +39,7 @@ LIFE_POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Harvest:
-    """What all attempts of a session share."""
+    """The objects that all attempts of a session share."""
 
     work: Work
     sample: frozenset[int]
@@ -58,7 +58,7 @@ class Harvest:
         return str(RequestId(self.nonce, index, task.attempt, rows))
 
     async def attempt(self, task: Task, endpoint: Endpoint) -> Row:
-        """Run one attempt up to its committed row; its tokens return to `endpoint` after the prefill.
+        """Run one attempt up to its committed row. Its tokens return to `endpoint` after the prefill.
 
         Raises ServerGoneError, AttemptError, CaptureError, NoRoomError or RecordError for a failed attempt, HostError
         for a fault of the host.
@@ -107,7 +107,7 @@ class Harvest:
             endpoint.tokens.give(len(tokens))
 
     async def _await_dump(self, dump: asyncio.Future[Found], endpoint: Endpoint, sent: float) -> Found:
-        """Wait for the dump, which capture's writer threads finish after the answer, at most for a request's time."""
+        """Wait for the dump, at most for a request's time: capture's writer threads may finish it after the answer."""
         life, seconds = endpoint.life, self.work.assignment.request_timeout_seconds
         answered = asyncio.get_running_loop().time()
         while True:
@@ -125,7 +125,7 @@ class Harvest:
     async def _compare(
         self, stored: Stored, tokens: NDArray[np.int32], answer: Answer, endpoint: Endpoint
     ) -> dict[str, Any]:
-        """Return the parity of a sampled record; a shard that fails the comparison is removed."""
+        """Return the parity of a sampled record. A shard that fails the comparison is removed."""
         try:
             return await self.parity.check(stored.path, tokens, answer.meta, Path(endpoint.state.model).expanduser())
         except RecordError:

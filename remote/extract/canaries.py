@@ -1,7 +1,7 @@
 """Repeats the canary while a run keeps a server busy, to check that capture is right under load.
 
-Runs on the host inside the extractor's event loop. The first canary ran alone, before the server counted as ready;
-these find faults that only occur among other requests (a stale buffer, a neighbour's rows, a slot that moved).
+Runs on the host inside the extractor's event loop. The first canary runs alone, before the server counts as ready. The
+canaries here find faults that only occur among other requests (a stale buffer, a neighbour's rows, a slot that moved).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from remote.work.endpoint import Endpoint
 from remote.work.failures import AttemptError, RefusedError, ServerGoneError
 
 FIRST_SECONDS = 30.0
-"""The time from a server's first request to its first canary; by then the server has its full load."""
+"""Seconds from a server's first request to its first canary, after which the server has its full load."""
 EVERY_SECONDS = 600.0
 
 
 class Canaries:
-    """Sends canaries, one at a time for each server; `wrong` is the sentence of the first wrong canary."""
+    """Sends canaries, one at a time to each server. `wrong` is the message of the first wrong canary."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._owner = tasks
@@ -34,7 +34,7 @@ class Canaries:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def send_where_due(self, endpoint: Endpoint) -> None:
-        """Send a canary if the server is busy and has not had one for a while."""
+        """Send a canary to the server if it is busy and its last canary was some time ago."""
         now = time.monotonic()
         if not endpoint.requests or not endpoint.ready:
             return
@@ -46,7 +46,7 @@ class Canaries:
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Wait for the canaries on their way; each has the deadlines of its request and its dump."""
+        """Wait for the canaries in flight. Each has the deadlines of its request and of its dump."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -61,7 +61,7 @@ class Canaries:
             await capture_canary(send, endpoint.capture)
             self.passed += 1
         except (ServerGoneError, AttemptError, RefusedError):
-            return  # this says nothing about capture; the next canary follows soon
+            return  # no verdict on capture; the next canary follows soon
         except HostError as error:
             if endpoint.ready and endpoint.life == life:
                 what = f"Under load, the server {endpoint.name!r} captured a canary that it had captured rightly before"

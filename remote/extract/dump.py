@@ -26,7 +26,7 @@ from remote.shared.shard.layout import STATES, TOKENS, Layout
 
 @dataclass(frozen=True)
 class Expected:
-    """What a dump's header must say to be accepted as the requested record."""
+    """The values that a dump's header must have to be accepted as the requested record."""
 
     rid: str
     index: int
@@ -42,7 +42,7 @@ class Expected:
 
 
 def layout_of(identity: RunIdentity, rows: int) -> Layout:
-    """Return the layout of a record with `rows` rows in a run of this identity."""
+    """Return the layout of a record of `rows` rows in this run."""
     return Layout(rows, len(identity.boundaries), identity.hidden_size, identity.dtype)
 
 
@@ -59,12 +59,12 @@ def open_dump(path: Path) -> BinaryIO:
 
 
 def token_digest(tokens: NDArray[Any]) -> str:
-    """Return the xxh3-128 of the token ids as little-endian int64 (32 hex digits), which capture echoes."""
+    """Return the xxh3-128 of the token ids as little-endian int64 (32 hex digits), which capture writes too."""
     return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(tokens, dtype="<i8").data)
 
 
 def read_header(file: BinaryIO, path: Path) -> Header:
-    """Read the header of an open dump; raises RecordError if it is not a whole safetensors file."""
+    """Read the header of an open dump; raises RecordError if the file is no complete safetensors file."""
     try:
         return headers.read(file)
     except HeaderError as error:
@@ -72,14 +72,14 @@ def read_header(file: BinaryIO, path: Path) -> Header:
 
 
 def check(header: Header, expected: Expected) -> Span:
-    """Compare a dump's header with the expected values; returns the place of its hidden states.
+    """Compare a dump's header with the expected values; return the place of its hidden states.
 
-    Raises RecordError with both values if one differs.
+    Raises RecordError, which names both values, if a value differs.
     """
     identity, rows, layout = expected.identity, len(expected.tokens), expected.layout
     states, tokens = header.tensors.get(STATES), header.tensors.get(TOKENS)
     if states is None or tokens is None:
-        raise RecordError(f"The dump holds {sorted(header.tensors)} instead of hidden_states and token_ids."[:300])
+        raise RecordError(f"The dump has {sorted(header.tensors)} instead of hidden_states and token_ids."[:300])
     said = header.metadata.get
     _same("rid", said("rid"), expected.rid)
     _same("rows", said("rows"), str(rows))
@@ -99,13 +99,13 @@ def check(header: Header, expected: Expected) -> Span:
 
 
 def check_tokens(file: BinaryIO, header: Header, expected: Expected) -> None:
-    """Compare the token ids in the file with those that were sent."""
+    """Compare the token ids in the file with the token ids that were sent."""
     span = header.tensors[TOKENS]
     file.seek(span.begin)
     echoed = np.frombuffer(file.read(span.end - span.begin), dtype="<i8")
     if not np.array_equal(echoed, expected.tokens):
         place = int(np.flatnonzero(echoed != expected.tokens)[0])
-        raise RecordError(f"Token {place} of the dump is {echoed[place]}, and {expected.tokens[place]} was sent.")
+        raise RecordError(f"Token {place} of the dump is {echoed[place]}, but {expected.tokens[place]} was sent.")
 
 
 def norms(header: Header, slots: int) -> tuple[list[float], list[float]]:
@@ -124,7 +124,10 @@ def row_sums(header: Header) -> str:
     """Return the dump's row sums as capture wrote them; raises RecordError if there are none."""
     claimed = header.metadata.get(rowsums.NAME)
     if claimed is None:
-        raise RecordError("The dump has no row sums: its server runs an older Roost's capture; restart it.")
+        raise RecordError(
+            "The dump has no row sums, because its server runs an older Roost's capture. Restart the "
+            "server: `inv restart`."
+        )
     return claimed
 
 
@@ -137,4 +140,4 @@ def _json(text: str | None) -> Any:
 
 def _same(what: str, found: object, wanted: object) -> None:
     if found != wanted:
-        raise RecordError(f"The dump's {what} is {found!r:.200}, and {wanted!r} was asked for.")
+        raise RecordError(f"The dump's {what} is {found!r:.200}, but {wanted!r} was requested.")

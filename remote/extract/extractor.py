@@ -1,4 +1,4 @@
-"""The extractor: adds to the dispatcher everything that concerns dumps.
+"""The extractor: a dispatcher that handles dumps.
 
 Runs on the host inside the dispatcher's event loop. A record is sent only if a RAM disk has room for its dump. Dumps of
 earlier sessions are removed. Every busy server gets a canary from time to time.
@@ -42,15 +42,16 @@ from remote.work.session import Opened
 
 SWEEP_SECONDS = 5.0
 GONE_SECONDS = 15.0
-"""A living supervisor creates a vanished dump directory again within a second or two."""
-_OTHER_RUN = "Go back to what it was begun with, or give the changed run a name of its own."
+"""Seconds. A living supervisor creates a missing dump directory again within two seconds."""
+_OTHER_RUN = "Set it back to the run's value, or give the changed run another name with --run."
 _RESTART = (
-    "`inv restart --mode {mode}` starts it with the inventory's `layers` and `final` as they are now; "
-    "where those are not the run's, set them back first."
+    "`inv restart --mode {mode}` starts the server with the present `layers` and `final` of the inventory. If they "
+    "are not the run's, correct the inventory first."
 )
 
 _OTHER_MODEL = (
-    "Put the planned files back and type `inv restart --mode {mode}`, or plan the run anew for these: inv plan --anew."
+    "Put the planned files back and type `inv restart --mode {mode}`, or plan the run again for the present files: "
+    "inv plan --anew."
 )
 
 
@@ -85,7 +86,7 @@ class Extractor(Dispatcher):
         return await self._harvest.attempt(task, endpoint)
 
     async def accept(self, endpoint: Endpoint, client: Client) -> None:
-        """Accept a server if its capture is the run's; raises UsageError otherwise."""
+        """Accept a server if its capture fits the run; raises UsageError otherwise."""
         _ = endpoint.capture
         endpoint.register(self._opened.nonce)
         with Ledger(self._paths.ledger) as ledger:
@@ -99,7 +100,7 @@ class Extractor(Dispatcher):
         return len(self._work.tokens(position))
 
     def size_bytes(self, position: int) -> int:
-        """Return the record's size in the RAM disk and on the disk."""
+        """Return the size of the record, which is the same in the RAM disk and on the disk."""
         return layout_of(self._assignment.identity, self.tokens(position)).size
 
     async def begin(self) -> None:
@@ -172,7 +173,7 @@ class Extractor(Dispatcher):
 
     def last_word(self) -> str:
         compared = self._progress.state.parity_checked or "NOT ONE"
-        return f", {compared} of this session compared with the server's own logprobs"
+        return f", {compared} of this session's records compared with the server's own logprobs"
 
     def _band(self) -> NormBand:
         """Return the bands of the norms that the run has seen so far."""
@@ -188,14 +189,14 @@ class Extractor(Dispatcher):
         self._progress.state.canaries_passed = self._canaries.passed
 
     def _starved(self, size: int) -> str:
-        """Return why no RAM disk has room for a dump of `size` bytes; "" if one has."""
+        """Return why no RAM disk has room for a dump of `size` bytes; "" if a RAM disk has room."""
         full = [one.dump_dir for one in self._endpoints if one.ready and room_bytes(one.dump_dir) < size + CAUSE_BYTES]
         if len(full) < sum(endpoint.ready for endpoint in self._endpoints):
             return ""
         return f"The RAM disk of {full[0]} has no room for the next record's dump."
 
     def _register_again(self) -> None:
-        """Register this session again in dump directories that were created again."""
+        """Register this session in dump directories that were created again."""
         if self._gone_since is None:
             return
         self._gone_since = None
@@ -204,17 +205,18 @@ class Extractor(Dispatcher):
                 endpoint.register(self._opened.nonce)
 
     def _without_dump_dir(self, endpoint: Endpoint, now: float) -> bool:
-        """Wait for the supervisor to create the directory again; end the run if that takes longer than seconds."""
+        """Wait until the supervisor creates the directory again; end the run after `GONE_SECONDS`."""
         self._gone_since = self._gone_since or now
-        why = f"The dump directory {endpoint.dump_dir} of the server {endpoint.name!r} vanished."
+        why = f"The dump directory {endpoint.dump_dir} of the server {endpoint.name!r} was removed."
         if now - self._gone_since > GONE_SECONDS:
-            remedy = "`inv restart` makes it again; then `inv extract` resumes. `inv doctor` tells what removes it."
-            why = f"{why} Nobody made it again within {GONE_SECONDS:.0f} s. {likely_cause(endpoint.dump_dir)}"
+            remedy = "`inv restart` creates it; then `inv extract` resumes the run. `inv doctor` finds what removes it."
+            waited = f"Its supervisor did not create it again within {GONE_SECONDS:.0f} s."
+            why = f"{why} {waited} {likely_cause(endpoint.dump_dir)}"
             self._judgement.end(HostError(why, remedy=remedy))
         return self._say("waiting", why, "server")
 
     def _find_dumps(self) -> None:
-        """Find all dump directories, because a killed session may have left dumps even where this one sent nothing."""
+        """Find all dump directories: a killed session may have left dumps of servers that this one does not use."""
         for endpoint in self._endpoints:
             with contextlib.suppress(RoostError):
                 endpoint.refresh()
@@ -233,12 +235,12 @@ def refusals(work: Work) -> Iterator[tuple[int, str]]:
     context = work.assignment.context_length
     lengths, longest = work.lengths(), longest_record(context)
     for position in np.flatnonzero((lengths == 0) | (lengths > longest)).tolist():
-        long = f"It has {lengths[position]} tokens; a context of {context} admits {longest}."
+        long = f"It has {lengths[position]} tokens, but a context of {context} admits {longest}."
         yield position, long if lengths[position] else "It has no tokens."
 
 
 def check_server(ledger: Ledger, identity: RunIdentity, state: ServerState) -> None:
-    """Raise UsageError if a server's capture is not the run's: other slots, another SGLang or another capture."""
+    """Raise UsageError if a server has other slots, another SGLang or another capture than the run."""
     assert state.capture is not None
     run, captures, anew = identity.name, f"the server {state.name!r} captures", _RESTART.format(mode=state.mode)
     _same(run, "boundaries", list(identity.boundaries), state.capture.boundaries, captures, anew)
@@ -258,4 +260,4 @@ def check_server(ledger: Ledger, identity: RunIdentity, state: ServerState) -> N
 
 def _same(run: str, what: str, before: object, now: object, who: str, remedy: str = _OTHER_RUN) -> None:
     if before != now:
-        raise UsageError(f"The run {run!r} was begun with {what} {before!r}, and {who} {now!r}.", remedy=remedy)
+        raise UsageError(f"The run {run!r} was begun with {what} {before!r}, but {who} {now!r}.", remedy=remedy)

@@ -1,4 +1,4 @@
-"""Joins a record's parts, one for each pipeline stage, into the dump that a server without stages would write.
+"""Joins a record's parts, one from each pipeline stage, into the dump that a server without stages would write.
 
 Runs on the host in the collector's threads. Writes the whole dump beside its parts; deletes nothing.
 """
@@ -26,7 +26,7 @@ _BY_SLOT = ("boundaries", "mean_norm", "max_norm", rowsums.NAME)
 
 
 def join(parts: Sequence[Path], dump: Path) -> None:
-    """Write `dump` from its parts in order of stages; raises RecordError if they do not belong together."""
+    """Write `dump` from its parts in order of stages; raises RecordError if the parts do not belong together."""
     headers = [_header(part) for part in parts]
     _check_alike(parts, headers)
     states = [_span(header, part, STATES) for header, part in zip(headers, parts, strict=True)]
@@ -59,7 +59,7 @@ def _interleave(
         if first == 0:
             ids[:] = found
         elif not np.array_equal(ids, found):
-            raise RecordError(f"The record's parts hold other tokens in {part.name} than in {parts[0].name}.")
+            raise RecordError(f"The record's parts have other tokens in {part.name} than in {parts[0].name}.")
         slots = span.shape[1]
         target[:, first : first + slots] = content[span.begin : span.end].reshape(layout.rows, slots, -1)
         first += slots
@@ -72,12 +72,12 @@ def _check_alike(parts: Sequence[Path], headers: list[Header]) -> None:
             if header.metadata.get(key) != first.get(key):
                 found, wanted = header.metadata.get(key), first.get(key)
                 raise RecordError(
-                    f"The record's parts differ: {key} is {found!r} in {part.name} and {wanted!r} before."
+                    f"The record's parts differ: {key} is {found!r} in {part.name}, but {wanted!r} in the parts before."
                 )
     boundaries = [boundary for header in headers for boundary in json.loads(header.metadata.get("boundaries", "[]"))]
     if boundaries != json.loads(first.get("record_boundaries", "null")):
         raise RecordError(
-            f"The record's parts hold boundaries {boundaries}, and the record has {first.get('record_boundaries')}."
+            f"The record's parts have the boundaries {boundaries}, but the record has {first.get('record_boundaries')}."
         )
 
 

@@ -1,7 +1,7 @@
-"""Removes dumps that are no longer awaited: of earlier sessions, of abandoned attempts, and of inactive runs.
+"""Removes dumps of earlier sessions, of abandoned attempts, and of runs without an extractor.
 
-Runs on the host, called by the extractor. Deletes only inside a directory with Roost's marker, and there only files
-whose request id has a nonce of this run or of a run of this host without an extractor.
+Runs on the host, called by the extractor. Deletes only in directories with Roost's marker, and only files whose request
+id has a nonce of this run, or of another run of this host without an extractor.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from remote.work.session import PREFIX_CHARS, nonce_prefix
 
 
 class Leftovers:
-    """The files that a session may remove: `nonces` are those in the run's ledger, `current` is the session's own."""
+    """Finds files that a session may remove. `nonces` are those of the run's ledger, `current` is the session's own."""
 
     def __init__(self, workdir: Workdir, paths: RunPaths, nonces: Collection[str], current: str) -> None:
         self._workdir, self._paths, self._nonces, self._current = workdir, paths, nonces, current
 
     def sweep(self, directory: Path, in_flight: Collection[str]) -> int:
-        """Delete the dumps whose id is not in flight; returns how many files were deleted."""
+        """Delete the dumps whose id is not in flight; return how many files were deleted."""
         if not (directory / DUMP_MARKER).exists():
             return 0
         try:
             names = os.listdir(directory)  # noqa: PTH208 -- names alone
         except FileNotFoundError:
             return 0
-        prefixes = self._prefixes()  # asked last: an extractor that starts now has written none of these names
+        prefixes = self._prefixes()  # checked last: an extractor that starts now has not written these names
         removed = 0
         for name in names:
             if name.startswith(PREFIX):
@@ -47,7 +47,7 @@ class Leftovers:
         return removed
 
     def _forget(self, directory: Path, name: str, prefixes: Collection[str]) -> None:
-        """Withdraw the registration of a killed session; the current session withdraws its own at its end."""
+        """Withdraw the registration of a killed session. The current session withdraws its own at its end."""
         nonce = name.removeprefix(PREFIX)
         if nonce != self._current and nonce[:PREFIX_CHARS] in prefixes:
             withdraw(directory, nonce)
@@ -59,7 +59,7 @@ class Leftovers:
 
 
 def _lies_still(run: RunPaths) -> bool:
-    """Return whether no extractor runs; False if that is unknown, so that the run's dumps stay."""
+    """Return whether no extractor runs; False if this is unknown, so that the run's dumps stay."""
     try:
         return not is_locked(run)
     except OSError:

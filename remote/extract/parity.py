@@ -1,7 +1,7 @@
 """Run-time parity: chooses the records that are compared with the server's own logprobs, and compares them.
 
-Runs on the host. The comparison needs the model's output head and a core for seconds, so it has its own thread, which
-imports torch. `remote.parity` describes what is measured and what is not noticed.
+Runs on the host. A comparison needs the model's output head, and a core for seconds, so it has its own thread, which
+imports torch. `remote.parity` describes the measurement, and which faults it cannot find.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 NICE = 15
 LEAST = 8
-"""The least number of records that are compared for each run and host; all if there are fewer."""
+"""The minimum of compared records for each run and host; all records if there are fewer."""
 
 
 def sample(indices: Iterable[int], rate: float) -> frozenset[int]:
-    """Return which of a host's records are compared: the share `rate`, but at least `LEAST`; none if the rate is 0.
+    """Return which of a host's records are compared: the share `rate`, at least `LEAST`, but none if `rate` is 0.
 
     The choice depends only on a record's index, so the sample is the same in every session and at every attempt.
     """
@@ -45,9 +45,9 @@ def sample(indices: Iterable[int], rate: float) -> frozenset[int]:
 
 
 def not_last(positions: Sequence[int], compared: Callable[[int], bool]) -> list[int]:
-    """Positions in their order, but for compared ones in the last quarter, which come first.
+    """Return the positions in their order, except compared records of the last quarter, which come first.
 
-    A comparison takes a core for seconds; behind the last record, the end of the run would wait for it.
+    A comparison takes a core for seconds. If the last record were compared, the end of the run would wait for it.
     """
     late = {position for position in positions[len(positions) * 3 // 4 :] if compared(position)}
     return [*sorted(late), *(position for position in positions if position not in late)]
@@ -62,11 +62,11 @@ class Parity:
         self._thread = Pool(1, "parity")
 
     def prepare(self, model: Path) -> None:
-        """Begin to read the model's head, gigabytes of it; if it cannot be read, the first comparison says so."""
+        """Begin to read the model's head (gigabytes). If it cannot be read, the first comparison raises the error."""
         self._thread.submit(self._head, model)
 
     async def check(self, shard: Path, tokens: NDArray[np.int32], meta: dict[str, Any], model: Path) -> dict[str, Any]:
-        """Compare a shard's final slot with `meta`, the server's answer; returns the measured numbers for the ledger.
+        """Compare a shard's final slot with `meta`, the server's answer; return the measured numbers for the ledger.
 
         Raises RecordError if they disagree, HostError if the model's head cannot be read from `model`.
         """
@@ -74,7 +74,7 @@ class Parity:
         return await loop.run_in_executor(self._thread, self._check, shard, tokens, meta, model)
 
     def close(self) -> None:
-        """End the thread; queued comparisons are dropped."""
+        """End the thread. Queued comparisons are dropped."""
         self._thread.shutdown(cancel_futures=True)
 
     def _check(self, shard: Path, tokens: NDArray[np.int32], meta: dict[str, Any], model: Path) -> dict[str, Any]:
@@ -114,9 +114,9 @@ class Parity:
 
 
 def _give_way() -> None:
-    """Let this thread, and those that torch starts from it, have only what the server leaves of the cores.
+    """Lower the priority of this thread, and of the threads that torch starts from it, below the server's.
 
-    Comparisons on all cores made the scheduler's forward passes of 110 ms last 150 ms and more.
+    With equal priority, comparisons on all cores slowed the scheduler's forward passes from 110 ms to 150 ms and more.
     """
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

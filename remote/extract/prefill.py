@@ -1,4 +1,4 @@
-"""The request whose forward pass is captured: a whole record, and one generated token that is not used."""
+"""The request whose forward pass is captured: a whole record, and one generated token, which is not used."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from remote.work.failures import HeldUpError
 
 CAUSE_BYTES = 1 << 16
-"""With less than this free in the RAM disk, capture may have no room even for its error file."""
+"""Free bytes in the RAM disk below which capture may not even have room for its error file."""
 FULL_GRACE_SECONDS = 5.0
-"""How long to wait for a dump after the answer if the RAM disk was full; with room, it takes milliseconds."""
+"""Seconds to wait for a dump after the answer if the RAM disk was full. With room, a dump takes milliseconds."""
 
 
 class NoRoomError(HeldUpError):
@@ -26,9 +26,9 @@ class VanishedError(NoRoomError):
 
 
 def room_bytes(directory: Path) -> int:
-    """Return the free bytes in a dump directory's file system for this user; 0 if no further file can be created.
+    """Return this user's free bytes in a dump directory's file system; 0 if no further file can be created.
 
-    For a missing directory the result is unlimited, because its user reports it as missing.
+    For a missing directory the result is unlimited, because the caller reports the missing directory.
     """
     try:
         status = os.statvfs(directory)

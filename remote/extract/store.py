@@ -22,7 +22,7 @@ from remote.shared.shard.header import Header, Span
 from remote.shared.shard.rows import RowCheck
 
 CHUNK_BYTES = 2 << 20
-"""With 1 MiB, eight threads wait for the GIL in turns; with 8 MiB, for memory (`benchmarks/collector.py`)."""
+"""With 1 MiB, eight threads wait for the GIL; with 8 MiB, they wait for memory (`benchmarks/collector.py`)."""
 
 
 _mine = threading.local()
@@ -30,7 +30,7 @@ _mine = threading.local()
 
 @dataclass(frozen=True)
 class Stored:
-    """A whole and durable shard on disk."""
+    """A complete and durable shard on disk."""
 
     path: Path
     size_bytes: int
@@ -40,7 +40,7 @@ class Stored:
 
 
 def store(dump: Path, shard: Path, expected: Expected) -> Stored:
-    """Validate `dump` and copy it to `shard` (whole, fsynced); the dump stays where it is.
+    """Validate `dump` and copy it to `shard`, atomically and fsynced. The dump is not removed.
 
     Raises RecordError if the dump is not the requested record, OSError if the disk fails.
     """
@@ -57,7 +57,7 @@ def store(dump: Path, shard: Path, expected: Expected) -> Stored:
 
 
 def _head(header: Header, expected: Expected) -> bytes:
-    """Return the shard's header area: the dump's metadata, and the run's marks, so that a file alone names its run."""
+    """Return the shard's header area: the dump's metadata with the run's marks, so that a single file names its run."""
     try:
         return expected.layout.header({**header.metadata, **expected.identity.marks})
     except ValueError as error:
@@ -65,9 +65,9 @@ def _head(header: Header, expected: Expected) -> bytes:
 
 
 def _copy(source: BinaryIO, aside: Path, head: bytes, states: Span, expected: Expected, claimed: str) -> str:
-    """Write `head`, copy all bytes behind it, and return the xxh3-128 of what was written.
+    """Write `head`, copy all bytes of the dump behind it, and return the xxh3-128 of the written bytes.
 
-    The rows of the hidden states are checked on the way, and their sums compared with capture's, `claimed`.
+    The rows of the hidden states are checked meanwhile, and their sums are compared with capture's sums, `claimed`.
     """
     digest, size = xxhash.xxh3_128(head), expected.layout.size
     rows = RowCheck(states, expected.identity.boundaries, expected.index)
@@ -88,14 +88,14 @@ def _copy(source: BinaryIO, aside: Path, head: bytes, states: Span, expected: Ex
 
 
 def _buffer(size: int) -> memoryview:
-    """Return at least `size` bytes that this thread reuses: new memory costs a page fault for every 4 KiB."""
+    """Return a buffer of at least `size` bytes, which this thread reuses: new memory costs page faults."""
     if len(getattr(_mine, "buffer", b"")) < size:
         _mine.buffer = bytearray(size)
     return memoryview(_mine.buffer)[:size]
 
 
 def _pieces(first: int, size: int, states: Span, step: int) -> Iterator[tuple[int, int]]:
-    """Cut the file from `first` on into pieces of at most `step` bytes, with the states cut only between rows."""
+    """Yield the file from `first` on in pieces of at most `step` bytes. The states are cut only between rows."""
     for start, stop in ((first, states.begin), (states.begin, states.end), (states.end, size)):
         for begin in range(start, stop, step):
             yield begin, min(begin + step, stop)

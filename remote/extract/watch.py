@@ -1,4 +1,4 @@
-"""Waits for dumps: an attempt is woken when its record's dump is whole, or when capture reports a failure.
+"""Waits for dumps: an attempt continues when its record's dump is complete, or when capture reports a failure.
 
 Runs on the host inside the extractor's event loop. Lists the dump directories; deletes nothing.
 """
@@ -18,26 +18,26 @@ from remote.shared.shard.names import FAILED, WHOLE, stages
 from remote.work.failures import AttemptError
 
 SCAN_SECONDS = 0.01
-"""Listing a few hundred names in a RAM disk takes about 0.1 ms."""
+"""Seconds between two scans. Listing a few hundred names in a RAM disk takes about 0.1 ms."""
 
 
 class CaptureError(AttemptError):
-    """Capture could not capture this record correctly, and said why."""
+    """Capture reported that it could not capture this record correctly, and why."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The files of a record's dump: one file, or one for each pipeline stage in order."""
+    """The files of a record's dump: a single file, or one file for each pipeline stage in order."""
 
     parts: tuple[Path, ...]
     whole: Path
-    """The path of the whole dump: the only part, or the file that the parts are joined into."""
+    """The path of the complete dump: the only part, or the file into which the parts are joined."""
 
 
 class Watch:
-    """Scans the dump directories while a dump is expected in them.
+    """Scans the dump directories while a dump is expected.
 
-    If a directory vanishes, all dumps that are expected in it fail at once with VanishedError.
+    If a directory is removed, all dumps that are expected in it fail at once with VanishedError.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ def _look(directory: Path, expected: dict[str, asyncio.Future[Found]]) -> None:
         names = set(os.listdir(directory))  # noqa: PTH208 -- names alone, no Path objects, a hundred times a second
     except FileNotFoundError:
         for future in list(expected.values()):
-            _fail(future, room.VanishedError(f"The dump directory {directory} vanished."))
+            _fail(future, room.VanishedError(f"The dump directory {directory} was removed."))
         return
     except OSError as error:
         for future in list(expected.values()):

@@ -1,4 +1,4 @@
-"""Runs on the host: a small bounded history of each run and server, kept by one recorder beside whatever works here.
+"""Runs on the host: a history of limited size for each run and server, written by one process, the recorder.
 
-The recorder only reads what extractors and supervisors write about themselves, so that it can die without them.
+The recorder only reads the state files of extractors and supervisors, so its death does not affect them.
 """

@@ -1,4 +1,4 @@
-"""The verb `account`: what this host's ledger says of a run, as histograms and counts. Runs on the host; reads only."""
+"""The verb `account`: histograms and counts of a run from this host's ledger. Runs on the host; read-only."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from remote.work.verbs import status_of
 
 BARS = 40
 MOST_NORMS = 50_000
-"""Records whose norms are looked at; of more, every second, third, … one is."""
+"""Records whose norms are read. Of more records, only every second, third, … record is read."""
 
 
 def account(request: AccountRequest, context: Context) -> RunAccount:
-    """Count the run as its ledger stands now."""
+    """Return the run's counts and histograms from its present ledger."""
     paths = named(context.workdir, request.run)
     status = status_of(paths, context)
     made = RunAccount(
@@ -60,7 +60,7 @@ def _from_ledger(made: RunAccount, ledger: Ledger) -> None:
 
 
 def _from_servers(made: RunAccount, workdir: Workdir) -> None:
-    """The servers as they are recorded now; a record that cannot be read is left out."""
+    """Return the servers in their present records, without records that cannot be read."""
     for name in records.names(workdir):
         try:
             state = records.load(workdir.server(name))
@@ -75,7 +75,7 @@ def _from_servers(made: RunAccount, workdir: Workdir) -> None:
 
 
 def histogram(values: Sequence[float], bars: int = BARS) -> Histogram:
-    """Values in equal parts between the smallest and the largest; what is no number is left out."""
+    """Return the counts of values in equal parts between the smallest and the largest; NaN is left out."""
     good = [value for value in values if math.isfinite(value)]
     if not good:
         return Histogram()

@@ -1,6 +1,6 @@
-"""What happened between two looks at a host, as events: pure, from what was known and what is read now.
+"""Finds the events between two readings of a host. Pure: compares the last reading with the present one.
 
-The recorder keeps `Memory` on disk, so that a recorder that follows a killed one tells of nothing twice.
+The recorder keeps `Memory` on disk, so that the successor of a killed recorder reports no event twice.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from remote.shared.messages.extract import Counts
 from remote.shared.messages.history import Event, EventKind, Reading, RunReading, ServerReading, Settings
 
 GAP_SECONDS = 90.0
-"""Looks that are further apart were not made by a recorder that lived all the time."""
+"""If two readings are further apart, the recorder did not run all the time."""
 WAIT_AGAIN_SECONDS = 600.0
-"""The same wait is told again only after so long: a run at its limit waits and goes on every second."""
+"""Seconds after which the same wait is reported again: a run at a limit waits and continues every second."""
 _PARITY = ("logprob", "log-prob", "canary")
-"""Words of every sentence with which a comparison of captured states failed."""
+"""Words in the message of every failed comparison of captured states."""
 
 
 class KnownRun(Message):
-    """A run as it was at the last look."""
+    """A run at the last reading."""
 
     alive: bool = False
     began_at: float = 0.0
@@ -32,7 +32,7 @@ class KnownRun(Message):
     finished: int = 0
     freed: int = 0
     moved_at: float = 0.0
-    """When a record was finished last, or when the run was not meant to work, in Unix time."""
+    """Unix time at which the last record was finished, or at which the run last had a reason not to work."""
     stalled: bool = False
     disk_low: bool = False
     waited: str = ""
@@ -40,7 +40,7 @@ class KnownRun(Message):
 
 
 class KnownServer(Message):
-    """A server as it was at the last look."""
+    """A server at the last reading."""
 
     status: str = ""
     start: int = 0
@@ -50,7 +50,7 @@ class KnownServer(Message):
 
 
 class Memory(Message):
-    """A host as it was at the last look."""
+    """A host at the last reading."""
 
     seen_at: float = 0.0
     runs: dict[str, KnownRun] = Field(default_factory=dict)
@@ -58,7 +58,7 @@ class Memory(Message):
 
 
 def changes(memory: Memory, reading: Reading, settings: Settings) -> list[Event]:
-    """What happened since the last look; `memory` is brought up to now."""
+    """Return the events since the last reading, and update `memory`."""
     events = list(_gap(memory, reading)) if memory.seen_at else []
     for run in reading.runs:
         events += _Run(memory.runs.setdefault(run.run, KnownRun()), run, reading.at, settings).events()
@@ -70,7 +70,7 @@ def changes(memory: Memory, reading: Reading, settings: Settings) -> list[Event]
 
 
 def finished(counts: Counts) -> int:
-    """Records that are done on this host, delivered or not."""
+    """Return the number of records that are done on this host, delivered or not."""
     return counts.done + counts.freed
 
 
@@ -88,7 +88,7 @@ def _gap(memory: Memory, reading: Reading) -> Iterator[Event]:
 
 
 class _Run:
-    """One run between two looks."""
+    """One run between two readings."""
 
     def __init__(self, known: KnownRun, run: RunReading, at: float, settings: Settings) -> None:
         self._known, self._run, self._at, self._settings = known, run, at, settings
@@ -118,16 +118,18 @@ class _Run:
     def _wishes(self) -> Iterator[Event]:
         paused = self._run.alive and self._run.wished == "pause"
         if paused and not self._known.paused:
-            yield self._event("paused", "It takes no further record until it is told to resume.")
+            yield self._event("paused", "It begins no further record until `inv resume`.")
         elif self._known.paused and not paused and self._run.alive:
-            yield self._event("resumed", "It takes records again.")
+            yield self._event("resumed", "It begins records again.")
         self._known.paused = paused
 
     def _quarantined(self) -> Iterator[Event]:
         more = self._run.state.counts.quarantined - self._known.quarantined
         causes = self._run.state.quarantine_causes
-        cause = max(causes, key=lambda one: causes[one], default="no cause was told")
-        yield self._event("quarantined", f"{more} more, {self._run.state.counts.quarantined} in all; mostly: {cause}")
+        cause = max(causes, key=lambda one: causes[one], default="the cause is not known")
+        yield self._event(
+            "quarantined", f"{more} more, {self._run.state.counts.quarantined} in all; most frequent cause: {cause}"
+        )
         if any(word in one.lower() for one in causes for word in _PARITY):
             yield self._event("parity-failed", f"Captured states differ from the server's own answer: {cause}")
 
@@ -167,7 +169,7 @@ class _Run:
         if state.status == "failed":
             kind: EventKind = "parity-failed" if any(one in state.cause.lower() for one in _PARITY) else "failed"
             return self._event(kind, state.cause)
-        return self._event("stopped", f"{_share(state.counts)}; `inv {state.task}` resumes.")
+        return self._event("stopped", f"{_share(state.counts)}; `inv {state.task}` resumes the run.")
 
     def _stalls(self) -> Iterator[Event]:
         done = finished(self._run.state.counts) + self._run.state.counts.quarantined

@@ -1,6 +1,6 @@
-"""What the GPUs are doing, for the recorder: through NVML, kept open, or through `nvidia-smi` once a minute.
+"""Reads the GPUs for the recorder: by NVML, which stays open, or by `nvidia-smi` once a minute.
 
-Runs on the host. Read-only; where no driver answers, one sentence says so and the rest of a reading goes on.
+Runs on the host; read-only. If no driver answers, one sentence says so, and the other parts of a reading continue.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 from remote.servers.probing.gpu import smi
 from remote.shared.messages.history import GpuReading
 
-NO_DRIVER = "There is no NVIDIA driver, so nothing is known of GPUs."
+NO_DRIVER = "There is no NVIDIA driver, so nothing is known about GPUs."
 SMI_EVERY_SECONDS = 60.0
-"""nvidia-smi costs up to a second of a core on an eight-GPU box."""
+"""Seconds between two calls. nvidia-smi takes up to a second of a core on a host with eight GPUs."""
 _SMI = "--query-gpu=index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu,clocks.sm"
 
 
 class Gauges:
-    """The GPUs of this host; open NVML once, because opening it takes long."""
+    """The GPUs of this host. NVML is opened only once, because opening it takes long."""
 
     def __init__(self) -> None:
         self.problem = ""
-        """Why there are no readings, in one sentence."""
+        """One sentence that says why there are no readings; "" if there are."""
         self._nvml: Any = None
         self._smi_at = 0.0
         self._smi_found: list[GpuReading] = []
@@ -35,11 +35,11 @@ class Gauges:
         self._nvml = _nvml()
 
     def read(self) -> list[GpuReading]:
-        """Every GPU now; empty, with a `problem`, if nothing tells."""
+        """Return the present reading of every GPU; [] and a `problem` if neither NVML nor nvidia-smi answers."""
         if self._nvml is not None:
             try:
                 return self._by_nvml()
-            except Exception as error:  # NVML's own classes; a GPU that fell off the bus is one of them
+            except Exception as error:  # NVML's own classes, for example for a GPU that fell off the bus
                 self.problem = f"NVML does not answer: {error}."
                 return []
         return self._by_smi() if self.problem != NO_DRIVER else []
@@ -55,12 +55,13 @@ class Gauges:
         rows = smi(_SMI)
         self._smi_at = now
         self._smi_found = [reading for row in rows or [] if (reading := of_smi(row)) is not None]
-        self.problem = "" if self._smi_found else "Neither NVML (nvidia-ml-py) nor nvidia-smi tells of GPUs here."
+        self.problem = "" if self._smi_found else "Neither NVML (nvidia-ml-py) nor nvidia-smi reports the GPUs of "
+        "this host."
         return self._smi_found
 
 
 def of_smi(row: list[str]) -> GpuReading | None:
-    """A GPU from nvidia-smi's cells; a cell such as `[N/A]` is None."""
+    """Return a GPU from nvidia-smi's cells. A cell such as `[N/A]` becomes None."""
     if len(row) != 7 or not row[0].isdecimal():
         return None
     use, used, total, watts, celsius, clock = (_number(cell) for cell in row[1:])
@@ -83,7 +84,7 @@ def _number(cell: str) -> float | None:
 
 
 def _nvml() -> Any:
-    """NVML, opened; None where nvidia-ml-py or the driver's library is missing."""
+    """Return the opened NVML; None if nvidia-ml-py or the driver's library is missing."""
     try:
         import pynvml
 
@@ -98,7 +99,7 @@ def _of_handle(nvml: Any, index: int) -> GpuReading:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
 
     def told(ask: Callable[[], float]) -> float | None:
-        """None where this GPU (a MIG slice, a virtual one) does not support the question."""
+        """Return the answer; None if this GPU (a MIG slice, a virtual GPU) does not support the question."""
         with suppress(nvml.NVMLError):
             return float(ask())
         return None

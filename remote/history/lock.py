@@ -1,4 +1,4 @@
-"""The recorder's lock: held by the kernel while it lives, with a line that says which process and payload it is."""
+"""The recorder's lock, which the kernel releases at its end, with a line that names its process and payload."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from remote.shared.processes import find, reference
 
 
 class Holder(Message):
-    """The recorder that runs."""
+    """The running recorder."""
 
     process: ProcessRef
     payload: str
-    """The folder of the payload that it was started from."""
+    """The folder of the payload that the recorder was started from."""
 
 
 @contextmanager
 def recorder_lock(context: Context) -> Iterator[bool]:
-    """Be this host's one recorder for the block; yields False if there is one already."""
+    """Be this host's only recorder within the block; yields False if another recorder runs."""
     path = context.workdir.recorder.lock
     make_directory(path.parent)
     descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
@@ -46,7 +46,7 @@ def recorder_lock(context: Context) -> Iterator[bool]:
 
 
 def holder(context: Context) -> Holder | None:
-    """The recorder that runs here, or None."""
+    """Return the recorder that runs on this host, or None."""
     try:
         found = Holder.model_validate_json(read_own(context.workdir.recorder.lock))
     except (OSError, ValidationError):

@@ -1,7 +1,7 @@
-"""A host at one moment: its runs, servers, GPUs and disks, from what these write about themselves. Changes nothing.
+"""Reads a host at one moment: its runs, servers, GPUs and disks, from their state files. Changes nothing.
 
-Runs on the host, for the recorder and for `inv watch`. Opens a ledger every few minutes at most, and for the recorder
-alone: counting a million rows every few seconds would cost more than everything else together.
+Runs on the host, for the recorder and for `inv watch`. Opens a ledger at most every few minutes, and only for the
+recorder: counting a million rows every few seconds would cost more than all other parts of a reading.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from remote.work.progress import read_state, settled, wish, word
 
 FIRST_SECONDS, SLACK_SECONDS = 60.0, 1.0
 FREED_SECONDS = 300.0
-"""Between two counts of a run's delivered records."""
+"""Seconds between two counts of a run's delivered records."""
 
 
 class Looker:
-    """Looks at one host again and again; keeps open what is costly to open.
+    """Reads one host repeatedly, and keeps files and libraries open that are slow to open.
 
-    With `counts_freed`, a reading tells now and then how many records were delivered and deleted.
+    With `counts_freed`, some of the readings have the number of records that were delivered and deleted.
     """
 
     def __init__(self, workdir: Workdir, *, counts_freed: bool = False) -> None:
@@ -45,7 +45,7 @@ class Looker:
         self._servers: dict[str, ServerGauge] = {}
 
     def look(self, runs: Iterable[str]) -> Reading:
-        """These runs (those that have a folder here), and all of the host's servers, GPUs and disks."""
+        """Return a reading of those of these runs that have a folder here, and of all servers, GPUs and disks."""
         directories = dump_dirs(self._workdir)
         waited = wait_seconds(directories)
         gpus = self._gauges.read()
@@ -63,12 +63,12 @@ class Looker:
         )
 
     def idle_seconds(self, server: str) -> float:
-        """For how long the server has worked on nothing but probes, as far as this process has seen."""
+        """Return for how many seconds the server has worked only on probes, as far as this process has seen."""
         gauge = self._servers.get(server)
         return 0.0 if gauge is None else time.monotonic() - gauge.used_at
 
     def _freed(self, run: str) -> int | None:
-        """Count the run's delivered records, if that is due."""
+        """Return the number of the run's delivered records, counted again if that is due."""
         ledger, now = self._workdir.run(run).ledger, time.monotonic()
         due = now - self._counted_at.get(run, -FREED_SECONDS) >= FREED_SECONDS
         if not self._counts_freed or not due or not ledger.exists():
@@ -77,12 +77,15 @@ class Looker:
         try:
             with Ledger(ledger, to_read=True) as opened:
                 return opened.counts().freed
-        except (RoostError, sqlite3.Error):  # one that is damaged or held for long: the extractor says so itself
+        except (
+            RoostError,
+            sqlite3.Error,
+        ):  # the extractor reports a damaged ledger itself
             return None
 
     def _look_at_servers(self) -> Iterator[ServerReading]:
         for name in records.names(self._workdir):
-            with suppress(HostError):  # a record of another version, which `inv status` names
+            with suppress(HostError):  # a record of another version, which `inv status` reports
                 state = records.load(self._workdir.server(name))
                 if state is not None:
                     yield self._server(state)
@@ -110,14 +113,14 @@ class Looker:
 
 
 def runs_at_work(workdir: Workdir) -> list[str]:
-    """Names of the runs whose extractor lives."""
+    """Return the names of the runs whose extractor lives."""
     return [name for name in workdir.run_names() if is_locked(workdir.run(name))]
 
 
 def runs_since(workdir: Workdir, at: float) -> list[str]:
-    """Names of the runs whose extractor spoke after `at`: also one that began and ended between two looks.
+    """Return the names of the runs whose extractor wrote its state after `at`, even if it ended before this reading.
 
-    A recorder that has never looked before (`at` is 0) takes the last minute.
+    If `at` is 0, as for a recorder's first reading, the last minute counts.
     """
     after = (at or time.time() - FIRST_SECONDS) - SLACK_SECONDS
     states = {name: workdir.run(name).state for name in workdir.run_names()}
@@ -125,7 +128,7 @@ def runs_since(workdir: Workdir, at: float) -> list[str]:
 
 
 def _run(paths: RunPaths, capture_wait: float) -> RunReading | None:
-    """None if nothing here has begun to extract this run."""
+    """Return the reading of a run; None if this host has not begun it."""
     found = read_state(paths)
     if found is None:
         return None
@@ -145,7 +148,7 @@ def _run(paths: RunPaths, capture_wait: float) -> RunReading | None:
 
 
 def _room(path: Path) -> tuple[float | None, float | None]:
-    """Free and total bytes of the file system for this user; None if it cannot be asked."""
+    """Return this user's free and total bytes of the file system; None if they cannot be read."""
     try:
         status = os.statvfs(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""A reading as points of histories: one for each run at work, one for each server. Counters go on over sessions."""
+"""Turns a reading into points of histories, one for each working run and one for each server."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from remote.shared.messages.history import Point, Reading, RunReading, ServerRea
 
 
 class Tally:
-    """Counters that begin at 0 with every session of an extractor, carried on from a history's last point."""
+    """Counters that begin at 0 with every session of an extractor, continued from a history's last point."""
 
     def __init__(self, last: Point | None) -> None:
         values = {} if last is None else last.values
         self._totals = {name: value for name, value in values.items() if name.startswith("waited.")}
         self._before: dict[str, float] = {}
         self.worked = values.get("worked", 0.0)
-        """Seconds for which an extractor of the run lived on this host."""
+        """Seconds for which an extractor of the run has lived on this host."""
         self._fresh = last is None
 
     def take(self, name: str, value: float) -> float:
-        """The counter over all sessions, now that this session's stands at `value`.
+        """Return the counter over all sessions, if this session's counter is at `value`.
 
-        What a session had counted before this recorder looked for the first time is taken as counted already, unless
-        there is no history before it.
+        The session's value at this recorder's first reading counts as already included, unless there is no earlier
+        history.
         """
         before = self._before.get(name, 0.0 if self._fresh else value)
         gained = value - before if value >= before else value
@@ -33,7 +33,7 @@ class Tally:
 
 
 def of_run(run: RunReading, reading: Reading, tally: Tally) -> Point:
-    """The run, with the servers and the host that it works on."""
+    """Return the point of a run, with the servers and the host that it uses."""
     counts, state = run.state.counts, run.state
     finished = counts.done + counts.freed
     values = {
@@ -63,7 +63,7 @@ def of_run(run: RunReading, reading: Reading, tally: Tally) -> Point:
 
 
 def of_server(server: ServerReading, reading: Reading) -> Point:
-    """The server, with the host that it runs on."""
+    """Return the point of a server, with the host that it runs on."""
     return Point(at=reading.at, step=FINE_SECONDS, values={**dict(_of_server(server)), **_of_host(reading)})
 
 

@@ -1,7 +1,7 @@
-"""The recorder: one detached process a host that looks every ten seconds, keeps histories, and tells people.
+"""The recorder: a detached process on each host that reads the host every ten seconds, keeps histories and notifies.
 
-Runs on the host while a run or a server works there, and for a while longer. It reads what others write about
-themselves and holds none of their locks: it may be killed at any time, and nothing else notices.
+Runs on the host while a run or a server works, and for some time after. It only reads state files and takes no lock of
+another process. It may be killed at any time without an effect on others.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from remote.shared.paths import Workdir
 from remote.shared.supervised.threads import Pool
 
 LINGER_SECONDS = 300.0
-"""Without anything at work, the recorder ends after so long."""
+"""Seconds without a working run or server after which the recorder ends."""
 MOST_UNWRITTEN = 360
-"""Points of one history that are kept for a disk that is full: an hour."""
+"""Points of one history that are kept in memory while the disk is full: an hour."""
 TELL_AGAIN_SECONDS = 600.0
-"""The same trouble of the recorder's own is logged no more often."""
+"""Seconds after which the same problem of the recorder is logged again."""
 
 
 class Kept(Memory, Outbox):
-    """`memory.json`: what was seen, and what has still to be told."""
+    """`memory.json`: the last reading, and the notifications to send."""
 
     idle_since: dict[str, float] = Field(default_factory=dict)
 
 
 def recorder(request: RecorderRequest, context: Context) -> RecorderEnd:
-    """The verb `recorder`: record until nothing has worked here for a while, or until SIGTERM."""
+    """The verb `recorder`: record until no run or server has worked for some time, or until SIGTERM."""
     with recorder_lock(context) as ours:
         if not ours:
-            return RecorderEnd(looks=0, why="another recorder is at work")
+            return RecorderEnd(looks=0, why="another recorder runs on this host")
         told = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: told.set())
@@ -57,7 +57,7 @@ def recorder(request: RecorderRequest, context: Context) -> RecorderEnd:
 
 
 class Recorder:
-    """All histories of this host."""
+    """Keeps all histories of this host."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._workdir = context, context.workdir
@@ -72,14 +72,14 @@ class Recorder:
         self._pool = Pool(1, "idle-stop")
 
     def run(self, told: threading.Event, every: float) -> RecorderEnd:
-        """Look every `every` seconds until `told` is set, or until nothing works here any more."""
+        """Read the host every `every` seconds until `told` is set, or until no run or server works any more."""
         looks = 0
         try:
             while not told.is_set():
                 self.look()
                 looks += 1
                 if time.monotonic() - self._worked > LINGER_SECONDS and not self._teller.busy:
-                    return RecorderEnd(looks=looks, why="nothing is at work")
+                    return RecorderEnd(looks=looks, why="no run or server is working")
                 told.wait(every)
             return RecorderEnd(looks=looks, why="it was told to end")
         finally:
@@ -88,7 +88,7 @@ class Recorder:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def look(self) -> None:
-        """Look once: record, notice what changed, tell, and stop what is idle."""
+        """Read the host once: record, find events, notify, and stop idle servers."""
         settings = read_settings(self._workdir)
         at_work = runs_at_work(self._workdir)
         before = {name for name, run in self._kept.runs.items() if run.alive}
@@ -118,7 +118,7 @@ class Recorder:
         servers = [event for event in events if event.subject.startswith("server ")]
         for subject in {f"run {run.run}" for run in reading.runs} | {event.subject for event in servers}:
             mine = [event for event in events if event.subject == subject]
-            if subject.startswith("run "):  # a run's history also says what happened to the servers that it works on
+            if subject.startswith("run "):  # a run's history also has the events of its servers
                 mine = [event for event in events if event.subject == subject or event in servers]
             self._book_of(subject).events += mine
         for book in self._books.values():
@@ -132,7 +132,7 @@ class Recorder:
         return self._books[path]
 
     def _stop_idle(self, settings: Settings, reading: Reading, *, busy: bool) -> list[Event]:
-        """End the first server that nothing has needed for long enough; returns what came of the one before."""
+        """Begin to stop the first server that was idle for long enough; return the events of the stop before."""
         if self._stopping is not None:
             name, job = self._stopping
             if not job.done():
@@ -142,7 +142,7 @@ class Recorder:
                 self._trouble(f"The idle server {name!r} could not be stopped: {error}")
                 return []
             minutes = (settings.idle_stop_seconds or 0) / 60
-            text = f"No run and nobody else needed it for {minutes:.0f} min (`idle_stop`); `inv serve` starts it again."
+            text = f"It had no work for {minutes:.0f} min (`idle_stop`); `inv serve` starts it again."
             return [Event(at=reading.at, kind="idle-stopped", subject=f"server {name}", text=text)]
         ready = [server.name for server in reading.servers if server.status == "ready" and server.alive]
         idle = self._kept.idle_since
@@ -166,7 +166,7 @@ class Recorder:
         stop(StopRequest(names=[name]), replace(self._context, operator="idle_stop"))
 
     def _trouble(self, text: str) -> None:
-        """Log a trouble of the recorder's own, once in a while."""
+        """Log a problem of the recorder itself, at intervals."""
         now = time.monotonic()
         if now - self._said.get(text, -TELL_AGAIN_SECONDS) >= TELL_AGAIN_SECONDS:
             self._said[text] = now
@@ -177,11 +177,11 @@ class Recorder:
         try:
             write_whole(self._workdir.recorder.memory, content, durable=False)
         except OSError as error:
-            self._trouble(f"What was seen could not be kept: {error.strerror}.")
+            self._trouble(f"The last reading could not be written: {error.strerror}.")
 
 
 class _Book:
-    """One history, and what has not been written to it yet."""
+    """One history, and the points and events that are not written yet."""
 
     def __init__(self, path: Path, trouble: Any) -> None:
         self._path = path
@@ -197,16 +197,16 @@ class _Book:
                 self.events.append(Event(at=time.time(), kind="history", subject=_subject(path), text=aside))
 
     def take(self, points: list[Point], events: list[Event], now: float, trouble: Any) -> None:
-        """Add and write."""
+        """Add a point and events, and write."""
         self.points += points
         self.events += events
         self.write(now, trouble)
 
     def write(self, now: float, trouble: Any) -> None:
-        """Write what waits; a disk that takes nothing is asked again at the next look."""
+        """Write the waiting points and events. If the disk is full, the next call tries again."""
         if not self.points and not self.events:
             return
-        if not self._path.parent.is_dir():  # `inv clean` has removed the run
+        if not self._path.parent.is_dir():  # `inv clean` removed the run
             self.points, self.events = [], []
             return
         try:
@@ -225,7 +225,7 @@ def _subject(path: Path) -> str:
 
 
 def read_settings(workdir: Workdir) -> Settings:
-    """What the recorder was told; the defaults where that cannot be read."""
+    """Return the recorder's settings; the defaults if they cannot be read."""
     try:
         return Settings.model_validate_json(read_own(workdir.recorder.settings))
     except (OSError, RoostError, ValidationError):

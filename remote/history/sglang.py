@@ -1,6 +1,6 @@
-"""How busy a server is, by SGLang's own word: its metrics if it exposes them, else the batch lines of its log.
+"""Reads how busy a server is, from SGLang's metrics if it exposes them, else from the batch lines of its log.
 
-Runs on the host. Asks the scheduler nothing: SGLang serves `/metrics` from counters, and the log is a file.
+Runs on the host. Costs the scheduler nothing: SGLang serves `/metrics` from counters, and the log is a file.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from remote.shared.messages.server import ServerState
 from remote.shared.paths import ServerPaths
 
 METRICS_SECONDS = 2.0
-"""A server that is frozen must not hold up the recorder."""
+"""Deadline in seconds, because a frozen server must not delay the recorder."""
 MOST_METRICS = 4 << 20
 STALE_SECONDS = 30.0
-"""After so long without a batch line, nothing is known of the queue."""
+"""Seconds without a batch line after which the queue counts as unknown."""
 TAIL_BYTES = 1 << 17
 PROBE_ROWS = 32
-"""A prefill of no more tokens may be a probe of Roost's own, and is no use of the server."""
+"""A prefill of at most this many tokens may be a probe of Roost, and does not count as use of the server."""
 
 _PREFILL = re.compile(r"Prefill batch.*?#new-token: (\d+)")
 _RUNNING = re.compile(r"#running-req: (\d+)")
@@ -36,7 +36,7 @@ _METRIC = re.compile(r"^sglang:(num_queue_reqs|num_running_reqs|prompt_tokens_to
 
 @dataclass
 class Load:
-    """What SGLang said last; None for what it has not said lately."""
+    """SGLang's last numbers; None for a number that is not known."""
 
     queued: float | None = None
     running: float | None = None
@@ -44,7 +44,7 @@ class Load:
 
 
 class ServerGauge:
-    """One server, looked at again and again."""
+    """Reads one server repeatedly."""
 
     def __init__(self, paths: ServerPaths) -> None:
         self._paths = paths
@@ -55,10 +55,10 @@ class ServerGauge:
         self._prompt_tokens: float | None = None
         self._load = Load()
         self.used_at = time.monotonic()
-        """When it last worked on more than a probe, by the monotonic clock."""
+        """When the server last worked on more than a probe, by the monotonic clock."""
 
     def look(self, state: ServerState) -> Load:
-        """Read on from the last look."""
+        """Return the present load, from the log's lines since the last call."""
         now = time.monotonic()
         seconds = now - self._looked_at if self._looked_at else 0.0
         self._looked_at = now
@@ -77,7 +77,7 @@ class ServerGauge:
         return Load(self._load.queued, self._load.running, rate)
 
     def _take(self, line: str, now: float) -> int:
-        """Note what a batch line says; returns the tokens that it prefills."""
+        """Note the numbers of a batch line; return the tokens that the batch prefills."""
         queued, running = _QUEUED.search(line), _RUNNING.search(line)
         if queued is None or running is None:
             return 0
@@ -89,7 +89,7 @@ class ServerGauge:
         return tokens
 
     def _new_lines(self, path: Path) -> list[str]:
-        """Whole lines since the last look; of a log that is seen for the first time, none."""
+        """Return the complete lines since the last call; [] at the first call."""
         try:
             with os.fdopen(open_own(path), "rb") as stream:
                 size = os.fstat(stream.fileno()).st_size
@@ -105,7 +105,7 @@ class ServerGauge:
         return content[:end].decode("utf-8", "replace").splitlines()
 
     def _by_metrics(self, state: ServerState, seconds: float) -> Load:
-        """Raises OSError or ValueError if the server does not answer."""
+        """Return the load from the metrics; raises OSError or ValueError if the server does not answer."""
         request = urllib.request.Request(f"http://127.0.0.1:{state.port}/metrics", headers=key.headers(self._paths))
         with urllib.request.urlopen(request, timeout=METRICS_SECONDS) as answer:  # noqa: S310
             found = of_metrics(answer.read(MOST_METRICS).decode("utf-8", "replace"))
@@ -119,7 +119,7 @@ class ServerGauge:
 
 
 def of_metrics(text: str) -> dict[str, float]:
-    """The metrics that matter from Prometheus' text, summed over their labels; raises ValueError for no number."""
+    """Return the load from Prometheus' text, summed over labels; raises ValueError if a value is no number."""
     found: dict[str, float] = {}
     for name, value in _METRIC.findall(text):
         found[name] = found.get(name, 0.0) + float(value)

@@ -1,6 +1,6 @@
-"""The verb `record`: tell this host's recorder what to watch over, and start it if it does not run.
+"""The verb `record`: write the settings of this host's recorder, and start the recorder if it does not run.
 
-Runs on the host, called by `inv serve` and `inv extract` before they start anything.
+Runs on the host, called by `inv serve` and `inv extract` before they start a server or an extractor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_LOG_BYTES = 1 << 20
 
 
 def record(request: RecordRequest, context: Context) -> RecordResult:
-    """Keep the settings, and see to it that a recorder of this very payload runs."""
+    """Write the settings, and make sure that a recorder of this payload runs."""
     before = read_settings(context.workdir)
     runs = before.runs
     if request.notify is not None and request.run:
@@ -52,7 +52,7 @@ def record(request: RecordRequest, context: Context) -> RecordResult:
 
 
 def ensure(context: Context) -> tuple[int, bool]:
-    """Start a recorder unless one of this payload runs; returns its pid, and whether it was started now."""
+    """Start a recorder unless a recorder of this payload runs; return its pid, and whether it was started now."""
     found = holder(context)
     if found is not None and found.payload == str(context.payload):
         return found.process.pid, False
@@ -74,7 +74,7 @@ def ensure(context: Context) -> tuple[int, bool]:
 
 
 def _end(pid: int, context: Context) -> None:
-    """End the recorder of another payload; its place is taken by one of this payload."""
+    """End the recorder of another payload, so that a recorder of this payload can start."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + END_SECONDS
@@ -86,7 +86,7 @@ def _end(pid: int, context: Context) -> None:
 
 
 def unreachable(settings: NotifySettings) -> str:
-    """Why the webhook's host takes no connection from here, without the address's path; "" if it takes one."""
+    """Return why the webhook's host accepts no connection from here, without the URL's path; "" if it accepts one."""
     address = urlsplit(settings.webhook)
     try:
         port = address.port or (443 if address.scheme == "https" else 80)
@@ -94,4 +94,4 @@ def unreachable(settings: NotifySettings) -> str:
             return ""
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        return f"The webhook's host takes no connection from here ({reason})."
+        return f"The webhook's host accepts no connection from this host ({reason})."

@@ -1,7 +1,7 @@
-"""One history's file: SQLite, written by the recorder alone, read by anybody at any time.
+"""A history's file: SQLite, written only by the recorder, and read by any process at any time.
 
-A point is one row: a JSON list of values, in the order of the table `names`. The file stays below `MOST_BYTES`: old
-points are merged, and of the events the newest `MOST_EVENTS` are kept.
+A point is one row: a JSON list of values, in the order of the table `names`. The file stays below `MOST_BYTES`, because
+old points are merged and only the newest `MOST_EVENTS` events are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCHEMA_VERSION = 1
 MOST_BYTES = 4 << 20
 MOST_EVENTS = 1_000
 MOST_TEXT = 400
-"""Characters of an event."""
+"""Characters of an event's text."""
 MOST_SERIES = 2_000
 _BUSY_SECONDS = 5.0
 _SCHEMA = """
@@ -55,9 +55,9 @@ class Store:
         self._db.close()
 
     def add(self, points: Sequence[Point], events: Sequence[Event], now: float) -> None:
-        """Append, thin what has become old by `now`, and keep the file within its bound; all or nothing.
+        """Append points and events, merge points that are old by `now`, and limit the file's size; all or nothing.
 
-        Raises HistoryError if the disk does not take it; the caller gives the same points again later.
+        Raises HistoryError if the disk is full or fails; the caller adds the same points again later.
         """
         with self._transaction():
             for point in points:
@@ -75,7 +75,7 @@ class Store:
                 self._halve()
 
     def points(self, since: float = 0.0, series: Sequence[str] = ()) -> Iterator[Point]:
-        """Points in order of time, with these series alone if any are named."""
+        """Return points in order of time; only these series, if any are named."""
         rows = self._db.execute("SELECT at, step, vals FROM points WHERE at + step > ? ORDER BY at", (since,))
         with closing(rows):
             for at, step, text in rows:
@@ -85,12 +85,12 @@ class Store:
                 yield point
 
     def last(self) -> Point | None:
-        """The newest point."""
+        """Return the newest point."""
         row = self._db.execute("SELECT at, step, vals FROM points ORDER BY at DESC LIMIT 1").fetchone()
         return None if row is None else self._point(*row)
 
     def events(self, newest: int = MOST_EVENTS) -> list[Event]:
-        """The newest events, oldest first."""
+        """Return the newest events, the oldest of them first."""
         rows = self._db.execute(
             "SELECT at, kind, subject, text FROM events ORDER BY rowid DESC LIMIT ?", (newest,)
         ).fetchall()
@@ -108,7 +108,7 @@ class Store:
         self._db.execute("INSERT INTO points VALUES (?, ?, ?)", (round(point.at, 1), point.step, text))
 
     def _number(self, name: str) -> int | None:
-        """The place of a series in a row; None if this history has too many series already."""
+        """Return the place of a series in a row; None if this history already has too many series."""
         if name not in self._names:
             if len(self._names) >= MOST_SERIES:
                 return None
@@ -123,7 +123,7 @@ class Store:
         return Point(at=at, step=step, values={name: value for name, value in found.items() if value is not None})
 
     def _thin(self, before: float, below: float, step: float) -> None:
-        """Merge points of up to `below` seconds into points of `step`, where all of those end before `before`."""
+        """Merge points of up to `below` seconds into points of `step` seconds that end before `before`."""
         rows = self._db.execute(
             "SELECT rowid, at, step, vals FROM points WHERE step <= ? AND at < ? ORDER BY at",
             (below, before // step * step),
@@ -131,7 +131,7 @@ class Store:
         self._replace([(row, self._point(at, length, text)) for row, at, length, text in rows], step)
 
     def _halve(self) -> None:
-        """Merge the older half of the coarse points of the commonest length pairwise."""
+        """Merge, in pairs, the older half of the coarse points of the most frequent length."""
         commonest = "SELECT step FROM points WHERE step >= ? GROUP BY step ORDER BY COUNT(*) DESC LIMIT 1"
         rows = self._db.execute(
             f"SELECT rowid, at, step, vals FROM points WHERE step = ({commonest}) ORDER BY at",  # noqa: S608
@@ -171,10 +171,9 @@ class Store:
 
 
 def to_write(path: Path) -> tuple[Store, str]:
-    """Open a history to write, made (0600) if it is missing; one that is damaged or of a later version is set aside.
+    """Open a history for writing, or create it (0600). A history that is damaged or of a later version is set aside.
 
-    Returns the store, and a sentence on what was set aside ("" if nothing was). Raises HistoryError if the disk takes
-    no file.
+    Returns the store, and a sentence on the history that was set aside, or "". Raises HistoryError if the disk fails.
     """
     try:
         return Store(path, _opened(path)), ""
@@ -182,11 +181,12 @@ def to_write(path: Path) -> tuple[Store, str]:
         aside = path.with_name(path.name + SET_ASIDE)
         path.replace(aside)
         path.with_name(path.name + "-journal").unlink(missing_ok=True)
-        return Store(path, _opened(path)), f"{error.message} It was set aside as {aside.name}, and a new one begun."
+        said = f"{error.message} It was set aside as {aside.name}, and a new history was begun."
+        return Store(path, _opened(path)), said
 
 
 def worked_seconds(path: Path) -> float | None:
-    """For how long a run has been at work, by its history; None without one that can be read."""
+    """Return for how many seconds a run has worked, by its history; None if no history can be read."""
     try:
         with to_read(path) as store:
             last = store.last()
@@ -196,11 +196,11 @@ def worked_seconds(path: Path) -> float | None:
 
 
 def to_read(path: Path) -> Store:
-    """Open a history to read, also on a full or read-only disk; raises HistoryError if there is none to read."""
+    """Open a history for reading, even on a full or read-only disk; raises HistoryError if none can be read."""
     if not path.exists():
         raise HistoryError(
             f"There is no history at {path}.",
-            remedy="A host keeps one from the next `inv serve` or `inv extract` on.",
+            remedy="The next `inv serve` or `inv extract` starts the recorder, which writes it.",
         )
     try:
         return Store(path, _connected(path, "mode=rw"))
@@ -212,7 +212,7 @@ def to_read(path: Path) -> Store:
 
 
 class _UnfitError(HistoryError):
-    """The file is there and is no history that this version can write."""
+    """The file exists, but this version cannot write it as a history."""
 
 
 def _opened(path: Path) -> sqlite3.Connection:
@@ -231,7 +231,7 @@ def _connected(path: Path, how: str, *, begin: bool = False) -> sqlite3.Connecti
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA_VERSION:
             raise _UnfitError(
-                f"The history {path} is of version {version}, and this Roost knows version {SCHEMA_VERSION}.",
+                f"The history {path} has version {version}, but this Roost knows version {SCHEMA_VERSION}.",
                 remedy="Use the newer Roost that wrote it.",
             )
         if version == 0 and begin:
@@ -248,7 +248,7 @@ def _connected(path: Path, how: str, *, begin: bool = False) -> sqlite3.Connecti
 
 
 def _told(path: Path, error: Exception) -> HistoryError:
-    """The sentence; of the class that is set aside if the content is at fault, not the disk or another reader."""
+    """Return the error: _UnfitError, after which the file is set aside, if its content is at fault."""
     if isinstance(error, HistoryError):
         return error
     at_fault = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
@@ -257,10 +257,10 @@ def _told(path: Path, error: Exception) -> HistoryError:
     reason = getattr(error, "strerror", None) or error
     return HistoryError(
         f"The history {path} could not be written or read: {reason}.",
-        remedy="If its disk is full, read-only or failing, mend that; recording goes on by itself.",
+        remedy="If its disk is full, read-only or failing, repair the disk; the recorder then continues by itself.",
     )
 
 
 def _short(value: float) -> float:
-    """As few digits as a person may want to see."""
+    """Return the number with few digits, to save room."""
     return int(value) if value == int(value) or abs(value) >= 1000 else round(value, 3)

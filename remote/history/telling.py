@@ -1,7 +1,8 @@
-"""Notifications from the host itself, so that they arrive while no laptop is awake.
+"""Sends notifications from the host itself, so that they arrive while no laptop is awake.
 
-Runs in the recorder. Each is sent until the webhook takes it (or for a day), by one thread, so that a webhook that
-hangs holds up nothing else; what has not been sent is kept on disk, readable by this user alone.
+Runs in the recorder. A notification is sent again until the webhook accepts it, at most for a day. One thread sends, so
+that a webhook that hangs does not delay the recorder. Unsent notifications are kept on disk, readable only by this
+user.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from remote.shared.messages.history import Event, NotifySettings, Settings
 from remote.shared.supervised.threads import Pool
 
 TOLD = ("failed", "ready", "restarted", "finished", "stalled", "disk-low", "parity-failed", "idle-stopped", "gap")
-"""Kinds of events that people are told of."""
+"""Kinds of events that cause a notification."""
 AGAIN_SECONDS = 600.0
-"""Of one subject, the same kind is told no more often: what comes in between is counted."""
+"""Seconds in which only one notification of the same kind and subject is sent. Repetitions are counted."""
 RETRY_FIRST_SECONDS, RETRY_CAP_SECONDS = 5.0, 300.0
 GIVE_UP_SECONDS = 86_400.0
 MOST_WAITING = 100
@@ -31,7 +32,7 @@ class Telling(Message):
     """A notification that has not been delivered."""
 
     id: str
-    """Receivers can tell by it a notification that comes twice: sent, and the recorder killed before it noted that."""
+    """An id by which receivers recognise a repetition: a recorder that is killed after sending may send again."""
     event: Event
     host: str
     tries: int = 0
@@ -39,7 +40,7 @@ class Telling(Message):
     problem: str = ""
 
     def document(self) -> dict[str, object]:
-        """What a webhook gets; the fields of `inv extract --notify` on the laptop, and the id."""
+        """Return the document for a webhook: the fields of `inv extract --notify` on the laptop, and the id."""
         event = self.event
         return {
             "id": self.id, "event": event.kind, "host": self.host, "subject": event.subject,
@@ -48,17 +49,17 @@ class Telling(Message):
 
 
 class Outbox(Message):
-    """What is still to be sent, and what was told lately."""
+    """The notifications to send, and the recent ones."""
 
     waiting: list[Telling] = Field(default_factory=list)
     told: dict[str, float] = Field(default_factory=dict)
-    """Subject and kind, with the time."""
+    """The time of the last notification for each subject and kind."""
     kept_back: dict[str, int] = Field(default_factory=dict)
-    """How often the same came again since then."""
+    """The number of repetitions since then, for each subject and kind."""
 
 
 class Teller:
-    """Sends what is in the outbox, one notification at a time."""
+    """Sends the outbox, one notification at a time."""
 
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
@@ -66,7 +67,7 @@ class Teller:
         self._sending: tuple[Telling, Future[None]] | None = None
 
     def add(self, events: list[Event], settings: Settings) -> None:
-        """Queue the events that people want to hear of; a repetition within `AGAIN_SECONDS` is only counted."""
+        """Queue notifications for these events. A repetition within `AGAIN_SECONDS` is only counted."""
         for event in events:
             if settings.notify is None or not _wanted(event, settings):
                 continue
@@ -76,7 +77,7 @@ class Teller:
                 self.outbox.kept_back[what] = self.outbox.kept_back.get(what, 0) + 1
                 continue
             again = self.outbox.kept_back.pop(what, 0)
-            text = f"{event.text} ({again} more times since it was told last.)" if again else event.text
+            text = f"{event.text} ({again} more times since the last notification.)" if again else event.text
             self.outbox.told[what] = event.at
             name = hashlib.blake2b(f"{settings.host} {what} {event.at}".encode(), digest_size=8).hexdigest()
             told = event.model_copy(update={"text": text})
@@ -86,7 +87,7 @@ class Teller:
             del self.outbox.told[old]
 
     def work(self, settings: NotifySettings | None, now: float) -> list[Event]:
-        """Take in what the last try came to and begin the next one; returns events about what could not be told."""
+        """Note the result of the last attempt and begin the next; return events about notifications that failed."""
         lost: list[Event] = []
         if self._sending is not None and self._sending[1].done():
             lost = self._took(*self._sending, now)
@@ -100,11 +101,11 @@ class Teller:
 
     @property
     def busy(self) -> bool:
-        """Whether something is being sent or waits to be."""
+        """Return whether a notification is being sent or waits."""
         return bool(self.outbox.waiting)
 
     def close(self) -> None:
-        """End the thread; one that hangs in a webhook is left to die with the process."""
+        """End the thread. A thread that hangs in a webhook ends with the process."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _took(self, telling: Telling, job: Future[None], now: float) -> list[Event]:
@@ -120,7 +121,7 @@ class Teller:
             self.outbox.waiting.remove(telling)
         if telling.tries != 1 and not given_up:
             return []
-        outcome = "it was given up after a day" if given_up else "it is tried again until it is taken"
+        outcome = "it was dropped after a day" if given_up else "it is sent again until the webhook accepts it"
         text = f"The notification of {telling.event.kind!r} could not be delivered; {outcome}. {telling.problem}"
         return [Event(at=time.time(), kind="untold", subject=telling.event.subject, text=text)]
 

@@ -1,4 +1,4 @@
-"""What a history keeps of its past: fine points for an hour, coarser ones for a day, coarser still beyond.
+"""Merges old points of a history: fine points for an hour, coarser points for a day, and coarser still after that.
 
 Pure functions; the store applies them.
 """
@@ -12,7 +12,7 @@ from remote.shared.messages.history import Point
 
 FINE_SECONDS, MIDDLE_SECONDS, COARSE_SECONDS = 10.0, 60.0, 600.0
 LEVELS = ((3600.0, FINE_SECONDS, MIDDLE_SECONDS), (86_400.0, MIDDLE_SECONDS, COARSE_SECONDS))
-"""Age in seconds from which points of up to the first length are merged into points of the second length."""
+"""(age, length, step) in seconds: at this age, points of up to `length` are merged into points of `step`."""
 
 _LAST = ("done", "failed", "freed", "open", "tokens_done", "bytes_done", "worked", "retries", "parity_checked")
 _LARGEST = ("parity_excess",)
@@ -29,12 +29,12 @@ def merged(points: Sequence[Point], step: float) -> Point:
 
 
 def in_buckets(points: Sequence[Point], step: float) -> list[list[Point]]:
-    """The points, which are in order of time, by the `step` seconds that they fall into."""
+    """Return the points, which are in order of time, grouped by intervals of `step` seconds."""
     return [list(group) for _, group in groupby(points, key=lambda point: point.at // step)]
 
 
 def at_most(points: Sequence[Point], most: int) -> list[Point]:
-    """The points with neighbours merged until there are no more than `most` (at least 1)."""
+    """Return at most `most` points (at least 1), with neighbours merged."""
     kept = list(points)
     if len(kept) <= most:
         return kept

@@ -1,4 +1,4 @@
-"""The verbs `history` and `glance`: what a host recorded, and how it stands now. Run on the host; read only."""
+"""The verbs `history` and `glance`: a host's recorded history, and its present state. Run on the host; read-only."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ RECENT_POINTS = 60
 
 
 def history(request: HistoryRequest, context: Context) -> HistoryResult:
-    """The verb `history`: streams the points of a run or a server as `HistoryItem`s; its events are the result."""
+    """The verb `history`: stream the points of a run or a server as `HistoryItem`s; return its events."""
     if bool(request.run) == bool(request.server):
-        raise UsageError("A history is a run's or a server's: name one of them.")
+        raise UsageError("Name either a run or a server.")
     path = (
         named(context.workdir, request.run).history if request.run else context.workdir.server(request.server).history
     )
@@ -47,7 +47,7 @@ def history(request: HistoryRequest, context: Context) -> HistoryResult:
 
 
 def glance(request: GlanceRequest, context: Context) -> GlanceEnd:
-    """The verb `glance`: streams how the host stands until the caller leaves."""
+    """The verb `glance`: stream readings of the host until the caller disconnects."""
     looker = Looker(context.workdir)
     first = True
     while True:
@@ -60,7 +60,7 @@ def glance(request: GlanceRequest, context: Context) -> GlanceEnd:
 
 
 def _shown(run: str, workdir: Workdir) -> list[str]:
-    """The named run, or all at work, or else the one whose extractor spoke last."""
+    """Return the named run, or all working runs, or else the run whose extractor wrote its state last."""
     if run:
         return [run] if run in workdir.run_names() else []
     states = {name: workdir.run(name).state for name in workdir.run_names()}
@@ -70,7 +70,7 @@ def _shown(run: str, workdir: Workdir) -> list[str]:
 
 
 def _glance(reading: Reading, workdir: Workdir, events: int, *, first: bool) -> Glance:
-    """The reading, beside what the histories of its runs (or, without runs, of its servers) say."""
+    """Return the reading together with the histories of its runs, or, without runs, of its servers."""
     recent: list[Point] = []
     happened: list[Event] = []
     worked: dict[str, float] = {}

@@ -11,8 +11,7 @@ from remote.shared.paths import RunPaths, Workdir
 from remote.work import epochs
 from remote.work.ledger import Ledger
 
-OTHER_RUN = "Plan under another name with --run; or pull what you need of this host's run, and remove it with inv "
-"clean."
+OTHER_RUN = "Plan under another name with --run; or pull what you need of this host's run, then inv clean it."
 
 
 def named(workdir: Workdir, run: str) -> RunPaths:

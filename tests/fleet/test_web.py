@@ -84,8 +84,8 @@ def _families(text: str) -> list[Any]:
     [
         (("metrics", "--listen", "9109"), "is not ADDRESS:PORT"),
         (("metrics", "--listen", "127.0.0.1:99999"), "is not ADDRESS:PORT"),
-        (("metrics", "--listen", "203.0.113.7:9109"), "Nothing can listen on 203.0.113.7 port 9109"),
-        (("watch", "--web", "--port", "-1"), "Nothing can listen on 127.0.0.1 port -1"),
+        (("metrics", "--listen", "203.0.113.7:9109"), "Roost cannot listen on 203.0.113.7 port 9109"),
+        (("watch", "--web", "--port", "-1"), "Roost cannot listen on 127.0.0.1 port -1"),
     ],
 )
 def test_an_address_that_cannot_be_listened_on_is_one_sentence(

@@ -39,9 +39,9 @@ def test_the_recorded_run_is_unknown_in_part_since_a_host_was_lost(recorded: str
     assert [record.account is None for record in records] == [False, False, True]
     judged = verdict(records, planned=300)
     assert judged.word == "unknown in part"
-    assert "nothing is known of practice3" in judged.sentence
+    assert "nothing is known about practice3" in judged.sentence
     assert "practice3" in recorded
-    for part in ("What happened", "Speed", "Where time went", "Room", "What the records are", "Versions and flags"):
+    for part in ("What happened", "Speed", "Where time went", "Room", "The records", "Versions and flags"):
         assert f"<h2>{part}</h2>" in recorded
     assert "GPU use" not in recorded  # no host had one
 
@@ -89,7 +89,7 @@ def test_a_run_without_history_is_still_reported() -> None:
     record = HostRecord(host="a", account=account(lengths=Histogram(edges=[1, 2], counts=[3])), problem="No history.")
     made = page(RUN, [record], None, [(1.0, "inv report")])
     assert "No history." in made
-    assert "<h2>What the records are</h2>" in made
+    assert "<h2>The records</h2>" in made
     nothing = page(RUN, [HostRecord(host="a", problem="It is gone.")], None, [(1.0, "inv report")])
     assert "There is nothing to plot" in nothing
 

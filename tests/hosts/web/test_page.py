@@ -170,7 +170,7 @@ def test_a_view_that_fails_ends_the_server_with_its_cause(start: Start, moving: 
 
 
 def test_a_port_in_use_is_one_sentence(start: Start) -> None:
-    with pytest.raises(UsageError, match=r"Nothing can listen on 127\.0\.0\.1 port \d+: Address already in use"):
+    with pytest.raises(UsageError, match=r"Roost cannot listen on 127\.0\.0\.1 port \d+: Address already in use"):
         listen("127.0.0.1", start().port, "--port")
 
 

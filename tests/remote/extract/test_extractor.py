@@ -59,7 +59,7 @@ def test_a_fault_that_passes_costs_a_retry(host: Host, fault: str) -> None:
         ("500", "The server answered 500", 3),
         ("rows", "The dump's rows is '127'", 3),
         ("tokens", "The dump's token ids' digest", 3),
-        ("boundaries", "The dump's boundaries is [0, 3, 6], and [1, 3, 6] was asked for", 3),
+        ("boundaries", "The dump's boundaries is [0, 3, 6], but [1, 3, 6] was requested", 3),
         ("nonfinite", "The capture saw a value that is not finite", 3),
         ("nan", "The rows of boundary 3 are not those that the forward pass left", 3),
         ("zeros", "Row 64 of boundary 3 is all zeros", 3),
@@ -131,7 +131,7 @@ def test_records_that_no_server_can_take_are_refused_before_anything_is_sent(hos
     assert host.states() == {0: "done", 1: "quarantined", 2: "quarantined", 3: "quarantined"}
     assert set(server.seen()) == {"0"}
     assert set(host.causes()) == {
-        "It has 4090 tokens; a context of 4096 admits 4089.",
+        "It has 4090 tokens, but a context of 4096 admits 4089.",
         "It has no tokens.",
         f"Token id {lowest} is outside the vocabulary of {lowest}.",
     }

@@ -55,7 +55,7 @@ def test_parts_of_different_records_or_servers_are_refused(part: MakePart, tmp_p
         join([part(0), part(1, tokens=tokens_of(8, ROWS))], whole)
     with pytest.raises(RecordError, match="sglang is 'other'"):
         join([part(0), part(1, config=replace(CONFIG, sglang="other"))], whole)
-    with pytest.raises(RecordError, match=r"hold boundaries \[1, 6\], and the record has \[1, 3, 6\]"):
+    with pytest.raises(RecordError, match=r"have the boundaries \[1, 6\], but the record has \[1, 3, 6\]"):
         join([part(0), part(1, slots=slice(2, 3))], whole)
     assert not whole.exists()
     assert list(tmp_path.glob(".aside*")) == []

@@ -370,7 +370,7 @@ def test_a_dump_directory_that_vanishes_and_comes_back_costs_no_record_and_blame
     run = running(host)
     until(lambda: len(host.states()) > 10, "some records")
     shutil.rmtree(host.dump_dir)
-    until(says(host, "waiting", "vanished"), "waiting for the directory")
+    until(says(host, "waiting", "was removed"), "waiting for the directory")
     host.dump_dir.mkdir()
     (host.dump_dir / ".roost").touch()
     counts = run.end().counts
@@ -384,5 +384,7 @@ def test_a_dump_directory_that_stays_away_ends_the_run_with_its_likely_cause(
     host.serve()
     host.assign([16] * 6)
     shutil.rmtree(host.dump_dir)
-    with pytest.raises(HostError, match=r"vanished\. Nobody made it again within 0 s\. Most likely.*`inv restart`"):
+    with pytest.raises(
+        HostError, match=r"was removed\. Its supervisor did not create it again within 0 s\. Most likely.*`inv restart`"
+    ):
         host.extract()

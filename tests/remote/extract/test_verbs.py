@@ -152,7 +152,7 @@ def test_status_of_a_host_without_a_run_is_an_answer_and_an_unknown_run_a_usage_
     told = status(RunRequest(), host.context)
     assert (told.run, told.alive, told.state.counts.assigned) == (RUN, False, 1)
     assert not host.paths.ledger.exists()
-    with pytest.raises(UsageError, match=r"no run 'other' here\. Runs: trial\."):
+    with pytest.raises(UsageError, match=r"no run 'other' on this host\. Runs: trial\."):
         status(RunRequest(run="other"), host.context)
 
 

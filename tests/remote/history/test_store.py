@@ -124,7 +124,7 @@ def test_a_history_of_a_later_version_is_one_sentence_and_is_kept(tmp_path: Path
     path = tmp_path / "history.sqlite"
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version=9")
-    with pytest.raises(HistoryError, match="of version 9, and this Roost knows version 1") as caught:
+    with pytest.raises(HistoryError, match="has version 9, but this Roost knows version 1") as caught:
         to_read(path)
     assert "newer Roost" in caught.value.remedy
     assert "set aside" in to_write(path)[1]
