@@ -79,8 +79,8 @@ class Answerer(Dispatcher):
         lengths, most = work.lengths(), longest_prompt(context, settings)
         for position in np.flatnonzero((lengths == 0) | (lengths > most)).tolist():
             long = (
-                f"Its prompt has {lengths[position]} tokens, but a context of {context} leaves room for an answer of "
-                f"{least_answer(settings)} only after {most}."
+                f"Its prompt has {lengths[position]} tokens, but a context of {context} with an answer of "
+                f"{least_answer(settings)} has room for {most}."
             )
             found[position] = long if lengths[position] else "Its prompt has no tokens."
         return list(found.items())

@@ -20,7 +20,7 @@ ATTACKS = (
     Attack(
         "Another user replaces weights, pauses or reads the server through its port",
         (
-            f"{SERVERS}/test_serve.py::test_nothing_but_health_answers_whoever_has_no_key",
+            f"{SERVERS}/test_serve.py::test_without_the_key_only_health_answers",
             f"{SERVERS}/test_serve.py::test_the_key_s_file_opens_generation_to_curl_and_the_weights_to_nobody",
             f"{SERVERS}/test_serve.py::test_the_key_is_in_no_process_list_environment_log_or_record",
             f"{SERVERS}/test_serve.py::test_another_user_s_weights_do_not_come_into_a_running_server",
@@ -63,7 +63,7 @@ ATTACKS = (
     Attack(
         "A host answers with bytes, texts and control characters of any kind",
         (
-            "tests/hosts/console/test_hostile_text.py::test_every_answer_can_be_shown_and_does_no_harm",
+            "tests/hosts/console/test_hostile_text.py::test_every_answer_can_be_shown_without_harm",
             "tests/hosts/transport/test_hostile_answers.py::test_bytes_of_any_kind_end_as_a_sentence",
         ),
     ),
@@ -89,7 +89,7 @@ ATTACKS = (
     Attack(
         "FIFOs, devices and links in the place of files",
         (
-            f"{SHARED}/test_files.py::test_what_is_no_regular_file_is_refused_at_once_and_left_as_it_is",
+            f"{SHARED}/test_files.py::test_a_special_file_is_refused_at_once_and_not_changed",
             f"{SHARED}/test_files.py::test_devices_and_files_of_another_user_are_refused",
             f"{SERVERS}/test_other_users.py::test_a_fifo_behind_a_mark_or_as_a_marker_holds_nobody",
             f"{SERVERS}/test_other_users.py::test_a_marker_that_another_user_wrote_or_linked_frees_nothing",
@@ -109,7 +109,7 @@ ATTACKS = (
     Attack(
         "Shard headers and manifests of any kind, and another's ledger in a bucket",
         (
-            f"{EXTRACT}/test_store.py::test_no_header_however_damaged_is_more_than_a_refused_record",
+            f"{EXTRACT}/test_store.py::test_any_damaged_header_only_refuses_its_record",
             "tests/remote/transfer/test_foreign_ledger.py::test_an_endless_view_is_no_table",
             "tests/remote/transfer/test_foreign_ledger.py::test_reading_ends_at_its_deadline",
             "tests/remote/transfer/test_foreign_ledger.py::test_rows_of_any_kind_are_read_or_refused",
@@ -123,8 +123,8 @@ ATTACKS = (
         (
             f"{SERVERS}/test_hostile_reply.py::test_an_answer_of_any_content_is_a_generation_or_a_phrase",
             f"{SERVERS}/test_hostile_reply.py::test_an_endless_answer_is_cut_off",
-            f"{EXTRACT}/test_hostile_server.py::test_an_answer_of_any_content_is_taken_or_that_try_s_error",
-            "tests/remote/shard/test_names.py::test_a_name_of_any_kind_is_a_request_s_or_nobody_s",
+            f"{EXTRACT}/test_hostile_server.py::test_an_answer_of_any_content_is_accepted_or_fails_only_its_attempt",
+            "tests/remote/shard/test_names.py::test_any_file_name_belongs_to_one_request_or_to_none",
         ),
     ),
     Attack(
@@ -134,10 +134,10 @@ ATTACKS = (
     Attack(
         "Secrets in errors, differences, addresses and logs",
         (
-            "tests/hosts/inventory/test_secrets.py::test_no_error_repeats_what_stands_near_secrets",
+            "tests/hosts/inventory/test_secrets.py::test_no_error_repeats_the_values_near_secrets",
             "tests/hosts/inventory/test_secrets.py::test_diff_modes_says_that_secrets_differ_and_not_what_they_are",
             "tests/hosts/inventory/test_secrets.py::test_no_password_of_a_url_survives",
-            "tests/hosts/notify/test_notify.py::test_what_a_failed_command_says_repeats_none_of_its_secrets",
+            "tests/hosts/notify/test_notify.py::test_the_output_of_a_failed_command_shows_none_of_its_secrets",
             "tests/remote/data/test_sources.py::test_no_message_and_no_manifest_repeats_the_credentials_of_a_url",
         ),
     ),

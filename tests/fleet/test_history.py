@@ -45,7 +45,7 @@ def laptops(private_sshd: SshHost, tmp_path: Path, clone: Path) -> tuple[Laptop,
     return Laptop(tmp_path / "ana", clone, private_sshd), Laptop(tmp_path / "ben", clone, private_sshd)
 
 
-def test_each_change_is_one_line_for_whoever_asks_and_what_only_looks_leaves_none(
+def test_each_change_leaves_one_line_and_read_only_commands_leave_none(
     laptops: tuple[Laptop, Laptop], private_sshd: SshHost
 ) -> None:
     ana, ben = laptops
@@ -79,7 +79,7 @@ def test_a_command_that_was_killed_is_shown_without_an_end(laptops: tuple[Laptop
     assert "was killed" in str(done["outcome"])
 
 
-def test_a_trail_that_cannot_be_written_is_said_and_fails_nothing(
+def test_an_unwritable_trail_is_reported_and_no_command_fails(
     laptops: tuple[Laptop, Laptop], private_sshd: SshHost
 ) -> None:
     ana, _ = laptops

@@ -88,9 +88,7 @@ def _families(text: str) -> list[Any]:
         (("watch", "--web", "--port", "-1"), "Roost cannot listen on 127.0.0.1 port -1"),
     ],
 )
-def test_an_address_that_cannot_be_listened_on_is_one_sentence(
-    start: Start, words: tuple[str, ...], sentence: str
-) -> None:
+def test_an_address_that_cannot_be_bound_is_one_sentence(start: Start, words: tuple[str, ...], sentence: str) -> None:
     process = start(*words)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2

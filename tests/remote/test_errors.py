@@ -12,7 +12,7 @@ from remote.shared.errors import UsageError
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
-def test_what_a_disk_refused_names_the_file_and_what_to_do(number: int) -> None:
+def test_an_error_of_the_disk_names_the_file_and_a_remedy(number: int) -> None:
     told = _failure(OSError(number, os.strerror(number), "/data/run/states"))
     assert told.kind == "host"
     assert told.message == f"/data/run/states could not be written: {os.strerror(number)}."

@@ -35,7 +35,7 @@ def digest(folder: Path, tmp_path: Path, workdir: str = "work") -> str:
     return model_digest(folder, Workdir(tmp_path / workdir))
 
 
-def test_a_copy_elsewhere_has_the_same_digest_whatever_lies_beside_it(model: Path, tmp_path: Path) -> None:
+def test_a_copy_elsewhere_has_the_same_digest_despite_other_files(model: Path, tmp_path: Path) -> None:
     before = digest(model, tmp_path)
     copy = tmp_path / "copy"
     shutil.copytree(model, copy)

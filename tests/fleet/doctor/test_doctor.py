@@ -69,7 +69,7 @@ def test_a_login_that_prints_changes_no_measurement(printing_host: Host) -> None
     assert {finding.subject for finding in outcome.result.findings} >= {"gpus", "sglang", "disk", "network", "clock"}
 
 
-def test_a_host_that_is_not_there_costs_only_itself(printing_host: Host, tmp_path: Path) -> None:
+def test_a_missing_host_does_not_affect_the_others(printing_host: Host, tmp_path: Path) -> None:
     gone = printing_host.model_copy(update={"name": "gone", "ssh_port": 1})
     empty = tmp_path / "empty"
     empty.mkdir()

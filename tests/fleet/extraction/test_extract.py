@@ -95,7 +95,7 @@ def test_a_host_that_is_added_in_mid_run_gets_its_share(site: Site) -> None:
     assert third.plan.epoch == second.plan.epoch
 
 
-def test_what_the_destination_has_is_not_given_to_anyone_again(site: Site) -> None:
+def test_delivered_records_are_not_assigned_again(site: Site) -> None:
     server = site.serve("a")
     share = load(Kept(site.root).plan(RUN)).share("b")
     assert share is not None
@@ -133,7 +133,7 @@ def test_quarantined_records_are_named_with_the_command_that_tries_them_again(si
     assert 3 in finished(site.fleet())["a"]
 
 
-def test_a_run_that_is_delivered_whole_has_nothing_to_extract_for_those_who_stay(site: Site) -> None:
+def test_a_completely_delivered_run_leaves_no_records_for_the_remaining_hosts(site: Site) -> None:
     with pytest.raises(UsageError, match="nothing is left to extract"):
         extraction.start(site.fleet("a"), RUN, delivered=[(0, len(LENGTHS))])
 
@@ -143,7 +143,7 @@ def delivery(index: int) -> DeliveredRow:
     return DeliveredRow.model_validate({"index": index, "rows": 8, "size_bytes": 1, "xxh3": "0" * 32, **where})
 
 
-def test_one_host_without_a_server_does_not_hold_up_the_other(site: Site) -> None:
+def test_a_host_without_a_server_does_not_delay_the_other_host(site: Site) -> None:
     site.serve("a")
     fleet = site.fleet()
     extraction.start(fleet, RUN)
@@ -173,7 +173,7 @@ def test_changed_settings_reach_the_hosts_as_a_new_epoch(site: Site) -> None:
 
 
 @pytest.mark.parametrize("reached", [[], ["a"]], ids=["before any host has it", "once one host has it"])
-def test_an_extract_that_is_interrupted_between_two_epochs_is_gone_on_from(
+def test_an_extract_interrupted_between_two_epochs_can_be_continued(
     site: Site, monkeypatch: pytest.MonkeyPatch, reached: list[str]
 ) -> None:
     """The plan is saved before the first host is told, so the next command finds the newer epoch and sends it on."""

@@ -61,7 +61,7 @@ def asked_again(site: Site) -> Ranges:
     return ranges.from_indices(twice)
 
 
-def test_a_shard_that_was_damaged_on_its_host_is_made_again_and_no_other(site: Site) -> None:
+def test_only_the_shard_that_was_damaged_on_its_host_is_extracted_again(site: Site) -> None:
     site.serve("a")
     site.serve("b")
     fleet = site.fleet()
@@ -80,7 +80,7 @@ def test_a_shard_that_was_damaged_on_its_host_is_made_again_and_no_other(site: S
     assert all(one.result.complete for one in again)
 
 
-def test_a_shard_that_was_damaged_at_the_destination_comes_again_though_its_host_had_freed_it(site: Site) -> None:
+def test_a_shard_damaged_at_the_destination_is_extracted_again_if_its_host_had_freed_it(site: Site) -> None:
     site.serve("a")
     site.serve("b")
     fleet, to = site.fleet(), site.root / "there"

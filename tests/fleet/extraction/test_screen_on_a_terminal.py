@@ -32,7 +32,7 @@ def inv() -> str:
     return str(Path(sys.executable).parent / "inv")
 
 
-def test_the_screen_shows_hosts_without_colour_and_q_leaves_well(site: Site, clone: Path) -> None:
+def test_the_screen_shows_hosts_without_colour_and_q_restores_the_terminal(site: Site, clone: Path) -> None:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": "1", "ROOST_INVENTORY": str(site.inventory)}
@@ -59,7 +59,7 @@ def test_the_screen_shows_hosts_without_colour_and_q_leaves_well(site: Site, clo
     assert re.search(rb"\x1b\[[0-9;]*\b7\b", shown), "the chosen row cannot be told from the others"
 
 
-def test_piped_it_prints_lines_and_ends_since_nothing_is_at_work(site: Site, clone: Path) -> None:
+def test_piped_watch_prints_lines_and_ends_if_no_run_works(site: Site, clone: Path) -> None:
     environment = {**os.environ, "ROOST_INVENTORY": str(site.inventory)}
     done = subprocess.run(
         [inv(), "watch", "--hosts", "all"], cwd=clone, env=environment, capture_output=True, text=True, check=False,

@@ -47,7 +47,7 @@ def plan_on(fleet: Fleet) -> Plan:
     return load(fleet.inventory.kept.plan(RUN))
 
 
-def test_it_lists_pulls_and_goes_on_with_a_run_that_another_one_planned(
+def test_a_second_laptop_lists_pulls_and_continues_a_run_that_another_laptop_planned(
     site: Site, extracted: Fleet, tmp_path: Path
 ) -> None:
     fleet = laptop(site, tmp_path / "second")
@@ -99,7 +99,7 @@ def test_with_the_inventory_alone_a_person_lists_pulls_and_verifies_a_run(
         inv("verify", "--folder", str(to))
 
 
-def test_without_the_dataset_it_goes_on_and_gives_nothing_away(
+def test_a_laptop_without_the_dataset_continues_a_run_and_moves_no_records(
     site: Site, extracted: Fleet, tmp_path: Path, prepared: Path
 ) -> None:
     fleet = laptop(site, tmp_path / "second", "a")
@@ -118,7 +118,9 @@ def test_without_the_dataset_it_goes_on_and_gives_nothing_away(
     assert extraction.start(fleet, RUN, dataset=prepared / "dataset").plan.epoch == 2
 
 
-def test_two_laptops_that_plan_on_apart_are_told_of_each_other(site: Site, extracted: Fleet, tmp_path: Path) -> None:
+def test_two_laptops_that_replan_independently_are_told_of_each_other(
+    site: Site, extracted: Fleet, tmp_path: Path
+) -> None:
     second = laptop(site, tmp_path / "second")
     taking.take(second, RUN)
     extraction.start(site.fleet("a"), RUN)
@@ -133,7 +135,7 @@ def test_two_laptops_that_plan_on_apart_are_told_of_each_other(site: Site, extra
         extraction.start(second, RUN)
 
 
-def test_a_run_with_finished_records_is_planned_anew_by_force_alone_and_its_history_stays(
+def test_a_run_with_finished_records_is_planned_again_only_by_force_and_keeps_its_history(
     site: Site, extracted: Fleet, prepared: Path
 ) -> None:
     dataset = prepared / "dataset"
@@ -150,7 +152,7 @@ def test_a_run_with_finished_records_is_planned_anew_by_force_alone_and_its_hist
         extraction.start(extracted, RUN)
 
 
-def test_a_name_that_the_hosts_know_is_not_planned_a_second_time_from_elsewhere(
+def test_a_name_that_the_hosts_know_cannot_be_planned_again_by_another_laptop(
     site: Site, extracted: Fleet, tmp_path: Path, prepared: Path
 ) -> None:
     with pytest.raises(UsageError, match=f"a holds a run '{RUN}' already, planned by .*"):

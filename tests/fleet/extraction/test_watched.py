@@ -75,7 +75,7 @@ def watched(site: Site, webhook: tuple[str, list[dict[str, Any]]]) -> Iterator[S
                 process.wait(30)
 
 
-def test_hosts_tell_of_the_end_while_no_laptop_command_runs(
+def test_hosts_notify_of_the_end_while_no_laptop_command_runs(
     watched: Site, webhook: tuple[str, list[dict[str, Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fleet = watched.fleet()
@@ -138,7 +138,7 @@ def test_a_run_that_nobody_knows_and_a_missing_folder_are_wrong_usage(
         assert said in capsys.readouterr().err
 
 
-def test_without_the_extra_one_sentence_names_it(
+def test_a_missing_extra_is_named_in_one_sentence(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import sys

@@ -38,7 +38,7 @@ def demo(root: Path, clone: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_a_demo_works_over_the_remains_of_one_that_was_killed(root: Path, clone: Path) -> None:
+def test_a_demo_works_after_a_killed_demo(root: Path, clone: Path) -> None:
     killed = demo(root, clone)
     assert killed.stdout is not None
     seen = ""

@@ -68,7 +68,7 @@ def test_up_after_everything_was_killed_brings_the_same_hosts_back(root: Path) -
     assert [run(host, "echo", "it's here") for host in fleet.inventory_hosts(root)] == ["it's here\n"] * 2
 
 
-def test_a_smaller_fleet_ends_the_hosts_beyond_it(root: Path) -> None:
+def test_a_smaller_fleet_ends_the_surplus_hosts(root: Path) -> None:
     fleet.up(root, hosts=2)
     second = sshd_pids(root)[1]
     assert [host.name for host in fleet.up(root, hosts=1)] == ["practice1"]
@@ -91,7 +91,7 @@ def test_down_ends_open_sessions_and_keeps_what_they_detached(root: Path) -> Non
         psutil.Process(detached).kill()
 
 
-def test_down_removes_a_dump_directory_only_where_it_is_roosts(root: Path) -> None:
+def test_down_removes_only_dump_directories_of_roost(root: Path) -> None:
     fleet.up(root, hosts=2)
     first, second = (PracticePaths(root).host(name).dump_dir for name in ("practice1", "practice2"))
     for folder in (first, second):
@@ -104,7 +104,7 @@ def test_down_removes_a_dump_directory_only_where_it_is_roosts(root: Path) -> No
         second.rmdir()
 
 
-def test_a_fleet_that_is_down_is_said_to_be(root: Path) -> None:
+def test_a_stopped_fleet_is_reported_as_down(root: Path) -> None:
     with pytest.raises(HostError, match="not up"):
         fleet.inventory_hosts(root)
 

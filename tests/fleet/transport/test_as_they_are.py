@@ -124,7 +124,7 @@ def test_an_account_without_a_login_is_one_sentence_that_shows_what_it_printed(s
 
 
 @pytest.mark.parametrize("most", ["1", "2"])
-def test_calls_wait_for_room_or_get_another_connection(start: Start, most: str) -> None:
+def test_calls_wait_for_a_free_session_or_get_another_connection(start: Start, most: str) -> None:
     host = start(MaxSessions=most)
     backend = SshBackend(host)
     backend.call("hello", HelloRequest(), HelloResult, deadline=60)
@@ -139,7 +139,7 @@ def test_calls_wait_for_room_or_get_another_connection(start: Start, most: str) 
 
 
 @pytest.mark.parametrize("limit", ["10:30:100", "3:50:10"])
-def test_many_entries_on_one_sshd_all_get_in(start: Start, tmp_path: Path, limit: str) -> None:
+def test_many_inventory_entries_on_one_sshd_can_all_log_in(start: Start, tmp_path: Path, limit: str) -> None:
     host = start(MaxStartups=limit)
     hosts = [host.model_copy(update={"name": f"entry{number}"}) for number in range(24)]
     fleet = Fleet(Inventory(path=tmp_path, hosts={}, local=Host(name="local", connection="local")), hosts)
@@ -148,7 +148,7 @@ def test_many_entries_on_one_sshd_all_get_in(start: Start, tmp_path: Path, limit
     assert [outcome.value for outcome in outcomes] == [0] * len(hosts), outcomes
 
 
-def test_many_hosts_behind_one_bastion_all_get_in(start: Start, tmp_path: Path) -> None:
+def test_many_hosts_behind_one_bastion_can_all_log_in(start: Start, tmp_path: Path) -> None:
     """Forty entries, one jump host in front of them and one sshd behind it, both with sshd's default MaxStartups."""
     jump, target = start(MaxStartups="10:30:100"), start(MaxStartups="10:30:100")
     config = tmp_path / "config"
@@ -186,7 +186,7 @@ def slow_login(host_key_folder: Path, seconds: int) -> dict[str, str]:
     }
 
 
-def test_a_login_within_a_short_grace_time_gets_in(start: Start, tmp_path: Path) -> None:
+def test_a_login_within_a_short_grace_time_succeeds(start: Start, tmp_path: Path) -> None:
     host = start(LoginGraceTime="5", **slow_login(tmp_path / "box0" / "etc", 1))  # sshd looks twice
     assert hello(host).version
 
@@ -209,7 +209,7 @@ def test_a_slow_login_is_waited_for(start: Start) -> None:
 
 
 @pytest.mark.parametrize(("limit", "blocks"), [("1M", 64), ("64M", 1200)])
-def test_rekeying_in_the_middle_of_a_stream_is_not_noticed(start: Start, limit: str, blocks: int) -> None:
+def test_rekeying_in_the_middle_of_a_stream_does_not_disturb_it(start: Start, limit: str, blocks: int) -> None:
     backend = SshBackend(start(RekeyLimit=limit, Subsystem="none /bin/false"))
     process = backend.open([sys.executable, "-c", f"import os\nfor _ in range({blocks}): os.write(1, b'x' * 65536)"])
     received = 0
@@ -243,7 +243,7 @@ def test_jump_hosts_are_used_and_each_key_is_trusted_by_its_own_name(start: Star
     assert hello(host).version
 
 
-def test_concurrent_use_of_a_broken_connection_hurts_nobody_for_long(start: Start) -> None:
+def test_concurrent_calls_recover_from_a_broken_connection(start: Start) -> None:
     backend = SshBackend(start())
     backend.call("hello", HelloRequest(), HelloResult, deadline=60)
     closers = [threading.Thread(target=backend.close) for _ in range(2)]

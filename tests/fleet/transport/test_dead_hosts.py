@@ -36,7 +36,9 @@ def dead() -> Iterator[dict[str, int]]:
 
 
 @pytest.mark.parametrize("ssh", ["fabric", "openssh"])
-def test_the_living_are_told_of_before_the_dead_are_given_up(tmp_path: Path, dead: dict[str, int], ssh: str) -> None:
+def test_answers_of_living_hosts_are_shown_before_dead_hosts_time_out(
+    tmp_path: Path, dead: dict[str, int], ssh: str
+) -> None:
     server = PrivateSshd(tmp_path / "etc", tmp_path / "home")
     ref, port = server.start()
     known_hosts = tmp_path / "known_hosts"

@@ -123,7 +123,7 @@ def test_a_key_with_a_passphrase_and_no_agent_says_what_to_type(
         hello(host_of(tmp_path, server, port, identity_file=str(key)))
 
 
-def test_a_host_certificate_is_accepted_by_its_authority_alone(tmp_path: Path) -> None:
+def test_a_host_certificate_is_accepted_only_from_its_authority(tmp_path: Path) -> None:
     authority = new_key(tmp_path / "authority")
     server = PrivateSshd(
         tmp_path / "etc", tmp_path / "home", {"HostCertificate": str(tmp_path / "etc" / "host_key-cert.pub")}

@@ -85,7 +85,7 @@ def realm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Realm]:
     ssh.has_ticket.cache_clear()
 
 
-def test_a_kerberos_ticket_logs_in_and_without_one_nobody_does(tmp_path: Path, realm: Realm) -> None:
+def test_a_login_with_a_kerberos_ticket_succeeds_and_without_it_fails(tmp_path: Path, realm: Realm) -> None:
     settings = {"GSSAPIAuthentication": "yes", "GSSAPIStrictAcceptorCheck": "no"}
     with serving(tmp_path, AuthenticationMethods="gssapi-with-mic", **settings) as (server, port):
         config = "Host *\n GSSAPIAuthentication yes\n PubkeyAuthentication no\n"

@@ -133,7 +133,7 @@ def test_a_missing_identity_file_is_one_sentence(box: Box) -> None:
         hello(box.host.model_copy(update={"identity_file": "/no-such-key"}))
 
 
-def test_a_closed_port_and_an_unknown_name_are_told_apart(box: Box) -> None:
+def test_a_closed_port_and_an_unknown_name_have_different_errors(box: Box) -> None:
     with pytest.raises(HostUnreachableError, match="connection refused"):
         hello(box.host.model_copy(update={"ssh_port": free_port()}))
     with pytest.raises(HostUnreachableError, match="does not resolve"):
@@ -185,7 +185,7 @@ def test_one_connection_carries_many_calls_at_once_and_comes_back_after_a_cut(bo
     backend.close()
 
 
-def test_an_unreachable_host_costs_only_itself(box: Box, tmp_path: Path) -> None:
+def test_an_unreachable_host_does_not_affect_the_others(box: Box, tmp_path: Path) -> None:
     gone = box.host.model_copy(update={"name": "gone", "ssh_port": free_port()})
     local = Host(name="local", connection="local")
     fleet = Fleet(Inventory(path=tmp_path, hosts={}, local=local), [gone, box.host])

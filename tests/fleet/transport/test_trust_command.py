@@ -96,7 +96,7 @@ def test_json_says_for_each_host_which_keys_are_trusted(box: Box, capsys: pytest
 
 
 @pytest.mark.parametrize("wrong", ["SHA256:short", "MD5:aa:bb", "aa:bb", "SHA256:" + "?" * 43])
-def test_what_is_no_fingerprint_is_wrong_usage(box: Box, capsys: pytest.CaptureFixture[str], wrong: str) -> None:
+def test_an_invalid_fingerprint_is_wrong_usage(box: Box, capsys: pytest.CaptureFixture[str], wrong: str) -> None:
     code, said = box.trust(capsys, fingerprint=wrong)
     assert code == 2
     assert "is not a fingerprint" in said

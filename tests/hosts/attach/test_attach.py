@@ -51,7 +51,7 @@ def hosts(tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str]) -> Hos
     return Hosts(tmp_path, site, capsys)
 
 
-def test_a_patched_host_is_put_back_and_a_host_without_sglang_costs_only_itself(hosts: Hosts, site: Path) -> None:
+def test_a_patched_host_is_restored_and_a_host_without_sglang_does_not_affect_it(hosts: Hosts, site: Path) -> None:
     models = site / "sglang" / "srt" / "models"
     before = {path.name: path.read_bytes() for path in models.glob("*.py")}
 
@@ -78,7 +78,7 @@ def test_a_patched_host_is_put_back_and_a_host_without_sglang_costs_only_itself(
     assert len(before) == len(MODULES) + 1
 
 
-def test_an_edited_file_stops_the_host_and_its_lines_come_along(hosts: Hosts, site: Path) -> None:
+def test_an_edited_file_stops_the_host_and_the_error_shows_its_lines(hosts: Hosts, site: Path) -> None:
     hosts.report(attach)
     file = site / "sglang" / "srt" / "models" / "llama.py"
     file.write_bytes(file.read_bytes() + b"mine = 1\n")

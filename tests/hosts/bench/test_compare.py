@@ -34,7 +34,7 @@ def test_a_difference_counts_when_its_interval_excludes_one(
     assert row.low <= row.ratio <= row.high
 
 
-def test_measurements_of_one_thing_count_once_each() -> None:
+def test_each_result_adds_its_median_to_the_pool() -> None:
     pooled = pool([measured([1.0, 2.0, 9.0], disturbed=["GPU 0 was slowed down."]), measured([4.0, 4.0, 5.0])])
     assert [each.values for each in pooled.measurements] == [[2.0, 4.0]]
     assert pooled.disturbed == ["GPU 0 was slowed down."]
@@ -46,7 +46,7 @@ def test_a_quantity_that_only_one_result_has_is_left_out() -> None:
     assert compare(measured([1.0]), other) == []
 
 
-def test_what_else_differs_is_named() -> None:
+def test_other_differences_are_named() -> None:
     first = measured(
         [1.0],
         command=["python", "--port=8000", "--tp-size", "8", "--cuda-graph-bs", "1", "2", "--same=1"],
@@ -93,7 +93,7 @@ def test_a_pattern_stands_for_every_result_that_it_matches(tmp_path: Path) -> No
         kept.load_all("gpu1/nothing*")
 
 
-def test_an_unknown_result_is_refused_with_what_there_is(tmp_path: Path) -> None:
+def test_an_unknown_result_is_refused_with_the_known_results(tmp_path: Path) -> None:
     kept = BenchResults(tmp_path)
     kept.save(measured([1.0], label="baseline"))
     with pytest.raises(UsageError, match="Kept results: gpu1/baseline"):
@@ -103,7 +103,7 @@ def test_an_unknown_result_is_refused_with_what_there_is(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [-1.0], [float("nan")], [1.0, float("inf")]])
-def test_what_cannot_have_been_measured_is_refused(values: list[float]) -> None:
+def test_impossible_measurements_are_refused(values: list[float]) -> None:
     with pytest.raises(ValidationError, match="each a number above 0"):
         Measurement(name="decode", unit="tokens/s", better="higher", values=values)
     with pytest.raises(ValidationError, match="each a number above 0"):

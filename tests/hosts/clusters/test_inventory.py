@@ -92,7 +92,7 @@ def test_a_mistake_is_a_sentence(tmp_path: Path, more: str, sentence: str) -> No
         load_inventory(path)
 
 
-def test_an_unknown_cluster_is_named_with_those_that_there_are(tmp_path: Path) -> None:
+def test_an_unknown_cluster_is_refused_with_the_known_clusters(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no cluster 'a100'"):
         cluster_host(load(tmp_path), "a100")
 

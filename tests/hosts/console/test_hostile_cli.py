@@ -35,7 +35,7 @@ def error(message: str) -> bytes:
     ],
     ids=["escapes", "wrong types", "nested", "items", "bytes"],
 )
-def test_a_hostile_host_costs_one_sentence(tmp_path: Path, task: str, answer: bytes, said: str) -> None:
+def test_a_hostile_host_gives_one_sentence(tmp_path: Path, task: str, answer: bytes, said: str) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (tmp_path / "answer").write_bytes(answer)

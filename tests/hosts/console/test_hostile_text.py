@@ -113,7 +113,7 @@ SHOWN: dict[str, Shown] = {
 @pytest.mark.parametrize("name", SHOWN)
 @examples(25)
 @given(data=st.data())
-def test_every_answer_can_be_shown_and_does_no_harm(name: str, data: st.DataObject) -> None:
+def test_every_answer_can_be_shown_without_harm(name: str, data: st.DataObject) -> None:
     model, show = SHOWN[name]
     screen = Screen()
     show(screen, Outcome(HOST, data.draw(values_of(model))))
@@ -122,7 +122,7 @@ def test_every_answer_can_be_shown_and_does_no_harm(name: str, data: st.DataObje
 
 @examples(60)
 @given(values_of(RunStatus))
-def test_a_live_line_can_be_made_of_any_status(status: RunStatus) -> None:
+def test_every_status_has_a_live_line(status: RunStatus) -> None:
     assert extraction.live_line(status).text
 
 

@@ -40,7 +40,7 @@ def said(output: Output) -> str:
     return output.err.file.getvalue()
 
 
-def test_a_dead_host_is_told_of_while_another_still_works_and_only_once(output: Output, fleet: Fleet) -> None:
+def test_a_dead_host_is_reported_once_while_another_host_still_works(output: Output, fleet: Fleet) -> None:
     dead_is_told = threading.Event()
     error = output.error
 
@@ -64,9 +64,7 @@ def test_a_dead_host_is_told_of_while_another_still_works_and_only_once(output: 
     assert said(output).endswith("1 of 2 hosts failed: dead.\n")
 
 
-def test_after_a_while_without_a_word_the_awaited_hosts_are_named(
-    output: Output, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_awaited_hosts_are_named_after_a_silence(output: Output, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "QUIET_SECONDS", 0.02)
     named = threading.Event()
     note = output.note

@@ -27,7 +27,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 SLOW, FAST = [63.5, 63.6, 63.7, 63.6], [89.9, 90.0, 90.1, 90.2]
 
 
-def test_medians_with_what_was_left_out_and_what_may_have_disturbed_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_medians_are_shown_with_outliers_and_possible_disturbances(capsys: pytest.CaptureFixture[str]) -> None:
     left_out, disturbed = ["Prefill of 8192 tokens was left out."], ["GPU 0 is also used by pid 77 (3.0 GiB)."]
     taken = measured(SLOW, left_out=left_out, disturbed=disturbed)
     show_measurements(Output(as_json=False), [Outcome(Host(name="gpu1"), taken)])
@@ -39,7 +39,7 @@ def test_medians_with_what_was_left_out_and_what_may_have_disturbed_them(capsys:
     ]
 
 
-def test_a_comparison_says_its_verdict_with_the_interval_and_what_else_differs(
+def test_a_comparison_shows_its_verdict_the_interval_and_other_differences(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     first, second = measured(SLOW), measured(FAST, capture="dormant")
@@ -50,7 +50,7 @@ def test_a_comparison_says_its_verdict_with_the_interval_and_what_else_differs(
     assert shown.err == "Differs between A and B: capture: none against dormant\n"
 
 
-def test_a_search_ends_with_a_table_the_winner_and_the_piece_of_inventory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_ends_with_a_table_the_winner_and_its_inventory_lines(capsys: pytest.CaptureFixture[str]) -> None:
     grid = {"NCCL_PROTO": ["LL", "Simple", "Nonsense"]}
     host = Host.model_validate(
         {"name": "gpu1", "model": "/m", "modes": {"serve": Mode()}, "nccl": {"NCCL_PROTO": "LL"}, "tune": grid}

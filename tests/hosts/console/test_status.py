@@ -62,7 +62,7 @@ def shown(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_no_word_and_no_number_breaks_at_any_width(
+def test_words_and_numbers_are_not_split_at_any_width(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines, notes = shown(width, monkeypatch, capsys)
@@ -75,7 +75,7 @@ def test_no_word_and_no_number_breaks_at_any_width(
     assert "gpu-box-two: kimi-1: No server was ready for 1800 s." in notes
 
 
-def test_each_run_has_a_table_of_its_own_and_no_host_stands_under_another_s(
+def test_each_run_has_its_own_table_with_only_its_own_hosts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines, _ = shown(200, monkeypatch, capsys)
@@ -88,12 +88,12 @@ def test_each_run_has_a_table_of_its_own_and_no_host_stands_under_another_s(
 
 
 @pytest.mark.parametrize("word", ["paused", "stopped", "complete", "waiting", "draining 3", "silent for 40 s"])
-def test_what_stands_still_has_no_time_to_its_end(word: str) -> None:
+def test_a_run_without_progress_has_no_remaining_time(word: str) -> None:
     assert left_seconds(run("r", word)) is None
     assert " left" not in live_line(run("r", word)).text
 
 
-def test_what_moves_has_one() -> None:
+def test_a_run_with_progress_has_a_remaining_time() -> None:
     assert left_seconds(run("r")) == pytest.approx(17_500_000 / 11_034)
 
 
@@ -106,7 +106,7 @@ def test_a_run_that_no_host_has_heard_of_is_wrong_usage_with_the_nearest_name() 
     _refuse_unheard("", [told])
 
 
-def test_a_failed_part_is_told_and_counts() -> None:
+def test_a_failed_part_is_shown_and_counted() -> None:
     assert [any_failed(outcome.result) for outcome in FLEET] == [False, True, False]
     assert failure(run("r", "failed", cause="The disk is full.")) == "failed: The disk is full."
     assert failure(run("r", "complete", counts={"quarantined": 2})) == "2 records quarantined"

@@ -45,14 +45,14 @@ def test_no_color_is_obeyed(inventory: Path, forced: dict[str, str], coloured: b
     assert (b"\x1b[31m" in done.stderr) is coloured
 
 
-def test_sixty_columns_break_no_word_of_the_list_of_tasks(inventory: Path) -> None:
+def test_the_list_of_tasks_splits_no_word_at_sixty_columns(inventory: Path) -> None:
     done = inv(inventory, "help", COLUMNS="60")
     lines = done.stdout.decode().splitlines()
     assert max(map(len, lines)) <= 60
     assert any(line.split()[:2] == ["inv", "diff-modes"] for line in lines)
 
 
-def test_a_reader_that_has_gone_is_no_traceback(inventory: Path) -> None:
+def test_a_closed_pipe_gives_no_traceback(inventory: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     try:

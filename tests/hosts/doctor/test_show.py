@@ -34,7 +34,7 @@ def _shown(as_json: bool) -> str:
     return stream.getvalue()
 
 
-def test_findings_stand_below_their_host_with_the_remedy_under_them() -> None:
+def test_findings_are_listed_below_their_host_with_their_remedies() -> None:
     lines = _shown(as_json=False).splitlines()
     assert lines[1] == "gpu1"
     assert [line.split()[:2] for line in lines[2:4]] == [["✓", "machine"], ["!", "limits"]]

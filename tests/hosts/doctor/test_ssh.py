@@ -13,7 +13,9 @@ from hosts.transport.settings import resolve
 pytestmark = pytest.mark.processes
 
 
-def test_who_carries_the_host_is_said_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_that_carries_a_host_is_shown_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     config = tmp_path / "config"
     config.write_text("Host gpu\n User lab\n ProxyJump bastion\nHost odd\n User lab\n ProxyCommand nc %h %p\n")

@@ -26,7 +26,7 @@ def host(folder: Path, python: str) -> LocalBackend:
 
 
 @pytest.mark.parametrize("missing", [True, False])
-def test_the_other_rows_come_through_another_python(
+def test_the_other_facts_are_read_with_another_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: bool
 ) -> None:
     monkeypatch.setattr(examining, "OTHER_PYTHONS", (bare_python(tmp_path), sys.executable))
@@ -40,7 +40,7 @@ def test_the_other_rows_come_through_another_python(
     assert ("could not be started" if missing else "no module 'pydantic'") in found[0].text
 
 
-def test_without_any_python_that_works_the_first_ones_error_stands(
+def test_without_a_working_python_the_first_pythons_error_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(examining, "OTHER_PYTHONS", (bare_python(tmp_path),))

@@ -25,12 +25,12 @@ from hosts.inventory.model import Host
         ("fe80::1", ("fe80::1", None, None)),
     ],
 )
-def test_an_address_is_taken_apart(address: str, parts: tuple[str, str | None, int | None]) -> None:
+def test_an_address_is_split_into_user_host_and_port(address: str, parts: tuple[str, str | None, int | None]) -> None:
     host = Host(name="h", address=address)
     assert (host.address, host.user, host.ssh_port) == parts
 
 
-def test_what_is_said_twice_alike_is_no_contradiction() -> None:
+def test_equal_values_in_two_places_are_no_contradiction() -> None:
     assert Host(name="h", address="lab@gpu7:2222", user="lab", ssh_port=2222).address == "gpu7"
 
 
@@ -58,7 +58,7 @@ def test_an_address_never_becomes_an_option_of_ssh(tmp_path: Path, address: str)
     assert host.address == address
 
 
-def test_only_the_own_home_is_expanded_in_python(tmp_path: Path) -> None:
+def test_only_the_users_own_home_is_expanded_in_python(tmp_path: Path) -> None:
     assert Host(name="h", python="~/venv/bin/python").python == "~/venv/bin/python"
     with pytest.raises(ValueError, match="full path"):
         Host(name="h", python="~other/bin/python")

@@ -19,7 +19,7 @@ def host(**fields: object) -> Host:
 
 
 @pytest.mark.parametrize("where", ["host", "mode"])
-def test_a_second_choice_in_the_environment_is_refused_with_the_way_to_say_it(where: str) -> None:
+def test_gpus_chosen_a_second_time_in_the_environment_are_refused_with_a_remedy(where: str) -> None:
     env = {"env": {"CUDA_VISIBLE_DEVICES": "2, 3"}}
     box = host(**env) if where == "host" else host(modes={"serve": Mode.model_validate(env)})
     with pytest.raises(UsageError) as caught:
@@ -28,7 +28,7 @@ def test_a_second_choice_in_the_environment_is_refused_with_the_way_to_say_it(wh
     assert "`servers: [{gpus: [2, 3]}]`" in caught.value.remedy
 
 
-def test_without_a_choice_of_roost_s_own_the_environment_stands() -> None:
+def test_gpus_chosen_only_in_the_environment_are_kept() -> None:
     (spec,) = server_specs(host(gpus=0, env={"CUDA_VISIBLE_DEVICES": ""}), "serve")
     assert (spec.gpus, spec.env["CUDA_VISIBLE_DEVICES"]) == ([], "")
 

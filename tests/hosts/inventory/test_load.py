@@ -55,7 +55,7 @@ hosts:
     assert b.env["NCCL_ALGO"] == "Ring"
 
 
-def test_several_servers_on_a_box_get_ports_and_dump_directories_of_their_own(tmp_path: Path) -> None:
+def test_several_servers_on_a_host_get_different_ports_and_dump_directories(tmp_path: Path) -> None:
     inventory = load(
         tmp_path,
         """
@@ -112,7 +112,7 @@ def test_a_secret_among_the_flags_is_refused_and_not_repeated(tmp_path: Path, fl
     assert "s3cret" not in str(raised.value)
 
 
-def test_a_flag_that_only_begins_like_a_secret_one_is_none(tmp_path: Path) -> None:
+def test_a_flag_that_only_begins_like_a_secret_flag_is_accepted(tmp_path: Path) -> None:
     inventory = load(tmp_path, "hosts: {a: {}}\nmodes: {serve: {flags: {ssl-keyfile: /key.pem, api-key: false}}}")
     assert inventory.hosts["a"].modes["serve"].flags == {"ssl-keyfile": "/key.pem", "api-key": False}
 
@@ -145,7 +145,7 @@ def test_hosts_are_chosen_by_name_group_and_all(
 @pytest.mark.parametrize(
     ("hosts", "said"), [("eas", "Did you mean 'east'?"), ("zzzz", "hosts a, b, c"), (None, "No host was named")]
 )
-def test_an_unknown_host_is_refused_with_what_there_is(tmp_path: Path, hosts: str | None, said: str) -> None:
+def test_an_unknown_host_is_refused_with_the_known_hosts(tmp_path: Path, hosts: str | None, said: str) -> None:
     with pytest.raises(UsageError) as raised:
         select(load(tmp_path, FLEET), None, hosts)
     assert said in str(raised.value)
@@ -156,7 +156,7 @@ def test_flags_become_arguments_in_the_order_written() -> None:
     assert flag_arguments(flags) == ["--tp-size", "8", "--trust-remote-code", "--ids", "1", "2"]  # type: ignore[arg-type]
 
 
-def test_a_secret_comes_from_the_environment_or_is_missed_by_name(
+def test_a_secret_comes_from_the_environment_or_is_reported_missing_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inventory = load(tmp_path, "modes: {serve: {}}\ndefaults: {model: /m, secrets: [HF_TOKEN]}\nhosts: {a: {}}")
@@ -176,7 +176,7 @@ def test_an_unquoted_word_or_time_stays_the_text_that_was_written(tmp_path: Path
 
 
 @pytest.mark.parametrize("value", ["off", "yes", "~", "1e3", "0x10", "2026-01-31", "- x", "a: b", "", " ", "12:30:00"])
-def test_what_the_laptop_writes_it_reads_as_the_same_text(tmp_path: Path, value: str) -> None:
+def test_a_written_inventory_is_read_as_the_same_text(tmp_path: Path, value: str) -> None:
     written = text_of({"hosts": {"a": {"env": {"VALUE": value}}}})
     assert load(tmp_path, written).hosts["a"].env == {"VALUE": value}
 
@@ -204,14 +204,14 @@ def test_values_of_flags_are_as_typed(tmp_path: Path, typed: str) -> None:
 
 
 @pytest.mark.parametrize(("key", "typed"), [("port", "022"), ("ssh_port", "0x16"), ("tp", "010"), ("ssh_port", "022")])
-def test_a_number_that_yaml_reads_otherwise_is_refused(tmp_path: Path, key: str, typed: str) -> None:
+def test_a_number_that_yaml_reads_as_another_number_is_refused(tmp_path: Path, key: str, typed: str) -> None:
     with pytest.raises(
         InventoryError, match=rf"line 3: {key} is {typed}, which YAML reads as a different value.*quote the text"
     ):
         load(tmp_path, f"hosts:\n  a:\n    {key}: {typed}\n")
 
 
-def test_numbers_and_switches_are_still_what_they_are(tmp_path: Path) -> None:
+def test_numbers_and_switches_keep_their_types(tmp_path: Path) -> None:
     host = load(
         tmp_path,
         "modes: {serve: {restart: yes, capture: off, env: {no: 1}}}\n"

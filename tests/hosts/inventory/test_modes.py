@@ -27,7 +27,7 @@ def test_a_mode_does_not_differ_from_itself() -> None:
     assert diff_modes(GPU1, "extract", "extract") == []
 
 
-def test_a_mode_of_ones_own_is_as_complete_as_the_others(tmp_path: Path) -> None:
+def test_a_persons_own_mode_is_as_complete_as_the_others(tmp_path: Path) -> None:
     path = tmp_path / "inventory.yaml"
     path.write_text(
         "defaults: {model: /m, layers: [1]}\n"

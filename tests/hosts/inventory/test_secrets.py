@@ -33,7 +33,7 @@ HOST = "defaults: {model: /m, layers: [1]}\n"
         f"hosts: {{gpu1: {{modes: [{{env: {SECRET}}}]}}}}",
     ],
 )
-def test_no_error_repeats_what_stands_near_secrets(tmp_path: Path, text: str) -> None:
+def test_no_error_repeats_the_values_near_secrets(tmp_path: Path, text: str) -> None:
     path = tmp_path / "inventory.yaml"
     path.write_text(HOST + text + "\n")
     with pytest.raises(InventoryError) as caught:
@@ -59,12 +59,12 @@ def test_diff_modes_says_that_secrets_differ_and_not_what_they_are(tmp_path: Pat
 @pytest.mark.parametrize(
     "name", ["DB_PWD", "PGPASSWORD", "SMTP_PASS", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "SENTRY_DSN"]
 )
-def test_names_that_say_secret(name: str) -> None:
+def test_names_of_secrets_are_recognised(name: str) -> None:
     assert redacted({name: SECRET}) == {name: "***"}
 
 
 @pytest.mark.parametrize("name", ["PWD", "OLDPWD", "TOKENIZERS_PARALLELISM", "SGLANG_MAX_NEW_TOKENS", "KEYBOARD"])
-def test_names_that_only_sound_like_it(name: str) -> None:
+def test_names_that_only_sound_like_secrets(name: str) -> None:
     assert not is_secret(name)
 
 

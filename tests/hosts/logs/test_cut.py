@@ -127,7 +127,7 @@ def read_until(
 
 
 @pytest.mark.parametrize("seed", range(1))
-def test_every_byte_arrives_once_and_in_order_whatever_is_cut(
+def test_every_byte_arrives_once_and_in_order_at_any_cut(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pick = random.Random(seed)

@@ -34,7 +34,7 @@ def printed(*items: tuple[Host, LogItem], as_json: bool = False, stream: io.Stri
     return stream.getvalue()
 
 
-def test_lines_stand_behind_their_host_s_name_in_one_column() -> None:
+def test_lines_follow_their_hosts_name_in_one_column() -> None:
     assert printed((GPU1, lines("one", "two")), (GPU10, lines("three"))) == (
         "gpu1  | one\ngpu1  | two\ngpu10 | three\n"
     )
@@ -66,7 +66,9 @@ def test_hosts_have_colours_of_their_own_on_a_terminal_and_none_in_a_pipe() -> N
     ],
 )
 @pytest.mark.parametrize("stream_type", [io.StringIO, Terminal])
-def test_what_a_host_sends_is_shown_and_never_executed(sent: str, seen: str, stream_type: type[io.StringIO]) -> None:
+def test_control_characters_from_a_host_are_shown_and_never_executed(
+    sent: str, seen: str, stream_type: type[io.StringIO]
+) -> None:
     text = printed((GPU1, lines(sent)), stream=stream_type())
     assert text.rstrip("\n").endswith(f"{seen}")
     assert text.count("\n") == 1
@@ -90,7 +92,7 @@ def test_json_is_one_object_a_line_with_the_line_as_it_was_written() -> None:
     assert json.loads(second) == {**base, "notice": "rotated"}
 
 
-def test_a_lost_connection_is_said_beside_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lost_connection_is_reported_beside_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
     LogPrinter([GPU1], False, stream).lost(GPU1, ConnectionLostError("The connection broke."), 2.0)
     assert stream.getvalue() == ""

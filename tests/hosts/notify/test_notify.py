@@ -90,7 +90,7 @@ def test_a_command_that_fails_is_one_sentence(command: str, said: str) -> None:
         "/no/such/program --key=s3cr3t-word",
     ],
 )
-def test_what_a_failed_command_says_repeats_none_of_its_secrets(command: str) -> None:
+def test_the_output_of_a_failed_command_shows_none_of_its_secrets(command: str) -> None:
     with pytest.raises(NotifyError) as caught:
         notify(host_with(command=command), event())
     assert "s3cr3t-word" not in str(caught.value)

@@ -57,7 +57,7 @@ def test_a_speed_that_no_host_can_have_counts_as_unknown(told: list[Rate]) -> No
     st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=6),
     st.data(),
 )
-def test_every_record_is_in_exactly_one_share_whoever_is_lost(
+def test_every_record_is_in_exactly_one_share_after_any_loss_of_hosts(
     lengths: list[int], speeds: list[float], data: st.DataObject
 ) -> None:
     hosts = {f"h{number}": speed for number, speed in enumerate(speeds)}

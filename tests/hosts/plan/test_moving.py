@@ -48,7 +48,7 @@ def test_one_host_ten_times_slower_is_relieved_in_small_steps() -> None:
     assert move.tokens == 90_000
 
 
-def test_a_host_that_ends_later_a_full_disk_and_a_host_that_may_not_take_are_left_alone() -> None:
+def test_no_move_goes_to_a_later_or_unwilling_host_or_exceeds_the_takers_disk() -> None:
     slow = Runner("slow", 1_000_000, 100.0, takes=True, gives=True)
     assert next_moves([slow, Runner("fast", int(1000 * LEAD_SECONDS) + 1, 1000.0, takes=True, gives=True)]) == []
     assert next_moves([slow, Runner("fast", 0, 1000.0, takes=False, gives=True)]) == []
@@ -56,14 +56,14 @@ def test_a_host_that_ends_later_a_full_disk_and_a_host_that_may_not_take_are_lef
     assert move.tokens == 500
 
 
-def test_records_of_a_host_that_stands_still_go_to_one_that_works() -> None:
+def test_records_of_an_idle_host_move_to_a_working_host() -> None:
     (move,) = next_moves(
         [Runner("still", 5_000, 0.0, takes=False, gives=True), Runner("fast", 0, 100.0, takes=True, gives=False)]
     )
     assert (move.giver, move.tokens) == ("still", 3_500)
 
 
-def test_the_lag_is_what_moving_can_win() -> None:
+def test_the_lag_is_the_time_that_moving_records_can_save() -> None:
     runners = [Runner("a", 1000, 10.0, takes=True, gives=True), Runner("b", 0, 90.0, takes=True, gives=True)]
     assert lag(runners) == 90.0
     assert lag([]) == 0.0

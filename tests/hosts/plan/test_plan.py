@@ -39,13 +39,13 @@ def test_tokens_follow_the_weights_within_half_a_record() -> None:
     assert sum(map(sets.count, parts)) == 5000
 
 
-def test_fewer_records_than_hosts_leave_some_without() -> None:
+def test_fewer_records_than_hosts_leave_some_hosts_without_a_share() -> None:
     plan = make_plan("/d", KIMI, [10, 10], {"a": 1.0, "b": 1.0, "c": 1.0})
     assert everything(plan) == [0, 1]
     assert all(share.records for share in plan.shares)
 
 
-def test_replan_gives_a_lost_hosts_records_away_and_keeps_what_is_done() -> None:
+def test_replan_moves_a_lost_hosts_records_and_keeps_finished_records() -> None:
     lengths = lengths_of(300)
     plan = make_plan("/d", KIMI, lengths, {"a": 1.0, "b": 1.0, "c": 1.0})
     shares = {share.host: share.ranges for share in plan.shares}
@@ -113,7 +113,7 @@ def test_range_sets_agree_with_python_sets(seed: int) -> None:
     assert all(x[1] < y[0] for x, y in pairwise(a))
 
 
-def test_bytes_are_those_of_the_real_job() -> None:
+def test_bytes_equal_those_of_the_real_job() -> None:
     size = RecordSize.of(KIMI)
     assert size.token_bytes == 57_352
     assert size.records_bytes(0, 87_800_000) / 1e12 == pytest.approx(5.03, abs=0.01)
@@ -123,7 +123,7 @@ def room(disk: int, *, high: int = 64 * GIB, ram: int = 1000 * GIB) -> Room:
     return Room(disk_free_bytes=disk, min_free_bytes=20 * GIB, ramdisk_bytes=ram, high_water_bytes=high)
 
 
-def test_too_little_disk_is_refused_by_how_much_and_with_what_would_help() -> None:
+def test_too_little_disk_is_refused_with_the_missing_bytes_and_remedies() -> None:
     size = RecordSize.of(KIMI)
     share = Share("a", records=18_656, tokens=43_900_000, longest=32_000, tokens_per_second=5_000)
     fits = forecast(share, size, room(3000 * GIB))

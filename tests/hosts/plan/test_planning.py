@@ -69,7 +69,7 @@ def dataset(tmp_path: Path) -> Path:
     return folder
 
 
-def test_plan_knows_the_model_and_is_written(fleet: Fleet, dataset: Path, tmp_path: Path) -> None:
+def test_a_plan_names_the_model_and_is_written(fleet: Fleet, dataset: Path, tmp_path: Path) -> None:
     planned = plan(fleet, dataset, "first", rate=1000)
     assert planned.fits
     assert planned.plan.identity.boundaries == (1, 3, 5, 6)
@@ -82,7 +82,7 @@ def test_plan_knows_the_model_and_is_written(fleet: Fleet, dataset: Path, tmp_pa
     assert plan(fleet, dataset, "first", anew=True).hours is None
 
 
-def test_speeds_of_the_inventory_weigh(dataset: Path, tmp_path: Path) -> None:
+def test_speeds_of_the_inventory_are_the_weights(dataset: Path, tmp_path: Path) -> None:
     with fleet_of_two(tmp_path, tokens_per_second=300) as fleet:
         fleet.hosts[0].tokens_per_second = 100
         first, second = plan(fleet, dataset, "run").plan.shares

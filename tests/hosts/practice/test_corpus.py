@@ -19,7 +19,7 @@ def corpus() -> list[Conversation]:
     return conversations()
 
 
-def test_has_the_promised_size_and_spread(corpus: list[Conversation]) -> None:
+def test_the_corpus_has_the_promised_size_and_spread(corpus: list[Conversation]) -> None:
     lengths = sorted(sum(len(message["content"].encode()) for message in one) for one in corpus)
     assert len(corpus) == sum(count for _, _, count in SHAPE) == 300
     assert 60_000 < sum(lengths) < 100_000
@@ -40,11 +40,13 @@ def test_turns_alternate_and_end_with_an_answer(corpus: list[Conversation]) -> N
     assert sum(len(one) > 3 for one in corpus) > 100
 
 
-def test_no_two_are_the_same(corpus: list[Conversation]) -> None:
+def test_no_two_conversations_are_the_same(corpus: list[Conversation]) -> None:
     assert len({json.dumps(one) for one in corpus}) == len(corpus)
 
 
-def test_another_process_with_another_hash_seed_writes_the_same(corpus: list[Conversation], tmp_path: Path) -> None:
+def test_another_process_with_another_hash_seed_writes_the_same_corpus(
+    corpus: list[Conversation], tmp_path: Path
+) -> None:
     out = tmp_path / "corpus.jsonl"
     environment = {**os.environ, "PYTHONHASHSEED": "7"}
     subprocess.run([sys.executable, "-m", "hosts.practice.corpus", str(out)], check=True, env=environment)

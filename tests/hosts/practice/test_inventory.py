@@ -10,7 +10,7 @@ from hosts.practice.inventory import HostFacts, write_inventory
 from hosts.practice.paths import PracticePaths
 
 
-def test_every_difference_of_its_modes_has_a_reason(tmp_path: Path) -> None:
+def test_every_difference_between_the_practice_modes_has_a_reason(tmp_path: Path) -> None:
     facts = HostFacts("practice1", 4022, 8000, tmp_path / "key", tmp_path / "dumps")
     path = write_inventory(PracticePaths(tmp_path), [facts], tmp_path / "model")
     assert "&id" not in path.read_text()

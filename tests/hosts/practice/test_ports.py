@@ -15,13 +15,13 @@ from hosts.practice import ports
 SYSTEMS_CHOICE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def test_no_outgoing_connection_is_given_such_a_port() -> None:
+def test_no_outgoing_connection_gets_a_reserved_port() -> None:
     lowest = int(SYSTEMS_CHOICE.read_text().split()[0]) if SYSTEMS_CHOICE.exists() else 32_768
     assert ports.BLOCKS.start >= 1024
     assert ports.BLOCKS.stop <= lowest
 
 
-def test_a_reserved_block_is_given_to_no_other_process_until_its_owner_ends(clone: Path) -> None:
+def test_a_block_stays_reserved_until_its_process_ends(clone: Path) -> None:
     program = (
         "import sys; from hosts.practice import ports\n"
         "ports.BLOCKS = range(int(sys.argv[1]), int(sys.argv[1]) + ports.BLOCK, ports.BLOCK)\n"
@@ -41,7 +41,7 @@ def test_a_reserved_block_is_given_to_no_other_process_until_its_owner_ends(clon
     assert _can_reserve(block)
 
 
-def test_a_block_of_which_one_port_is_listened_on_is_not_given() -> None:
+def test_a_block_with_a_port_in_use_is_not_reserved() -> None:
     first, second = ports.free_ports(2)
     ports._reserved.pop().release()
     with socket.create_server((ports.ADDRESS, second)):

@@ -41,6 +41,6 @@ def test_a_zombie_is_not_found(stubborn: subprocess.Popen[bytes]) -> None:
     assert processes.find(ref) is None
 
 
-def test_what_ignores_sigterm_is_killed(stubborn: subprocess.Popen[bytes]) -> None:
+def test_a_process_that_ignores_sigterm_is_killed(stubborn: subprocess.Popen[bytes]) -> None:
     processes.end([psutil.Process(stubborn.pid)], grace_seconds=0.05)
     assert stubborn.poll() is not None

@@ -63,7 +63,7 @@ def asked_for(lock: Lock) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def test_what_has_no_digest_is_pinned_by_version() -> None:
+def test_packages_without_a_digest_are_pinned_by_version() -> None:
     """`install.py` installs the lock by digests; what people choose a build of has exact versions."""
     for path, options in install.STEPS:
         if "--require-hashes" not in options:
@@ -72,7 +72,7 @@ def test_what_has_no_digest_is_pinned_by_version() -> None:
             assert all(str(Requirement(line).specifier).startswith("==") for line in lines)
 
 
-def test_what_a_person_chooses_is_left_out_of_a_lock() -> None:
+def test_packages_that_a_person_chooses_are_left_out_of_a_lock() -> None:
     digest = " \\\n    --hash=sha256:00\n"
     left_out = "".join(f"{name}==2{digest}" for name in ("nvidia-nccl-cu13", "torch", "triton", "cuda-toolkit"))
     assert (

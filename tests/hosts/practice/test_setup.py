@@ -13,7 +13,7 @@ from hosts.practice import system
 from hosts.practice.engine import install
 
 
-def test_an_engine_that_is_up_to_date_is_left_as_it_is(clone: Path) -> None:
+def test_an_engine_that_is_up_to_date_is_not_changed(clone: Path) -> None:
     script = clone / "hosts" / "practice" / "engine" / "install.py"
     base = sys.base_prefix + "/bin/python3"
     done = subprocess.run([base, str(script), str(clone / ".engine")], capture_output=True, text=True, check=True)

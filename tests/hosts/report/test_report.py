@@ -34,7 +34,7 @@ def account(**more: object) -> RunAccount:
     return RunAccount.model_validate({"run": RUN, "status": "complete", "counts": counts, **more})
 
 
-def test_the_recorded_run_is_unknown_in_part_since_a_host_was_lost(recorded: str) -> None:
+def test_the_verdict_on_the_recorded_run_is_unknown_in_part_because_a_host_was_lost(recorded: str) -> None:
     records = recorded_records()
     assert [record.account is None for record in records] == [False, False, True]
     judged = verdict(records, planned=300)
@@ -60,7 +60,7 @@ def test_the_verdict_is_computed_from_counts(counts: dict[str, int], planned: in
     assert verdict(records, planned).word == word
 
 
-def test_time_went_to_prefill_and_to_each_wait() -> None:
+def test_the_time_spent_is_split_into_prefill_and_waits() -> None:
     values = {"worked": 100.0, "waited.ramdisk": 10.0, "waited.paused": 30.0, "waited.disk": 0.0}
     record = HostRecord(host="a", account=account(), points=[Point(at=1, step=10, values=values)], cost_per_hour=36.0)
     assert time_spent(record) == {"prefill": 60.0, "waiting for RAM disk": 10.0, "paused": 30.0}
@@ -68,7 +68,7 @@ def test_time_went_to_prefill_and_to_each_wait() -> None:
     assert bill_of_all([record, HostRecord(host="b")]).spent is None
 
 
-def test_the_page_asks_no_network(recorded: str) -> None:
+def test_the_page_uses_no_network(recorded: str) -> None:
     outside = re.sub(r"<script.*?</script>", "", recorded, flags=re.DOTALL)
     assert not re.search(r"(src|href)\s*=\s*[\"'](?!data:)", outside)
     assert "default-src 'none'" in recorded
@@ -94,7 +94,7 @@ def test_a_run_without_history_is_still_reported() -> None:
     assert "There is nothing to plot" in nothing
 
 
-def test_a_destination_keeps_what_a_report_needs(tmp_path: Path) -> None:
+def test_a_destination_keeps_the_data_for_a_report(tmp_path: Path) -> None:
     record = recorded_records()[0]
     assert record.account is not None
     keep(tmp_path, record)
@@ -106,7 +106,7 @@ def test_a_destination_keeps_what_a_report_needs(tmp_path: Path) -> None:
     assert "cannot be read" in problems["bad"]
 
 
-def test_the_commands_about_a_run_are_those_of_the_trail(tmp_path: Path) -> None:
+def test_the_report_lists_the_trails_commands_about_the_run(tmp_path: Path) -> None:
     trail = Trail(tmp_path / "trail.jsonl")
     for number, words in enumerate(("inv plan --run other", f"inv plan --run {RUN}", f"inv extract --run={RUN}")):
         Command(trail, Typed(id=str(number), words=words), "me@laptop").end("ok")

@@ -97,7 +97,7 @@ def test_a_log_that_cannot_be_read_is_a_sentence_in_its_place() -> None:
     on_screen(act, view=fleet(host("b")))
 
 
-def test_pausing_asks_first_and_no_changes_nothing() -> None:
+def test_pausing_asks_first_and_the_answer_no_changes_nothing() -> None:
     async def act(app: WatchApp, pilot: Pilot[None]) -> None:
         await pilot.press("p")
         await pilot.pause()
@@ -110,7 +110,7 @@ def test_pausing_asks_first_and_no_changes_nothing() -> None:
     assert on_screen(act, view=fleet(host("a"))).steered == []
 
 
-def test_yes_pauses_and_a_paused_run_is_resumed() -> None:
+def test_the_answer_yes_pauses_a_run_and_resumes_a_paused_run() -> None:
     async def act(app: WatchApp, pilot: Pilot[None]) -> None:
         await pilot.press("p")
         await pilot.pause()
@@ -148,7 +148,7 @@ def test_sorting_brings_the_slowest_host_up_and_keeps_the_cursor_on_its_host() -
     on_screen(act, view=fleet(host("a", rate=900.0), host("b", rate=5.0)))
 
 
-def test_a_terminal_that_is_too_small_says_so_and_goes_on_once_it_is_larger() -> None:
+def test_a_small_terminal_shows_a_message_until_it_is_enlarged() -> None:
     async def act(app: WatchApp, pilot: Pilot[None]) -> None:
         assert "This terminal has 40 columns" in text(app, "#small")
         assert app.screen.query_one("#hosts").display is False
@@ -180,7 +180,7 @@ def test_two_hundred_hosts_are_drawn() -> None:
     on_screen(act, (80, 24), fleet(*(host(f"gpu{number:03}") for number in range(200))))
 
 
-def test_a_fault_of_roosts_own_ends_the_screen_and_is_kept() -> None:
+def test_an_error_in_a_view_ends_the_screen_and_is_kept() -> None:
     def broken() -> FleetView:
         raise RuntimeError("a thread broke")
 

@@ -63,7 +63,7 @@ def glance(rate: float = 900.0) -> dict[str, Any]:
     return found.model_dump(mode="json")
 
 
-def test_a_lost_host_keeps_its_last_word_and_is_heard_again(said: dict[str, list[Any]], tmp_path: Any) -> None:
+def test_a_lost_host_keeps_its_last_state_and_is_asked_again(said: dict[str, list[Any]], tmp_path: Any) -> None:
     said["a"] = [[glance(), HostUnreachableError("Gone.")], [HostUnreachableError("Gone.")]]
     said["b"] = [[glance(50.0), threading.Event()]]
     with series(tmp_path) as listened:
@@ -92,7 +92,7 @@ def test_a_host_that_says_nothing_for_long_is_lost(
         until(lambda: listened.view().lost == ["a"])
 
 
-def test_what_is_kept_of_a_host_is_bounded(said: dict[str, list[Any]], tmp_path: Any) -> None:
+def test_the_memory_for_a_host_is_bounded(said: dict[str, list[Any]], tmp_path: Any) -> None:
     said["a"] = [[*[glance(float(number)) for number in range(listen.MOST_RATES + 60)], threading.Event()]]
     with series(tmp_path) as listened:
         until(lambda: listened.view().rate == listen.MOST_RATES + 59)

@@ -10,7 +10,7 @@ from remote.shared.messages.extract import Counts
 from tests.views import NOW, fleet, host, recorded_fleet
 
 
-def test_the_recorded_run_has_one_host_at_work_one_paused_and_one_lost() -> None:
+def test_the_recorded_run_has_a_working_a_paused_and_a_lost_host() -> None:
     view = recorded_fleet()
     assert [one.word for one in view.hosts][1:] == ["paused", "lost"]
     assert view.lost == ["practice3"]
@@ -21,7 +21,7 @@ def test_the_recorded_run_has_one_host_at_work_one_paused_and_one_lost() -> None
     assert {event.kind for _, event in view.events(100)} >= {"started", "paused", "lost"}
 
 
-def test_a_fleets_end_is_its_slowest_hosts() -> None:
+def test_a_fleet_ends_with_its_slowest_host() -> None:
     view = fleet(host("a", rate=1000.0), host("b", rate=100.0))
     assert view.left_seconds == pytest.approx(700_000 / 100)
     assert view.rate == 1100
@@ -36,12 +36,12 @@ def test_a_share_that_is_done_has_nothing_left_and_ends_the_watch() -> None:
     assert not fleet(host("a", lost=True)).is_over
 
 
-def test_a_host_that_has_not_answered_yet_is_neither_lost_nor_over() -> None:
+def test_a_host_that_has_not_answered_yet_is_neither_lost_nor_done() -> None:
     view = FleetView(NOW, [HostView("a")])
     assert (view.hosts[0].word, view.lost, view.is_over) == ("asked", [], False)
 
 
-def test_dollars_are_unknown_as_soon_as_one_hosts_are() -> None:
+def test_the_fleets_dollars_are_unknown_if_a_hosts_dollars_are() -> None:
     one = bill(24.5, 7200.0, 3600.0, 2_000_000, 10**12)
     assert (one.spent, one.to_come, one.per_million_tokens, one.per_terabyte) == (49.0, 24.5, 24.5, 49.0)
     assert total([one, bill(None, 7200.0, None, 5, 5)]).spent is None

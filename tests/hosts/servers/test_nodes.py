@@ -51,7 +51,7 @@ def test_ranks_follow_the_list_and_all_meet_at_rank_0(fleet: Fleet) -> None:
     assert second.env["NCCL_SOCKET_IFNAME"] == "lo"
 
 
-def test_a_server_on_one_host_is_left_as_it_is(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_server_on_one_host_is_not_changed(fleet: Fleet, tmp_path: Path) -> None:
     alone = {"gpu1": [ServerSpec(model="/m")]}
     assert span_hosts(fleet, alone) is alone
 
@@ -73,7 +73,7 @@ def test_nodes_meet_only_on_the_named_private_interface(fleet: Fleet, tmp_path: 
         span_hosts(fleet, specs_of(fleet))
 
 
-def test_an_interface_that_is_not_there_is_named_with_those_that_are(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_missing_interface_is_named_with_the_existing_interfaces(fleet: Fleet, tmp_path: Path) -> None:
     fleet.hosts = [host(name, tmp_path, interface="ib9") for name in NODES]
     with pytest.raises(HostError, match="no network interface 'ib9'") as caught:
         span_hosts(fleet, specs_of(fleet))

@@ -27,14 +27,14 @@ def on(name: str, *steps: Step) -> Outcome[TrailSteps]:
     return Outcome(Host(name=name, address=name), TrailSteps(steps=list(steps)))
 
 
-def test_a_command_of_this_laptop_is_one_line_however_many_hosts_it_changed() -> None:
+def test_a_command_on_many_hosts_is_one_line() -> None:
     here = lines("c1", 100.0, "ok", hosts=("a", "b"))
     hosts = [on(name, *lines("c1", 101.0, "ok", verb="serve")) for name in "ab"]
     (done,) = merged(here, hosts)
     assert (done.outcome, done.hosts, done.at, done.seconds) == ("ok", ["a", "b"], 100.0, 5.0)
 
 
-def test_what_a_host_recorded_otherwise_stands_beside_the_laptops_word() -> None:
+def test_a_hosts_different_result_is_shown_beside_the_laptops() -> None:
     here = lines("c1", 100.0, "interrupted", hosts=("a", "b"))
     (done,) = merged(
         here, [on("a", *lines("c1", 101.0, "ok", verb="serve")), on("b", *lines("c1", 101.0, None, verb="serve"))]

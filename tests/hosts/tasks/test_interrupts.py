@@ -14,7 +14,7 @@ INV = [sys.executable, "-m", "invoke"]
 WAIT_SECONDS = 60
 
 
-def test_while_the_tasks_are_still_being_imported(tmp_path: Path) -> None:
+def test_ctrl_c_while_the_tasks_are_imported_ends_without_a_traceback(tmp_path: Path) -> None:
     fake = tmp_path / "pydantic.py"
     fake.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('went on')\n")
     done = subprocess.run(
@@ -29,7 +29,7 @@ def test_while_the_tasks_are_still_being_imported(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_while_a_host_takes_the_connection_and_says_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_while_a_host_is_silent_ends_without_a_traceback(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(WAIT_SECONDS)
         inventory = tmp_path / "inventory.yaml"

@@ -84,7 +84,7 @@ WRONG: list[tuple[Task[Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("task", "options", "said"), WRONG)
-def test_wrong_usage(
+def test_wrong_usage_is_refused_with_a_remedy(
     task: Task[Any], options: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     inventory = tmp_path / "inventory.yaml"

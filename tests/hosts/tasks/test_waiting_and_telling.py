@@ -27,7 +27,7 @@ def inventory(folder: Path, **more: object) -> str:
     return str(folder / "inventory.yaml")
 
 
-def test_a_pull_tells_of_each_host_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pull_notifies_of_each_host_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = tmp_path / "told.jsonl"
     program = f"import sys; open({str(told)!r}, 'a').write(sys.stdin.read() + chr(10))"
     path = inventory(tmp_path, notify={"command": f'{sys.executable} -c "{program}"'})

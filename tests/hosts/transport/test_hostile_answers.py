@@ -104,7 +104,7 @@ def test_json_of_any_shape_ends_as_a_sentence(kind: str, values: dict[str, Any])
 @pytest.mark.parametrize("result", RESULTS, ids=lambda model: model.__name__)
 @examples(60)
 @given(st.data())
-def test_a_result_is_what_was_asked_for_or_a_protocol_error(result: type[Message], data: st.DataObject) -> None:
+def test_a_result_of_another_type_is_a_protocol_error(result: type[Message], data: st.DataObject) -> None:
     value = data.draw(objects_like(result))
     with contextlib.suppress(ProtocolError):
         assert isinstance(ask(line({"type": "result", "value": value}), result=result), result)
@@ -174,7 +174,7 @@ class Leaving(Script):
         super().write(data)
 
 
-def test_a_host_that_leaves_while_it_is_written_to_is_still_heard() -> None:
+def test_the_error_of_a_host_that_ends_during_a_write_is_still_read() -> None:
     refusal = {"type": "error", "kind": "workdir", "message": "That folder is others' too.", "remedy": "Take another."}
     conversation = Conversation(Leaving([json.dumps(refusal).encode() + b"\n"], reads=1), 5.0)
     assert conversation.ask(current_payload(), workdir="/w", verb="hello")
@@ -183,13 +183,13 @@ def test_a_host_that_leaves_while_it_is_written_to_is_still_heard() -> None:
     assert raised.value.remedy == "Take another."
 
 
-def test_what_a_session_printed_before_it_ended_is_shown() -> None:
+def test_the_output_of_a_session_that_ended_early_is_shown() -> None:
     conversation = Conversation(Leaving([b"only backups here\n"], reads=0), 5.0)
     with pytest.raises(ProtocolError, match=r"the session printed: .*only backups here"):
         conversation.ask(current_payload(), workdir="/w", verb="hello")
 
 
-def test_a_host_that_stops_reading_and_floods_is_left() -> None:
+def test_a_host_that_stops_reading_and_floods_is_disconnected() -> None:
     conversation = Conversation(Leaving([b"x" * 99 + b"\n"] * 20_000, reads=0), None)
     with pytest.raises(ProtocolError, match="stopped reading the request but went on sending"):
         conversation.ask(current_payload(), workdir="/w", verb="hello")

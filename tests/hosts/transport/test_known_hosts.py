@@ -133,7 +133,7 @@ def test_hashed_names_are_those_of_ssh_keygen(tmp_path: Path, name: str) -> None
 @given(
     st.lists(st.one_of(st.binary(max_size=60), st.sampled_from([GOOD.encode(), b"@revoked", b"|1|", b"*"])), max_size=6)
 )
-def test_no_content_is_a_traceback(tmp_path: Path, parts: list[bytes]) -> None:
+def test_no_file_content_causes_a_traceback(tmp_path: Path, parts: list[bytes]) -> None:
     path = tmp_path / "known_hosts"
     path.write_bytes(b" ".join(parts))
     known = read([path])

@@ -181,7 +181,7 @@ def fake_python(tmp_path: Path, script: str) -> Backend:
 
 
 @pytest.mark.parametrize("noise", ['echo "welcome {"', """echo '{"type":"beat"}'""", "printf 'no end of line'"])
-def test_noise_before_the_hello_is_passed_over(tmp_path: Path, noise: str) -> None:
+def test_noise_before_the_hello_is_ignored(tmp_path: Path, noise: str) -> None:
     backend = fake_python(tmp_path, f'{noise}; exec {sys.executable} "$@"')
     assert hello(backend).payload == current_payload().digest
 

@@ -40,7 +40,7 @@ def test_the_inventory_wins_over_the_configuration(tmp_path: Path, configured: H
     assert (hop.port, hop.user) == (23, "me")
 
 
-def test_an_empty_configuration_needs_no_question_a_host(tmp_path: Path, configured: Host) -> None:
+def test_with_an_empty_configuration_only_the_inventory_decides(tmp_path: Path, configured: Host) -> None:
     write(tmp_path, "# nothing\n")
     hop = resolve(configured.model_copy(update={"address": "GPU7", "ssh_port": 23})).target
     assert (hop.hostname, hop.port, hop.user) == ("gpu7", 23, getpass.getuser())
@@ -64,7 +64,7 @@ def test_jump_hosts_are_hops_in_order_with_their_own_settings(tmp_path: Path, co
     assert hops[3].paths("identityfile") == [Path.home() / "gpu"]
 
 
-def test_a_jump_host_of_none_is_none(tmp_path: Path, configured: Host) -> None:
+def test_proxyjump_none_means_no_jump_host(tmp_path: Path, configured: Host) -> None:
     write(tmp_path, "Host gpubox\n ProxyJump none\nHost *\n ProxyJump bastion\n")
     assert len(resolve(configured).hops) == 1
 
@@ -78,7 +78,7 @@ def test_a_jump_host_of_none_is_none(tmp_path: Path, configured: Host) -> None:
         ("Bogus yes\n", "Bad configuration option: bogus"),
     ],
 )
-def test_what_openssh_refuses_is_openssh_s_own_sentence(
+def test_a_configuration_that_openssh_refuses_gives_its_own_sentence(
     tmp_path: Path, configured: Host, text: str, sentence: str
 ) -> None:
     write(tmp_path, text)
@@ -97,7 +97,7 @@ def test_known_hosts_files_are_the_configuration_s_unless_the_inventory_names_on
     assert resolve(configured).target.known_hosts_files == (tmp_path / "known_hosts",)
 
 
-def test_tokens_are_those_of_ssh_config(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_expand_as_in_ssh_config(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB", "lab7")
     hop = Hop("gpu", "10.0.0.7", "me", 2207, {"proxyjump": ("you@bastion:22",)})
     assert hop.expanded("%h:%p %r %n %% ${LAB} %j %k") == "10.0.0.7:2207 me gpu % lab7 bastion gpu"
@@ -124,7 +124,7 @@ def test_an_identity_file_that_does_not_exist_is_named(configured: Host) -> None
         ("Host *\n ForwardAgent yes\n LocalForward 1 a:2\n HostKeyAlias plain\n", False, "nothing"),
     ],
 )
-def test_openssh_carries_what_fabric_cannot(
+def test_openssh_carries_hosts_that_fabric_cannot_reach(
     tmp_path: Path, configured: Host, monkeypatch: pytest.MonkeyPatch, text: str, openssh: bool, why: str
 ) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)

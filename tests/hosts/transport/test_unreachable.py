@@ -32,7 +32,7 @@ def test_a_refused_port_is_called_refused_and_not_a_timeout(ssh: str) -> None:
         (socket.gaierror(-2, "unknown"), "me@gpu1:22 could not be reached: the name does not resolve.", "`address`"),
     ],
 )
-def test_only_what_was_waited_for_is_said_to_have_taken_time(error: Exception, message: str, remedy: str) -> None:
+def test_only_a_passed_deadline_is_named_in_the_error(error: Exception, message: str, remedy: str) -> None:
     explained = unreachable(error, "me@gpu1:22", 1.0)
     assert explained.message == message
     assert remedy in explained.remedy

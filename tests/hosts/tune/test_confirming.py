@@ -135,7 +135,7 @@ def test_the_host_ends_as_it_began(host: Host, tmp_path: Path, runs: tuple[str, 
 
 
 @pytest.mark.parametrize("error", [HostError("Server 'main' died: NCCL error."), UsageError("SGLang has no --x.")])
-def test_a_setting_whose_server_fails_is_on_record_and_not_tried_again(
+def test_a_setting_whose_server_fails_is_recorded_and_not_tried_again(
     host: Host, tmp_path: Path, error: RoostError
 ) -> None:
     def trouble(protocol: str) -> None:
@@ -149,7 +149,7 @@ def test_a_setting_whose_server_fails_is_on_record_and_not_tried_again(
     assert (backend.runs, again.starts) == (None, [])
 
 
-def test_a_search_that_was_cut_off_goes_on_and_puts_back_what_ran_before_it(host: Host, tmp_path: Path) -> None:
+def test_an_interrupted_search_continues_and_restores_the_earlier_server(host: Host, tmp_path: Path) -> None:
     def cut(protocol: str) -> None:
         if protocol == "Simple" or backend.starts:
             raise ConnectionLostError("The connection broke in the middle of the call.")
@@ -206,7 +206,7 @@ def test_a_server_serves_in_another_mode_for_a_block(host: Host, runs: tuple[str
     assert backend.runs == runs
 
 
-def test_a_mode_that_cannot_start_is_said_and_the_server_is_put_back(host: Host) -> None:
+def test_a_mode_that_cannot_start_is_reported_and_the_server_is_restored(host: Host) -> None:
     def trouble(protocol: str) -> None:
         if not failed:
             failed.append(protocol)

@@ -113,7 +113,7 @@ def speed(env: dict[str, str]) -> float | str:
     return {"LL": 50.0, "Simple": 40.0}[env["NCCL_PROTO"]] - (5.0 if env.get("NCCL_NTHREADS") == "512" else 0.0)
 
 
-def test_the_grid_starts_with_what_the_inventory_has_and_varies_the_rest(host: Host) -> None:
+def test_the_grid_starts_with_the_inventorys_settings_and_varies_the_others(host: Host) -> None:
     settings = collectives(host, "serve")
     assert settings[0] == current(host, "serve") == Setting(env={"NCCL_PROTO": "LL"}, flags={FLAG: True})
     assert len(settings) == 1 + 3 * 2
@@ -189,7 +189,7 @@ def test_an_interrupted_search_measures_nothing_twice(host: Host, tmp_path: Path
 @pytest.mark.parametrize(
     "change", [{"model": "/other"}, {"tp": 4}, {"now": Setting()}, {"grid": {"NCCL_PROTO": ["LL"]}}]
 )
-def test_another_basis_or_fresh_starts_over_and_still_knows_how_the_server_was_found(
+def test_a_search_that_starts_over_still_knows_the_original_server(
     host: Host, tmp_path: Path, change: dict[str, object]
 ) -> None:
     record = record_of(tmp_path, host)
@@ -277,7 +277,7 @@ def test_collectives_that_fail_under_the_current_setting_end_the_search(host: Ho
     assert backend.calls == 1
 
 
-def test_what_nccl_ignores_is_said_of_its_setting(host: Host) -> None:
+def test_a_variable_that_nccl_ignores_is_reported_with_its_setting(host: Host) -> None:
     now, other = current(host, "serve"), Setting(env={"NCCL_NTHREADS": "7"}, flags={FLAG: True})
     record = TuneRecord(host="gpu1", mode="serve", goal="decode", basis=basis(host))
     ignored = CollectiveChoice(warnings=["Invalid NCCL_NTHREADS 7 (must be a multiple of 32)"])

@@ -27,7 +27,7 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_prometheus_reads_what_is_served(start: Callable[..., Served], moving: Moving) -> None:
+def test_prometheus_can_read_the_metrics(start: Callable[..., Served], moving: Moving) -> None:
     moving.hosts = [host("gpu1", 25), lost("gpu2")]
     found = samples(requests.get(f"{start(metrics=True).address}/metrics", timeout=10).text)
     assert found["roost_host_up", "gpu1"] == 1
@@ -40,7 +40,7 @@ def test_prometheus_reads_what_is_served(start: Callable[..., Served], moving: M
     assert sum(value for key, value in found.items() if key[0] == "roost_run_state") == 1
 
 
-def test_open_metrics_is_spoken_to_who_asks_for_it(start: Callable[..., Served]) -> None:
+def test_a_request_for_openmetrics_gets_openmetrics(start: Callable[..., Served]) -> None:
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
     answer = requests.get(f"{start(metrics=True).address}/metrics", headers=accept, timeout=10)
     assert "openmetrics" in answer.headers["Content-Type"]
@@ -48,7 +48,7 @@ def test_open_metrics_is_spoken_to_who_asks_for_it(start: Callable[..., Served])
     assert {family.name for family in families} >= {"roost_host_up", "roost_run_tokens"}
 
 
-def test_a_lost_host_has_no_number_that_is_no_longer_true(moving: Moving) -> None:
+def test_a_lost_host_has_no_outdated_numbers(moving: Moving) -> None:
     moving.hosts = [lost("gpu2")]
     registry = CollectorRegistry()
     registry.register(FleetCollector(moving.view))

@@ -105,7 +105,7 @@ def test_a_page_whose_server_was_gone_says_so_and_goes_on_when_it_is_back(start:
 
 
 @pytest.mark.parametrize("width", [400, 800, 2000])
-def test_nothing_is_cut_off_at_any_width(start: Start, moving: Moving, page: Page, width: int) -> None:
+def test_no_text_is_cut_off_at_any_width(start: Start, moving: Moving, page: Page, width: int) -> None:
     moving.hosts = [replace(host("a-host-with-a-rather-long-name.example.org"), glance=glance(3, "draining 12"))]
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(start().page)
@@ -114,7 +114,7 @@ def test_nothing_is_cut_off_at_any_width(start: Start, moving: Moving, page: Pag
 
 
 @pytest.mark.parametrize("path", ["/", "/wrong/", "/wrong/events", "/wrong/log?host=gpu1", f"/{TOKEN}x/"])
-def test_without_the_token_nothing_is_told(start: Start, path: str) -> None:
+def test_without_the_token_no_state_is_served(start: Start, path: str) -> None:
     answer = requests.get(start().address + path, timeout=10)
     assert answer.status_code in {403, 404}
     assert "gpu1" not in answer.text
@@ -130,7 +130,7 @@ def test_a_host_that_is_not_shown_has_no_log(start: Start, moving: Moving) -> No
     assert moving.asked == []
 
 
-def test_more_pages_than_anybody_opens_are_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_open_pages_are_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "MOST_STREAMS", 1)
     served = start()
     with requests.get(f"{served.page}events", stream=True, timeout=10) as first:

@@ -62,7 +62,7 @@ def test_every_turn_is_answered_on_top_of_the_answers_before_it_in_one_record(an
     assert found.account.summary.turns == 3
 
 
-def test_the_last_turn_alone_is_answered_if_asked_for(answering: AnsweringHost) -> None:
+def test_only_the_last_turn_is_answered_if_requested(answering: AnsweringHost) -> None:
     server = answering.serve()
     answering.assign([chat("One?", "kept answer", "Two?", "older")], turns="last")
     answering.answer()
@@ -87,7 +87,7 @@ def test_a_template_that_drops_thinking_makes_one_record_a_turn(
         assert np.flatnonzero(mask).tolist() == list(range(len(prompt), len(ids)))
 
 
-def test_a_killed_server_is_asked_the_turn_again_and_no_answer_is_joined(
+def test_after_a_killed_server_only_the_open_turn_is_asked_again(
     answering: AnsweringHost, running: Callable[[Host], Running]
 ) -> None:
     server = answering.serve(faults={"0": ["", "die", ""]})
@@ -101,7 +101,7 @@ def test_a_killed_server_is_asked_the_turn_again_and_no_answer_is_joined(
     assert ids.tolist() == [*opening(server, 0, 1), *answer_of(opening(server, 0, 1), 40, END)[0]]
 
 
-def test_a_second_session_answers_only_what_has_no_row(answering: AnsweringHost) -> None:
+def test_a_second_session_answers_only_records_without_a_row(answering: AnsweringHost) -> None:
     server = answering.serve()
     answering.assign([{"prompt": f"Question {number}?"} for number in range(6)])
     answering.answer()
@@ -123,7 +123,7 @@ def test_a_killed_answerer_s_status_names_the_task_that_resumes_it(answering: An
 
 
 @pytest.mark.parametrize("fault", ["short", "500", "garbage", "abort"])
-def test_an_answer_that_is_none_is_asked_again(answering: AnsweringHost, fault: str) -> None:
+def test_an_invalid_answer_is_asked_again(answering: AnsweringHost, fault: str) -> None:
     server = answering.serve(faults={"1": [fault, ""]})
     answering.assign([{"prompt": f"Question {number}?"} for number in range(4)])
     assert answering.answer().counts.done == 4
@@ -154,7 +154,7 @@ def test_a_prompt_without_room_for_an_answer_is_quarantined_and_a_full_context_e
     )
     state = answering.answer()
     assert (state.counts.done, state.counts.quarantined) == (2, 1)
-    assert "leaves room for an answer of 16 after 277" in next(iter(answering.host.causes()))
+    assert "with an answer of 16 has room for 277" in next(iter(answering.host.causes()))
     assert {summary.ended for summary in answering.summaries()} == {"", CONTEXT_FULL}
 
 
@@ -173,7 +173,7 @@ def test_the_longest_conversations_are_sent_first(answering: AnsweringHost) -> N
         ("It is 2, I think.", NO_CALL),
     ],
 )
-def test_a_tool_s_result_is_used_for_the_same_call_alone(said: str, ended: str) -> None:
+def test_a_tools_result_is_used_only_for_the_same_call(said: str, ended: str) -> None:
     call = {"type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "Add."},
@@ -206,7 +206,7 @@ class Saying:
         return Prompt(NOTHING, "", goes_on=True)
 
 
-def test_the_table_says_what_was_sampled_and_that_seeds_are_not_heeded(answering: AnsweringHost) -> None:
+def test_the_table_shows_the_sampling_and_that_seeds_are_ignored(answering: AnsweringHost) -> None:
     answering.serve()
     made = answering.assign([{"prompt": f"Question {number}?"} for number in range(8)], temperature=0.7, max_tokens=9)
     answering.answer()
@@ -218,7 +218,7 @@ def test_the_table_says_what_was_sampled_and_that_seeds_are_not_heeded(answering
     assert "--enable-deterministic-inference" in table.why_not
 
 
-def test_same_seed_asks_the_same_and_another_record_another_seed(answering: AnsweringHost) -> None:
+def test_equal_seeds_give_equal_requests_and_each_record_has_its_own_seed(answering: AnsweringHost) -> None:
     server = answering.serve()
     answering.assign([{"prompt": "Same?"}, {"prompt": "Same?"}], temperature=1.0, seed=7)
     answering.answer()

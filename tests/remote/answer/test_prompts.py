@@ -73,7 +73,7 @@ def test_a_model_without_a_chat_template_is_refused(answering: AnsweringHost, ma
 
 
 @pytest.mark.processes
-def test_prepare_takes_answers_as_they_are_and_counts_what_was_dropped(answering: AnsweringHost) -> None:
+def test_prepare_uses_answers_unchanged_and_counts_dropped_records(answering: AnsweringHost) -> None:
     answering.serve()
     made = answering.assign(
         [{"prompt": f"Question {number}?"} for number in range(12)], max_tokens=9, too_long="drop", seed=3

@@ -31,7 +31,7 @@ def calling(name: str = "add", **arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", WRITTEN)
-def test_a_call_is_read_in_each_family_s_way_of_writing(family: str) -> None:
+def test_a_call_is_read_in_each_familys_form(family: str) -> None:
     text = WRITTEN[family]
     assert may_call(text)
     assert makes(text, calling(a=1))
@@ -56,7 +56,7 @@ def test_a_call_without_arguments_and_two_calls_in_order() -> None:
 
 
 @pytest.mark.parametrize("text", ["Two.", "", "a {b} c", "functions are fine", '{"name": 1}', "<|channel|>", "<invoke"])
-def test_text_without_a_call_makes_none(text: str) -> None:
+def test_text_without_a_call_has_no_calls(text: str) -> None:
     assert not makes(text, calling(a=1))
 
 

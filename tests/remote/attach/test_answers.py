@@ -30,7 +30,7 @@ def ask(folder: Path, fingerprint: str = "f", **env: str) -> dict[str, Any]:
     return interpreter.ask_once("a:b", {"flags": []}, lambda said: said.get("problem") == "")
 
 
-def test_a_good_answer_is_kept_and_what_it_depends_on_makes_it_another(
+def test_a_good_answer_is_kept_until_something_that_it_depends_on_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Asked(monkeypatch, {"problem": "", "file": "x.py"})

@@ -66,7 +66,7 @@ def parsed(tmp_path: Path) -> Callable[[str, list[dict[str, object]]], Answers]:
 
 @pytest.mark.wheels
 @pytest.mark.parametrize("version", EACH_VERSION)
-def test_every_rule_is_provoked_alone_and_what_capture_adds_provokes_none(
+def test_every_refusal_can_occur_alone_and_captures_own_flags_cause_none(
     version: str, parsed: Callable[[str, list[dict[str, object]]], Answers]
 ) -> None:
     trials = [(rule, example) for rule in RULES for example in rule.examples]

@@ -61,7 +61,7 @@ class LlamaForCausalLM(Module):
 """
 
 
-def test_an_unknown_model_with_a_known_loop_is_told_by_the_family_that_it_is_like(
+def test_an_unknown_model_with_a_known_loop_is_reported_with_the_similar_family(
     probed: Callable[[str, str], ProbeReport],
 ) -> None:
     report = probed("FooForCausalLM", LLAMA.replace("Llama", "Foo"))
@@ -75,13 +75,13 @@ def test_a_class_that_takes_another_file_s_model_is_followed_there(probed: Calla
     assert probed("BarForCausalLM", source).module == "sglang.srt.models.llama"
 
 
-def test_a_loop_of_no_known_shape_is_said(probed: Callable[[str, str], ProbeReport]) -> None:
+def test_an_unknown_loop_is_reported(probed: Callable[[str, str], ProbeReport]) -> None:
     strange = LLAMA.replace("Llama", "Foo").replace("hidden_states, residual = layer", "streams, gates = layer")
     report = probed("FooForCausalLM", strange)
     assert (report.model_class, report.shape, report.near) == ("FooModel", "", [])
 
 
-def test_a_model_that_sglang_does_not_have_is_said(probed: Callable[[str, str], ProbeReport]) -> None:
+def test_a_model_that_sglang_lacks_is_reported(probed: Callable[[str, str], ProbeReport]) -> None:
     report = probed("BazForCausalLM", LLAMA.replace("Llama", "Foo"))
     assert (report.architecture, report.module, report.near) == ("BazForCausalLM", "", [])
 

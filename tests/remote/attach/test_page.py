@@ -41,7 +41,7 @@ def test_the_models_page_lists_every_refused_architecture() -> None:
     assert refused_table() in MODELS_PAGE.read_text()
 
 
-def test_every_family_was_held_to_transformers_somewhere() -> None:
+def test_every_family_is_compared_with_transformers_in_a_test() -> None:
     assert {model.family for model in MODELS} == {family.name for family in FAMILIES}
 
 

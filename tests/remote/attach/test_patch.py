@@ -77,7 +77,7 @@ def test_a_torn_block_is_refused(host: Install) -> None:
     assert "was edited" in refused(host).message
 
 
-def test_one_refused_file_keeps_all_from_being_patched(host: Install) -> None:
+def test_if_one_file_is_refused_no_file_is_patched(host: Install) -> None:
     host.model("qwen3").write_text("EntryClass = 'mine'\n")
     refused(host)
     assert host.state("deepseek") == "original"
@@ -174,7 +174,7 @@ def test_a_git_checkout_is_patched_over_its_head_and_refused_when_dirty(host: In
     assert "+EntryClass = 'dirty'" in diff(refused(host))
 
 
-def test_a_file_that_nothing_vouches_for_is_refused(host: Install) -> None:
+def test_a_file_of_unknown_origin_is_refused(host: Install) -> None:
     for path in host.site.glob("*.dist-info/RECORD"):
         path.unlink()
     assert "its original is unknown" in refused(host).message

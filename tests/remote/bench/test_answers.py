@@ -27,7 +27,7 @@ def heard(*documents: Any) -> Answers:
     return answers
 
 
-def test_answers_of_the_wanted_lengths_are_believed_whatever_their_text() -> None:
+def test_answers_of_the_requested_lengths_count_with_any_text() -> None:
     assert problem(heard(last_chunk(1), last_chunk(2)), 2, 256, 128) is None
 
 
@@ -54,13 +54,13 @@ def test_the_last_chunk_of_a_stream_counts() -> None:
         ([last_chunk(1), last_chunk(2, prompt=511)], "counted prompts of 511 tokens instead of 256"),
     ],
 )
-def test_a_run_with_one_bad_answer_is_not_believed(documents: list[Any], said: str) -> None:
+def test_a_measurement_with_one_bad_answer_is_refused(documents: list[Any], said: str) -> None:
     why = problem(heard(*documents), 2, 256, 128)
     assert why is not None
     assert re.search(said, why)
 
 
-def test_both_decoders_are_heard_and_put_back() -> None:
+def test_both_json_decoders_are_observed_and_restored() -> None:
     decoders = (json.loads, orjson.loads)
     with listening() as answers:
         json.loads(json.dumps(last_chunk(1)))

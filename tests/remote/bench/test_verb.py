@@ -60,7 +60,7 @@ def test_numbers_of_a_server_that_left_requests_unanswered_are_refused() -> None
         _check_answers(wanted, [whole, Answers(by_request={str(number): answer for number in range(3)})])
 
 
-def test_a_server_that_is_not_ready_is_refused_with_what_it_is(context: Context, tmp_path: Path) -> None:
+def test_a_server_that_is_not_ready_is_refused_with_its_status(context: Context, tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"Server 'main' is not ready: there is no record of it\."):
         bench(BenchRequest(), context)
     for status, said in (("starting", "it is starting"), ("ready", "its process is gone")):
@@ -69,7 +69,7 @@ def test_a_server_that_is_not_ready_is_refused_with_what_it_is(context: Context,
             bench(BenchRequest(), context)
 
 
-def test_a_context_that_holds_no_length_leaves_nothing_to_measure(context: Context, tmp_path: Path) -> None:
+def test_a_context_shorter_than_every_length_leaves_nothing_to_measure(context: Context, tmp_path: Path) -> None:
     short = state(tmp_path, "--context-length=512").model_copy(update={"server": reference(os.getpid())})
     records.save(context.workdir.server("main"), short)
     with pytest.raises(HostError, match=r"nothing to measure\. Prefill of 512 tokens .* context holds 512"):

@@ -137,7 +137,7 @@ def test_rows_that_do_not_make_the_record_fail_it(harness: Harness, passes: list
         (0.0, "Row 3 of boundary 2 is all zeros."),
     ],
 )
-def test_values_that_no_state_has_fail_the_record(harness: Harness, value: float, cause: str) -> None:
+def test_impossible_values_fail_the_record(harness: Harness, value: float, cause: str) -> None:
     def change(states: torch.Tensor) -> None:
         states[3, 1] = value
 
@@ -209,7 +209,9 @@ def test_at_the_high_water_mark_rows_wait_for_the_collector(tmp_path: Path) -> N
     assert harness.admission.space.waits.times > 0
 
 
-def test_a_forward_pass_waits_for_the_collector_with_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forward_pass_waits_for_the_collector_up_to_a_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SGLang's watchdog would take a longer wait for a hang and end the server."""
     monkeypatch.setattr(admission_module, "PATIENCE_SECONDS", 0.2)
     size = 4096 + 8 * 5 + 5 * len(SLOTS) * HIDDEN * 4

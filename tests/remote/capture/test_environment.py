@@ -7,7 +7,7 @@ from remote.shared.errors import UsageError
 from remote.shared.messages.server import CaptureSpec
 
 
-def test_a_spec_arrives_as_it_was_ordered() -> None:
+def test_a_spec_passes_the_environment_unchanged() -> None:
     spec = CaptureSpec(layers=[3, 31, 59], final="post", dump_dir="/dev/shm/x y", high_water_bytes=9, pinned_bytes=8)
     read = settings(environment(spec))
     assert read is not None
@@ -16,12 +16,12 @@ def test_a_spec_arrives_as_it_was_ordered() -> None:
     assert set(environment(spec)) <= set(VARIABLES)
 
 
-def test_without_a_dump_directory_nothing_else_is_looked_at() -> None:
+def test_without_a_dump_directory_no_other_variable_is_read() -> None:
     assert settings({"SGLANG_HS_LAYERS": "nonsense"}) is None
     assert settings({"SGLANG_HS_DUMP_DIR": ""}) is None
 
 
-def test_no_layers_means_the_final_slot_alone() -> None:
+def test_no_layers_means_only_the_final_slot() -> None:
     read = settings({"SGLANG_HS_DUMP_DIR": "/d"})
     assert read is not None
     assert read.layers == ()

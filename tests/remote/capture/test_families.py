@@ -57,7 +57,7 @@ def served(request: Any, capturing: Callable[..., Any], tiny_model_of: Callable[
         yield Served(model, tiny_model_of(model.name), server)
 
 
-def test_every_slot_of_every_row_is_transformers(served: Served, prompts_of: Prompts, assert_right: Check) -> None:
+def test_every_slot_of_every_row_equals_transformers(served: Served, prompts_of: Prompts, assert_right: Check) -> None:
     """Unequal prompts at once, chunked and around a chunk; then prompts with a shared prefix, one of them twice."""
     batch = prompts_of(20, *LENGTHS)
     prefix, one, other = prompts_of(21, 70, 10, 12)
@@ -92,7 +92,7 @@ def write_dump(path: Path, states: torch.Tensor, tokens: list[int]) -> Path:
     return path
 
 
-def test_every_rows_logprob_is_the_servers(
+def test_every_rows_logprob_equals_the_servers(
     served: Served, prompts_of: Prompts, read_dump: Callable[[Path], Any]
 ) -> None:
     """As extraction compares them: from the checkpoint's own norm and head."""

@@ -91,7 +91,7 @@ def test_each_slot_is_its_boundary_in_the_configured_order(taken: Taken) -> None
     assert [(s.request.index, s.offset, s.first, s.rows) for s in gather.segments] == [(1, 0, 0, 5), (2, 8, 4, 2)]
 
 
-def test_the_last_slot_can_be_what_the_model_returns(taken: Taken) -> None:
+def test_the_last_slot_can_be_the_models_output(taken: Taken) -> None:
     truth = forward(capture_into(taken, "post"), batch_of("EXTEND", [rid(1, 5)], [0], [5]))
     states = taken.gathers[0].states
     assert states is not None
@@ -115,7 +115,7 @@ def test_a_partial_sum_fails_the_pass(taken: Taken) -> None:
     assert "partial sum" in taken.gathers[0].cause
 
 
-def test_a_block_that_was_gone_around_fails_the_pass(taken: Taken) -> None:
+def test_a_skipped_block_fails_the_pass(taken: Taken) -> None:
     forward(capture_into(taken), batch_of("EXTEND", [rid(1, 5)], [0], [5]), skip=2)
     assert taken.gathers[0].cause == "The forward pass skipped the block at boundary 3."
 
@@ -146,7 +146,7 @@ def test_a_rank_that_does_not_write_still_takes_part_in_reading(
     assert len(reads) == read
 
 
-def test_a_failing_read_reaches_nobody_but_the_records(taken: Taken) -> None:
+def test_a_failing_read_fails_only_the_records(taken: Taken) -> None:
     capture = capture_into(taken, slots=(1, DEPTH))
     capture.before(batch_of("EXTEND", [rid(1, 5)], [0], [5]))
     capture.at_block(1, "no such output")

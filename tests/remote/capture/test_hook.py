@@ -69,7 +69,7 @@ def test_a_model_is_attached_when_it_is_built(monkeypatch: pytest.MonkeyPatch, i
 
 
 @pytest.mark.usefixtures("model_module")
-def test_a_model_is_built_even_where_capture_cannot_attach(
+def test_a_model_is_built_even_if_capture_cannot_attach(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(model: object) -> None:
@@ -83,7 +83,7 @@ def test_a_model_is_built_even_where_capture_cannot_attach(
 
 
 @pytest.mark.usefixtures("model_module")
-def test_a_derived_class_is_attached_once_and_when_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_derived_class_is_attached_once_after_its_construction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ministral's replaces its base's blocks behind the base's constructor; Qwen3's base is a family of its own."""
     seen: list[object] = []
     monkeypatch.setattr("remote.capture.attachment.attach_to_model", lambda model: seen.append(model.layers))

@@ -76,7 +76,7 @@ def admitted(server: Any, prompt: list[int]) -> bool:
     return True
 
 
-def test_decoded_rows_never_enter(server: Any, prompts_of: Prompts, assert_right: Check) -> None:
+def test_decoded_rows_are_never_captured(server: Any, prompts_of: Prompts, assert_right: Check) -> None:
     prompts = prompts_of(5, 30, 80)
     dumps = server.capture(prompts, "decode", new_tokens=9)
     assert [load_file(dump)["hidden_states"].shape[0] for dump in dumps] == [30, 80]
@@ -96,7 +96,9 @@ def test_other_traffic_leaves_no_trace(server: Any, prompts_of: Prompts, assert_
     assert new == {".session-after", "roost.after.0.0.20.safetensors"}
 
 
-def test_a_dump_says_what_it_is(server: Any, prompts_of: Prompts, read_dump: Callable[[Path], Any]) -> None:
+def test_a_dump_names_its_record_and_settings(
+    server: Any, prompts_of: Prompts, read_dump: Callable[[Path], Any]
+) -> None:
     prompt = prompts_of(8, 21)[0]
     dump = read_dump(server.capture([prompt], "about")[0])
     said = dump.metadata
@@ -131,7 +133,7 @@ def test_the_canarys_own_hook_agrees_at_all_boundaries(server: Any, prompts_of: 
     assert [slot.boundary for slot in checked.slots] == [*LAYERS, 6]
 
 
-def test_every_rows_logprob_is_the_servers(
+def test_every_rows_logprob_equals_the_servers(
     server: Any, prompts_of: Prompts, read_dump: Callable[[Path], Any], tiny_model_path: Path
 ) -> None:
     head, prompt = load_head(tiny_model_path), prompts_of(11, 150)[0]

@@ -117,7 +117,7 @@ def held(paths: RunPaths, contents: dict[int, bytes]) -> bool:
     return True
 
 
-def test_a_session_that_starts_before_the_ledger_speaks_of_the_container_loses_nothing(
+def test_a_session_that_starts_before_the_ledger_names_the_container_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context, paths, contents = run_of(tmp_path, 2)
@@ -134,7 +134,7 @@ def test_a_session_that_starts_before_the_ledger_speaks_of_the_container_loses_n
     assert held(paths, contents)
 
 
-def test_sessions_that_start_all_the_while_lose_nothing(tmp_path: Path) -> None:
+def test_sessions_that_start_during_compression_lose_nothing(tmp_path: Path) -> None:
     context, paths, contents = run_of(tmp_path, 12)
     over = threading.Event()
 

@@ -92,11 +92,11 @@ def test_any_range_can_be_cut_into_pieces_that_cover_it_once() -> None:
 
 
 @pytest.mark.parametrize("head", [b"", b"1234567", b"\xff" * 8, b"\x02" + bytes(7) + b"{}", b"\x02" + bytes(7) + b"[]"])
-def test_what_is_no_safetensors_header_has_no_states(head: bytes) -> None:
+def test_bytes_without_a_safetensors_header_have_no_states(head: bytes) -> None:
     assert find_states(head) == StatesRange()
 
 
-def test_the_reader_is_a_file(tmp_path: Path) -> None:
+def test_the_reader_behaves_like_a_file(tmp_path: Path) -> None:
     content = shard(tmp_path / "plain", 50_000)
     pack_file(tmp_path / "plain", tmp_path / "packed")
     with CompressedShard(tmp_path / "packed") as raw:

@@ -60,7 +60,7 @@ def test_a_bomb_is_not_unpacked(said: int, channels: int) -> None:
 
 
 @pytest.mark.parametrize("size", [len(PLAIN) - 2, len(PLAIN) + 2])
-def test_pieces_of_more_or_less_than_was_asked_for_are_refused(size: int) -> None:
+def test_pieces_of_another_size_than_requested_are_refused(size: int) -> None:
     with pytest.raises(DamagedError):
         list(split_pieces(b"".join(pack(PLAIN, 64)), size))
 
@@ -88,7 +88,7 @@ tensors = st.fixed_dictionaries(
     ),
     st.integers(0, 1 << 20),
 )
-def test_a_shard_is_cut_whole_whatever_its_header_says(text: bytes, size: int) -> None:
+def test_a_shard_with_any_header_is_cut_completely(text: bytes, size: int) -> None:
     pieces = list(find_states(header_of(text)).cut(0, size))
     assert [begin for begin, _, _ in pieces] == [0, *(end for _, end, _ in pieces[:-1])][: len(pieces)]
     assert (pieces[-1][1] if pieces else 0) == size

@@ -129,7 +129,7 @@ def test_a_destination_without_a_manifest_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [destination, on_host, lambda root, _: root])
-def test_a_run_is_unpacked_where_it_lies_and_a_damaged_container_costs_only_itself(
+def test_a_run_is_unpacked_in_place_and_a_damaged_container_affects_no_other(
     tmp_path: Path, place: Callable[[Path, RunIdentity], Path]
 ) -> None:
     folder = place(tmp_path / "place", MINE)

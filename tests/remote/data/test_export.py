@@ -86,7 +86,7 @@ def test_specforge_gets_the_state_after_the_norm(
 
 
 @pytest.mark.parametrize("with_model", [False, True])
-def test_model_optimizer_is_told_which_final_state_it_gets(
+def test_model_optimizers_dumps_name_their_norm_state(
     place: Destination, model: Path, tmp_path: Path, context: Context, with_model: bool
 ) -> None:
     options = {"model": str(model)} if with_model else {}
@@ -98,7 +98,7 @@ def test_model_optimizer_is_told_which_final_state_it_gets(
     assert sample["conversation_id"] == "roost-000000002"
 
 
-def test_norm_states_that_cannot_be_had_are_refused(
+def test_norm_states_that_cannot_be_computed_are_refused(
     tmp_path: Path, make_tokenizer: MakeTokenizer, context: Context, place: Destination
 ) -> None:
     after = make_destination(tmp_path / "post", make_tokenizer(), context, final="post")
@@ -121,7 +121,7 @@ def test_missing_records_are_refused_or_left_out_by_name(place: Destination, tmp
     assert "1 record of the dataset is missing" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_interrupted_export_keeps_what_it_has(place: Destination, tmp_path: Path, context: Context) -> None:
+def test_an_interrupted_export_keeps_its_records(place: Destination, tmp_path: Path, context: Context) -> None:
     whole = exported(place, tmp_path / "out", context, format="speculators-v1")
     kept = Path(whole.load) / "data_0.pt"
     before = kept.stat().st_mtime_ns
@@ -207,7 +207,7 @@ def place_path(place: Destination, index: int) -> Path:
     return next(path for path in place.shard(index).parent.iterdir() if path.name.startswith(f"hs_{index}."))
 
 
-def test_interrupted_float8_export_knows_the_errors_of_what_it_has(
+def test_an_interrupted_float8_export_knows_the_errors_of_its_records(
     place: Destination, tmp_path: Path, context: Context
 ) -> None:
     whole = exported(place, tmp_path / "out", context, dtype="fp8", processes=1)

@@ -206,7 +206,7 @@ def test_every_name_of_a_tool_s_role_is_one(chatml: ChunkWorker, role: str) -> N
 
 
 @pytest.mark.parametrize("template", [templates.SECTIONS, templates.STRICT_IDS])
-def test_ids_that_the_model_would_write_are_not_made_up(make_tokenizer: MakeTokenizer, template: str) -> None:
+def test_missing_ids_that_the_model_would_write_are_not_invented(make_tokenizer: MakeTokenizer, template: str) -> None:
     made = worker(make_tokenizer(template, specials=templates.SPECIALS))
     record = {"messages": [USER, {"role": "assistant", "content": "", "function_call": CALL}]}
     with pytest.raises(RecordError, match="a tool call without an id"):
@@ -257,7 +257,7 @@ PREFERENCES = [
 
 
 @pytest.mark.parametrize("record", PREFERENCES)
-def test_preference_pairs_are_read_only_when_asked_for(make_tokenizer: MakeTokenizer, record: Any) -> None:
+def test_preference_pairs_are_read_only_if_requested(make_tokenizer: MakeTokenizer, record: Any) -> None:
     tokenizer = make_tokenizer(templates.CHATML)
     with pytest.raises(RecordError, match="preference pair") as caught:
         worker(tokenizer).tokenize(record)
@@ -270,11 +270,13 @@ def test_a_person_s_own_keys_are_read_and_no_others(make_tokenizer: MakeTokenize
     made = worker(make_tokenizer(templates.REASONING_KEY), Reading(keys=keys))
     record = {"ask": "How high?", "reply": "8,849 m", "why": THOUGHT, "messages": "not these"}
     assert under_loss(made, record) == SHOWN
-    with pytest.raises(RecordError, match="it has no 'reply', which --keys names"):
+    with pytest.raises(RecordError, match="it has no key 'reply', which --keys names"):
         made.tokenize({"ask": "How high?"})
 
 
-def test_keys_that_carry_nothing_are_counted_and_ignored_ones_are_not_looked_at(make_tokenizer: MakeTokenizer) -> None:
+def test_keys_that_the_template_does_not_read_are_counted_and_ignored_keys_are_not_read(
+    make_tokenizer: MakeTokenizer,
+) -> None:
     tokenizer = make_tokenizer(templates.CHATML)
     answer = {**ANSWER, "model": "m-1", "toxic": False, "score": 3, "timestamp": "2026", "logprobs": None}
     record = {"messages": [{**USER, "language": "English"}, answer]}

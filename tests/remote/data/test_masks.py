@@ -49,19 +49,21 @@ TWO_TURNS = chat("Hi", "Hello!", "And?", "More.", system="Be brief.")
         (GENERATION, ["Hello!<|im_end|>", "More.<|im_end|>"]),
     ],
 )
-def test_answers_and_the_tokens_that_end_them(make_tokenizer: MakeTokenizer, template: str, wanted: list[str]) -> None:
+def test_the_mask_covers_answers_and_the_tokens_that_end_them(
+    make_tokenizer: MakeTokenizer, template: str, wanted: list[str]
+) -> None:
     assert masked(make_tokenizer(template, specials=templates.SPECIALS), TWO_TURNS) == wanted
 
 
 THOUGHTS = chat("Hi", "<think>\ngreet\n</think>\n\nHello!", "And?", "<think>\ncount\n</think>\n\nMore.")
 
 
-def test_thinking_that_the_template_drops_is_not_looked_for(make_tokenizer: MakeTokenizer) -> None:
+def test_reasoning_that_the_template_drops_is_not_required(make_tokenizer: MakeTokenizer) -> None:
     runs = masked(make_tokenizer(templates.THINKING), THOUGHTS)
     assert runs == ["Hello!<|im_end|>", "<think>\ncount\n</think>\n\nMore.<|im_end|>"]
 
 
-def test_thinking_that_the_prompt_opens_is_the_prompts(make_tokenizer: MakeTokenizer) -> None:
+def test_a_think_tag_that_the_prompt_opens_is_not_in_the_mask(make_tokenizer: MakeTokenizer) -> None:
     tokenizer = make_tokenizer(templates.THINKING)
     assert masked(tokenizer, chat("Hi", "Hello!")) == ["<think>\n\n</think>\n\nHello!<|im_end|>"]
     assert masked(tokenizer, chat("Hi", "Hello!"), enable_thinking=False) == ["Hello!<|im_end|>"]
@@ -116,7 +118,7 @@ def test_tool_calls_are_the_assistants_and_results_are_not(
     assert masked(make_tokenizer(template, specials=templates.SPECIALS), TOOLS) == [call, "Two.<|im_end|>"]
 
 
-def test_empty_answer_is_its_end(make_tokenizer: MakeTokenizer) -> None:
+def test_the_mask_of_an_empty_answer_is_its_end_token(make_tokenizer: MakeTokenizer) -> None:
     assert masked(make_tokenizer(templates.CHATML), chat("Hi", "")) == ["<|im_end|>"]
 
 
@@ -147,7 +149,7 @@ def test_markers_agree_with_generation_blocks(make_tokenizer: MakeTokenizer, tem
         assert masked(without, record) == masked(with_blocks, record)
 
 
-def test_generation_mask_equals_the_one_of_transformers(make_tokenizer: MakeTokenizer) -> None:
+def test_the_generation_mask_equals_that_of_transformers(make_tokenizer: MakeTokenizer) -> None:
     made = worker(make_tokenizer(GENERATION))
     ids, mask, method = made.tokenize(THOUGHTS)
     theirs = made.tokenizer.hf.apply_chat_template(

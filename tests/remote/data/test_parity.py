@@ -62,7 +62,7 @@ def checked(place: Destination, model: Path) -> tuple[VerifyResult, str]:
     return verify(request, context), lines.getvalue()
 
 
-def test_right_states_are_within_float32s_reach(place: Destination, model: Path) -> None:
+def test_correct_states_are_within_float32_rounding(place: Destination, model: Path) -> None:
     result, _ = checked(place, model)
     assert result.complete
     assert [parity.index for parity in result.parity] == [0, 1, 2]
@@ -94,7 +94,7 @@ def test_wrong_states_with_right_digests_are_seen(
     assert "from what transformers computes" in lines
 
 
-def test_state_after_the_norm_is_told_from_the_one_before(place: Destination, model: Path) -> None:
+def test_the_state_after_the_norm_is_distinguished_from_the_state_before(place: Destination, model: Path) -> None:
     ids = load_file(place.shard(0))["token_ids"].numpy()
     before = Reference(model, place.identity).states(ids)
     after = Reference(model, place.identity.model_copy(update={"final": "post"})).states(ids)

@@ -149,7 +149,9 @@ def test_same_request_again_finds_the_dataset_and_another_is_refused(
     assert not list(tmp_path.glob(".out*"))
 
 
-def test_too_long_is_dropped_or_truncated_and_counted(tmp_path: Path, tokenizer: str, context: Context) -> None:
+def test_too_long_records_are_dropped_or_truncated_and_counted(
+    tmp_path: Path, tokenizer: str, context: Context
+) -> None:
     records = [chat("hi", "x" * 300), chat("hi", "short"), chat("y" * 300, "late")]
     source = write_jsonl(tmp_path / "s.jsonl", records)
     base = PrepareRequest(inputs=[str(source)], out=str(tmp_path / "a"), tokenizer=tokenizer, max_len=100)
@@ -187,7 +189,7 @@ def test_a_record_that_cannot_be_used_is_named_or_dropped_and_counted(
     assert (manifest.records, [drop.records for drop in manifest.drops]) == (1, [1])
 
 
-def test_interrupted_run_goes_on_with_the_chunks_it_has(
+def test_an_interrupted_prepare_continues_with_its_finished_chunks(
     tmp_path: Path, tokenizer: str, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remote.data.sources.CHUNK_BYTES", 400)
@@ -223,7 +225,7 @@ def test_interrupted_run_goes_on_with_the_chunks_it_has(
     assert ids_of(resumed.out) == ids_of(clean.out)
 
 
-def test_a_template_that_writes_the_date_is_told_one(
+def test_a_template_that_writes_the_date_gets_a_fixed_date(
     tmp_path: Path, make_tokenizer: MakeTokenizer, context: Context
 ) -> None:
     tokenizer = str(make_tokenizer("Today is {{ strftime_now('%d %b %Y') }}." + GENERATION))
@@ -237,7 +239,7 @@ def test_a_template_that_writes_the_date_is_told_one(
         prepare(request.model_copy(update={"date": "2024-07-27"}), context)
 
 
-def test_a_refused_run_keeps_its_spool_for_the_next_with_other_words(
+def test_a_refused_prepare_keeps_its_spool_for_the_next_command_with_other_options(
     tmp_path: Path, tokenizer: str, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remote.data.sources.CHUNK_BYTES", 400)
@@ -251,7 +253,7 @@ def test_a_refused_run_keeps_its_spool_for_the_next_with_other_words(
     assert (manifest.records, manifest.seed, manifest.mask) == (30, 3, {"generation": 30})
 
 
-def test_a_json_array_that_changed_between_two_tries_is_read_anew(
+def test_a_json_array_that_changed_between_two_commands_is_read_again(
     tmp_path: Path, tokenizer: str, context: Context
 ) -> None:
     source = tmp_path / "s.json"
@@ -263,7 +265,7 @@ def test_a_json_array_that_changed_between_two_tries_is_read_anew(
     assert prepare(request, context).manifest.records == 2
 
 
-def test_nothing_left_is_said_with_the_reasons(tmp_path: Path, tokenizer: str, context: Context) -> None:
+def test_if_no_record_is_left_the_reasons_are_named(tmp_path: Path, tokenizer: str, context: Context) -> None:
     source = write_jsonl(tmp_path / "s.jsonl", [chat("hi", "x" * 100)])
     request = PrepareRequest(inputs=[str(source)], out=str(tmp_path / "o"), tokenizer=tokenizer, max_len=5)
     with pytest.raises(UsageError, match="longer than 5 tokens"):

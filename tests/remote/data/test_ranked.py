@@ -76,7 +76,7 @@ def test_ids_and_masks_are_those_of_the_tokenizers_library(tokenizer: Tokenizer)
         np.testing.assert_array_equal(made[1], mask, err_msg=repr(text))
 
 
-def test_most_texts_need_the_tokenizers_library_no_more(tokenizer: Tokenizer) -> None:
+def test_most_texts_are_encoded_without_the_tokenizers_library(tokenizer: Tokenizer) -> None:
     def fail() -> FastEncoder:
         raise AssertionError("a text was left to the tokenizers library")
 
@@ -99,7 +99,7 @@ def changed(tokenizer: Tokenizer, change: Any) -> str:
     return json.dumps(state)
 
 
-def test_a_tokenizer_that_may_differ_is_not_taken() -> None:
+def test_a_tokenizer_that_may_differ_is_not_encoded_with_tiktoken() -> None:
     made = trained(QWEN)
     model = json.loads(made.to_str())["model"]
     last = model["merges"][-1]

@@ -171,14 +171,14 @@ def test_each_turn_is_under_the_loss_from_its_first_token_to_its_last(
 
 
 @pytest.mark.parametrize(("model", "kind", "said"), REFUSED, ids=[f"{model} {kind}" for model, kind, _ in REFUSED])
-def test_what_a_template_cannot_show_is_refused(
+def test_content_that_a_template_cannot_show_is_refused(
     make_tokenizer: MakeTokenizer, model: str, kind: str, said: str
 ) -> None:
     with pytest.raises(RecordError, match=said):
         runs_of(worker(model, make_tokenizer), record(kind, model))
 
 
-def test_a_turn_without_a_token_of_its_own_ends_at_the_next_role_s(make_tokenizer: MakeTokenizer) -> None:
+def test_a_turn_without_an_end_token_ends_at_the_next_roles_token(make_tokenizer: MakeTokenizer) -> None:
     """GLM closes no turn: the tokens of the next roles are in its generation config as ends."""
     made = worker("glm-4.6", make_tokenizer)
     ends = [made.tokenizer.hf.convert_tokens_to_ids(token) for token in ("<|user|>", "<|observation|>")]

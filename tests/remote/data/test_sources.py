@@ -85,7 +85,7 @@ def test_a_damaged_compressed_file_is_an_error_and_never_fewer_records(
         prepared(tmp_path / f"a.jsonl{suffix}")
 
 
-def test_a_folder_is_read_to_its_depths_and_the_rest_is_named(tmp_path: Path, prepared: Prepare) -> None:
+def test_a_folder_is_read_recursively_and_unread_files_are_named(tmp_path: Path, prepared: Prepare) -> None:
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -269,7 +269,7 @@ def test_large_floats_and_integers_of_64_bits_are_no_odd_values(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("block", [7, 64, 1 << 20])
-def test_arrays_are_cut_at_their_elements_whatever_these_hold(
+def test_arrays_with_any_content_are_cut_between_elements(
     tmp_path: Path, prepared: Prepare, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr("remote.data.sources._BLOCK", block)

@@ -40,7 +40,7 @@ def verified(place: Destination, **options: object) -> tuple[VerifyResult, list[
     return result, [Fault.model_validate(item["value"]) for item in items if item["type"] == "item"]
 
 
-def test_a_right_place_has_no_faults(place: Destination) -> None:
+def test_an_undamaged_destination_has_no_faults(place: Destination) -> None:
     result, faults = verified(place)
     assert faults == []
     assert result.complete
@@ -99,13 +99,13 @@ def other_dtype(tensors: dict[str, torch.Tensor]) -> None:
     [
         (flip_a_byte, "digest", "the ledger says"),
         (cut_short, "size", "the ledger says"),
-        (lambda place: place.shard(2).unlink(), "missing", "not on disk"),
+        (lambda place: place.shard(2).unlink(), "missing", "does not exist"),
         (rewritten(zero_middle_row), "values", "Row 5 of boundary 2 is all zeros"),
         (rewritten(nan_in_one_row), "values", "Row 7 of boundary 4 holds a value that is not finite"),
         (rewritten(same_rows), "values", "All rows of boundary 1"),
         (rewritten(other_token), "tokens", "Token 4 is"),
-        (rewritten(one_row_less), "shape", "was wanted"),
-        (rewritten(one_slot_less), "shape", "was wanted"),
+        (rewritten(one_row_less), "shape", "it should be"),
+        (rewritten(one_slot_less), "shape", "it should be"),
         (rewritten(other_dtype), "dtype", "F16"),
     ],
 )
@@ -138,7 +138,7 @@ def test_shards_of_an_older_roost_without_row_sums_are_counted(place: Destinatio
     assert (faults, result.without_sums, result.complete) == ([], 1, True)
 
 
-def test_strangers_and_holes_are_told_apart_from_faulty_shards(place: Destination) -> None:
+def test_extra_files_and_missing_records_are_distinguished_from_faulty_shards(place: Destination) -> None:
     save_file({"x": torch.zeros(1)}, place.shard(77))
     (place.folder / "hidden_states" / ".aside-1-x").write_bytes(b"")
     with DestinationLedger(place.folder / "roost" / "ledger.sqlite") as ledger:
@@ -174,16 +174,14 @@ def test_without_digests_only_headers_are_read(place: Destination) -> None:
     assert verified(place, digests=False)[0].by_kind["size"] == 1
 
 
-def test_a_folder_that_is_no_destination_is_said_so(tmp_path: Path, context: Context) -> None:
+def test_a_folder_that_is_no_destination_is_refused(tmp_path: Path, context: Context) -> None:
     with pytest.raises(UsageError, match="is not the destination of a pull"):
         verify(VerifyRequest(folder=str(tmp_path)), context)
     with pytest.raises(UsageError, match="either a folder or a run"):
         verify(VerifyRequest(), context)
 
 
-def test_an_export_is_told_from_the_destination_that_it_was_made_from(
-    place: Destination, tmp_path: Path, context: Context
-) -> None:
+def test_an_export_is_distinguished_from_its_destination(place: Destination, tmp_path: Path, context: Context) -> None:
     out = tmp_path / "export"
     export(ExportRequest(folder=str(place.folder), out=str(out), processes=1), context)
     with pytest.raises(UsageError, match="is an export") as caught:

@@ -62,7 +62,7 @@ def checked(context: Context) -> VerifyResult:
     return verify(VerifyRequest(run=described.identity), context)
 
 
-def test_done_delivered_quarantined_and_open_records_are_told_apart(run: RunPaths, context: Context) -> None:
+def test_done_delivered_quarantined_and_open_records_are_distinguished(run: RunPaths, context: Context) -> None:
     result = checked(context)
     assert (result.records, result.expected, result.quarantined, result.delivered) == (2, 5, 1, 1)
     assert result.holes == [(5, 6)]
@@ -80,6 +80,6 @@ def test_a_shard_that_changed_on_the_host_is_queued_again(run: RunPaths, context
     assert result.requeue == [(2, 3)]
 
 
-def test_an_unknown_run_is_said_so(context: Context) -> None:
+def test_an_unknown_run_is_refused(context: Context) -> None:
     with pytest.raises(UsageError, match="'nowhere'"):
         verify(VerifyRequest(run=run_identity(name="nowhere")), context)

@@ -23,7 +23,7 @@ async def commit_and_close(ledger: Path, *dumps: Path) -> None:
         committer.close()
 
 
-def test_a_row_is_there_before_its_dump_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_is_committed_before_its_dump_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dump = tmp_path / "dump"
     dump.touch()
     record = Ledger.record
@@ -39,19 +39,19 @@ def test_a_row_is_there_before_its_dump_is_gone(tmp_path: Path, monkeypatch: pyt
         assert set(ledger.states()) == {1}
 
 
-def test_a_ledger_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+def test_a_ledger_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     (tmp_path / "ledger.sqlite").write_bytes(b"not a database, and long enough to be looked at as one" * 20)
     with pytest.raises(HostError, match="could not be opened"):
         asyncio.run(commit_and_close(tmp_path / "ledger.sqlite"))
 
 
-def test_a_dump_that_cannot_be_removed_is_told(tmp_path: Path) -> None:
+def test_a_dump_that_cannot_be_removed_is_reported(tmp_path: Path) -> None:
     (tmp_path / "dump").mkdir()
     with pytest.raises(HostError, match="could not be written to the ledger: "):
         asyncio.run(commit_and_close(tmp_path / "ledger.sqlite", tmp_path / "dump"))
 
 
-def test_an_error_that_nobody_thought_of_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unforeseen_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(Ledger):
         def record(self, rows: object) -> None:
             raise ValueError("could not convert string to float: ''")

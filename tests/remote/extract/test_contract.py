@@ -205,7 +205,7 @@ def test_a_request_that_is_no_registered_session_s_leaves_nothing(served: Served
     assert new == set()
 
 
-def test_taking_back_what_is_not_there_is_harmless(served: Served) -> None:
+def test_aborting_an_unknown_request_is_harmless(served: Served) -> None:
     async def run() -> Answer:
         async with aiohttp.ClientSession() as http:
             client = Client(http, served.state.port, headers_of(served), 5.0)
@@ -224,7 +224,7 @@ def test_a_port_where_nobody_listens_is_a_server_that_is_gone() -> None:
         asyncio.run(run())
 
 
-def test_a_run_of_many_lengths_is_whole(served: Served) -> None:
+def test_a_run_of_many_lengths_is_complete(served: Served) -> None:
     lengths = [1, 700, 33, 2100, 5, 128, 64, 1999, 17, 300, 3500, 12]
     paths = served.workdir.run(RUN)
     rate = 0.0 if served.state.model == "standin" else 1.0

@@ -43,7 +43,7 @@ def test_every_record_becomes_a_shard_with_a_row_and_leaves_no_dump(host: Host) 
 @pytest.mark.parametrize(
     "fault", ["500", "503", "garbage", "abort", "wrong", "error", "full", "rows", "nan", "zeros", "bit"]
 )
-def test_a_fault_that_passes_costs_a_retry(host: Host, fault: str) -> None:
+def test_a_passing_fault_costs_a_retry(host: Host, fault: str) -> None:
     server = host.serve(faults={"3": [fault, ""]})
     host.assign(LENGTHS)
     state = host.extract()
@@ -86,7 +86,7 @@ def test_a_poison_record_is_quarantined_with_its_cause_and_the_others_go_on(
     assert host.dumps() == []
 
 
-def test_a_run_of_failures_stops_with_the_cause_instead_of_burning_the_queue(host: Host) -> None:
+def test_a_series_of_failures_ends_the_run_with_the_cause_instead_of_quarantining_everything(host: Host) -> None:
     server = host.serve(faults={str(index): ["500"] for index in range(200)})
     host.assign([8] * 200, max_consecutive_failures=10, in_flight_tokens=32)
     with pytest.raises(HostError, match=r"10 consecutive attempts failed, the last with: The server answered 500"):
@@ -97,7 +97,7 @@ def test_a_run_of_failures_stops_with_the_cause_instead_of_burning_the_queue(hos
     assert set(host.states()) == set(range(200))
 
 
-def test_what_a_run_of_failures_condemned_is_open_again(host: Host) -> None:
+def test_records_quarantined_by_a_series_of_failures_are_open_again(host: Host) -> None:
     server = host.serve(faults={str(index): ["400"] for index in range(5, 30)})
     host.assign([8] * 30, max_consecutive_failures=10, in_flight_tokens=8)
     with pytest.raises(HostError, match="10 consecutive attempts failed"):

@@ -87,7 +87,7 @@ def dumped(value: Any) -> bytes:
         st.just(b'{"meta_info": ' * 2000),
     ),
 )
-def test_an_answer_of_any_content_is_taken_or_that_try_s_error(status: int, body: bytes) -> None:
+def test_an_answer_of_any_content_is_accepted_or_fails_only_its_attempt(status: int, body: bytes) -> None:
     found = understood(status, body)
     if isinstance(found, str):
         assert len(found) < 1000

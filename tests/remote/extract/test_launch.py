@@ -42,7 +42,7 @@ def ended(host: Host) -> RunStatus:
     return status(RunRequest(run=RUN), quiet(host))
 
 
-def test_detached_in_a_session_of_its_own_with_its_words_in_the_log(host: Host) -> None:
+def test_the_extractor_is_detached_in_its_own_session_with_its_output_in_the_log(host: Host) -> None:
     host.serve(delay=0.05)
     host.assign([16] * 30, in_flight_tokens=32)
     state = extract(ExtractRequest(run=RUN), quiet(host))
@@ -65,7 +65,7 @@ def test_a_second_start_joins_the_extractor_that_runs(host: Host) -> None:
     assert ended(host).state.counts.done == 40
 
 
-def test_another_launcher_runs_it_in_the_foreground_from_a_folder_anywhere(host: Host, tmp_path: Path) -> None:
+def test_another_launcher_runs_the_extractor_in_the_foreground_from_any_folder(host: Host, tmp_path: Path) -> None:
     host.serve()
     folder = write_assignment(tmp_path / "given by Slurm", [8, 9, 10])
     argv = [sys.executable, "-m", "remote", "extract", "--workdir", str(host.workdir.root), "--assignment", str(folder)]
@@ -76,7 +76,7 @@ def test_another_launcher_runs_it_in_the_foreground_from_a_folder_anywhere(host:
     assert host.states() == {0: "done", 1: "done", 2: "done"}
 
 
-def test_why_it_did_not_start_is_what_the_caller_reads(host: Host) -> None:
+def test_the_caller_reads_why_the_extractor_did_not_start(host: Host) -> None:
     host.serve(capture="2")
     host.assign([8])
     host.extract()
@@ -85,7 +85,7 @@ def test_why_it_did_not_start_is_what_the_caller_reads(host: Host) -> None:
         extract(ExtractRequest(run=RUN), quiet(host))
 
 
-def test_killed_at_any_moment_it_resumes_exactly_what_is_open(host: Host) -> None:
+def test_an_extractor_killed_at_any_moment_resumes_exactly_the_open_records(host: Host) -> None:
     server = host.serve(delay=0.01)
     host.assign([16] * 120, in_flight_tokens=64)
     for share in (20, 50, 80):
@@ -109,7 +109,7 @@ def test_killed_at_any_moment_it_resumes_exactly_what_is_open(host: Host) -> Non
     )
 
 
-def test_pause_resume_and_stop_let_what_is_in_flight_finish(host: Host) -> None:
+def test_pause_resume_and_stop_let_records_in_flight_finish(host: Host) -> None:
     server = host.serve(delay=0.05)
     host.assign([16] * 200, in_flight_tokens=64)
     extract(ExtractRequest(run=RUN), quiet(host))
@@ -127,11 +127,11 @@ def test_pause_resume_and_stop_let_what_is_in_flight_finish(host: Host) -> None:
     assert told.state.status == "stopped"
     assert told.state.counts.done == len(server.seen()) < 200
     assert control(ControlRequest(run=RUN, action="stop"), quiet(host)).word == "stopped"
-    with pytest.raises(UsageError, match="No extractor of the run 'trial' is at work"):
+    with pytest.raises(UsageError, match="No extractor of the run 'trial' is running"):
         control(ControlRequest(run=RUN, action="pause"), quiet(host))
 
 
-def test_two_operators_who_pause_and_resume_are_told_of_each_other_and_the_last_word_counts(host: Host) -> None:
+def test_two_operators_who_pause_and_resume_are_told_of_each_other_and_the_last_request_counts(host: Host) -> None:
     server = host.serve(delay=0.05)
     host.assign([16] * 100, in_flight_tokens=64)
     extract(ExtractRequest(run=RUN), quiet(host))
@@ -176,7 +176,7 @@ def test_dumps_whose_rows_are_exchanged_while_it_is_frozen_are_made_again(host: 
         np.testing.assert_array_equal(load_file(host.paths.shard(index))["hidden_states"], wanted)
 
 
-def test_sigterm_ends_it_like_a_stop(host: Host) -> None:
+def test_sigterm_ends_the_extractor_like_a_stop(host: Host) -> None:
     host.serve(delay=0.05)
     host.assign([16] * 200, in_flight_tokens=32)
     state = extract(ExtractRequest(run=RUN), quiet(host))

@@ -76,7 +76,7 @@ def assigned(host: Host) -> tuple[int, int, int]:
     return counts.assigned, counts.tokens_assigned, counts.done
 
 
-def test_records_that_went_are_done_there_and_nowhere_else(host: Host, other: Host) -> None:
+def test_records_given_away_are_done_only_by_the_other_host(host: Host, other: Host) -> None:
     mine, theirs = host.serve(), other.serve()
     host.assign(LENGTHS)
     other.assign([5, 6], first=100, host="there")
@@ -97,7 +97,7 @@ def test_records_that_went_are_done_there_and_nowhere_else(host: Host, other: Ho
         np.testing.assert_array_equal(tokens, tokens_of(index, LENGTHS[index]))
 
 
-def test_leases_that_the_other_host_did_not_hear_of_are_told_again(host: Host, other: Host) -> None:
+def test_leases_that_did_not_reach_the_other_host_are_sent_again(host: Host, other: Host) -> None:
     host.assign(LENGTHS)
     other.assign([5], first=100, host="there")
     went = lease(host, tokens=300)
@@ -110,7 +110,7 @@ def test_leases_that_the_other_host_did_not_hear_of_are_told_again(host: Host, o
     assert {one.id for one in leases(other).taken} == {one.id for one in went}
 
 
-def test_a_running_session_never_begins_with_what_went(host: Host, other: Host) -> None:
+def test_a_running_session_never_begins_records_given_away(host: Host, other: Host) -> None:
     """Chunks go while the run is under way, at any moments; what the giver has begun stays with it."""
     server = host.serve(delay=0.02, high_water=60_000)
     other.serve()
@@ -165,7 +165,7 @@ def test_records_that_come_while_a_session_runs_are_done_by_the_same_process(hos
     assert set(other.states()) - set(range(100, 120)) == members(leases(host).given)
 
 
-def test_records_come_back_and_what_was_finished_stays(host: Host, other: Host) -> None:
+def test_records_can_come_back_and_finished_records_stay(host: Host, other: Host) -> None:
     host.serve()
     host.assign(LENGTHS[:10])
     other.assign([5], first=100, host="there")
@@ -189,10 +189,10 @@ def test_a_new_epoch_ends_every_lease(host: Host, other: Host) -> None:
     other.assign([5], first=100, host="there")
     went = lease(host, tokens=50)
     host.assign(LENGTHS[:10], epoch=2)
-    with pytest.raises(UsageError, match="epoch 2 here"):
+    with pytest.raises(UsageError, match="epoch 2 on this host"):
         lease(host, tokens=50)
     other.assign([5], epoch=2, first=100, host="there")
-    with pytest.raises(UsageError, match="epoch 2 here"):
+    with pytest.raises(UsageError, match="epoch 2 on this host"):
         take(other, went)
     assert host.extract().status == "complete"
     assert set(host.states()) == set(range(10))

@@ -57,9 +57,7 @@ def test_no_compared_record_is_among_the_last_and_none_is_lost() -> None:
 
 
 @pytest.mark.parametrize("fault", ["shift", "foreign", "normed"])
-def test_a_final_slot_that_is_not_the_record_s_is_caught_and_its_shard_does_not_stay(
-    host: Host, model: Path, fault: str
-) -> None:
+def test_another_records_final_slot_is_found_and_the_shard_is_removed(host: Host, model: Path, fault: str) -> None:
     host.serve(model=str(model), faults={"2": [fault]})
     host.assign([16, 30, 300, 40], parity_rate=1.0)
     assert host.extract().counts.quarantined == 1
@@ -68,7 +66,7 @@ def test_a_final_slot_that_is_not_the_record_s_is_caught_and_its_shard_does_not_
     assert not host.paths.shard(2).exists()
 
 
-def test_a_fault_outside_the_sample_goes_unseen_which_is_what_the_rate_is_for(host: Host, model: Path) -> None:
+def test_a_fault_outside_the_sample_is_not_found(host: Host, model: Path) -> None:
     host.serve(model=str(model), faults={"2": ["shift"]})
     host.assign([16, 30, 300, 40], parity_rate=0.0)
     assert host.extract().counts.quarantined == 0
@@ -82,7 +80,7 @@ def test_the_sample_has_the_asked_size_and_is_the_same_everywhere() -> None:
     assert sample(range(1000), 1.0) == frozenset(range(1000))
 
 
-def test_a_small_run_has_eight_records_in_its_sample_or_all_that_it_has() -> None:
+def test_a_small_run_compares_eight_records_or_all() -> None:
     for indices in (range(5), range(40), range(7000, 7300)):
         chosen = sample(indices, 0.001)
         assert len(chosen) == min(8, len(indices))
@@ -108,7 +106,7 @@ def test_a_model_without_a_readable_head_ends_the_run_with_that_cause(host: Host
         host.extract()
 
 
-def test_a_record_whose_norms_leave_the_band_is_kept_and_flagged_also_after_a_restart(host: Host) -> None:
+def test_a_record_outside_the_norm_band_is_kept_and_flagged_even_after_a_restart(host: Host) -> None:
     server = host.serve(faults={"50": ["loud"]})
     host.assign([32] * (LEARN + 8))
     host.extract()

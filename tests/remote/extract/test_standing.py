@@ -48,11 +48,11 @@ def state(status: str, in_flight: int = 0, age: float = 1.0) -> ExtractorState:
         ("failed", 0, False, "resume", "failed"),
     ],
 )
-def test_the_word_follows_the_wish_at_once(status: str, in_flight: int, alive: bool, wished: str, said: str) -> None:
+def test_the_status_follows_a_request_at_once(status: str, in_flight: int, alive: bool, wished: str, said: str) -> None:
     assert word(state(status, in_flight), alive, wished) == said
 
 
-def test_an_extractor_that_writes_nothing_any_more_is_not_called_running() -> None:
+def test_an_extractor_that_stopped_writing_its_state_is_not_called_running() -> None:
     assert word(state("running", age=45.0), True, "resume") == "silent for 45 s"
     assert word(state("complete", age=45.0), False, "resume") == "complete"
 
@@ -64,7 +64,7 @@ def run(context: Context, name: str) -> RunPaths:
     return paths
 
 
-def test_without_a_name_the_runs_at_work_are_told_or_else_the_newest(context: Context) -> None:
+def test_without_a_name_the_working_runs_or_the_newest_run_are_returned(context: Context) -> None:
     old, new = run(context, "old"), run(context, "new")
     for paths, at in ((old, 1000.0), (new, 2000.0)):
         os.utime(paths.state, (at, at))
@@ -98,7 +98,7 @@ def extracted(paths: RunPaths, tokens: list[int], monkeypatch: pytest.MonkeyPatc
                 ledger.record([Row(index=minute, state="done", rows=rows, epoch=1)])
 
 
-def test_a_rate_is_the_median_minute_of_work_and_no_accident(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rate_is_the_median_minute_of_work(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rate(RateRequest(), context).tokens_per_second == 0
     paths = run(context, "long")
     extracted(paths, [5, *[6000] * 6, 0, 0, 0, 60, 6000, 6000, 3], monkeypatch)

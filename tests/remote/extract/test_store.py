@@ -56,7 +56,7 @@ def trial(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.mark.parametrize("dtype", ["BF16", "F32"])
 @pytest.mark.parametrize("chunk", [1, 1000, 1 << 14, 1 << 20])
-def test_a_shard_is_its_dump_byte_for_byte_with_its_run_in_the_header_whatever_the_chunk(
+def test_a_shard_equals_its_dump_with_the_run_in_the_header_at_any_chunk_size(
     trial: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, dtype: str, chunk: int
 ) -> None:
     monkeypatch.setattr(storing, "CHUNK_BYTES", chunk)
@@ -89,7 +89,7 @@ def test_a_dump_whose_header_has_no_room_for_the_run_is_refused(trial: Callable[
         (0x8000, 64, "Row {row} of boundary {} is all zeros"),
     ],
 )
-def test_a_value_that_changed_on_the_way_is_seen_wherever_it_is(
+def test_a_changed_value_is_found_at_any_place(
     trial: Callable[..., Path], tmp_path: Path, row: int, slot: int, value: int, count: int, says: str
 ) -> None:
     data = content()
@@ -100,7 +100,7 @@ def test_a_value_that_changed_on_the_way_is_seen_wherever_it_is(
     assert list(tmp_path.glob("*hs_*")) == []
 
 
-def test_an_embedding_of_zeros_is_right_at_boundary_0_and_there_alone(trial: Callable[..., Path]) -> None:
+def test_an_embedding_of_zeros_is_accepted_only_at_boundary_0(trial: Callable[..., Path]) -> None:
     wanted = expected()
     wanted = replace(wanted, identity=identity(dtype="BF16", boundaries=[0, 3, 6]))
     about = replace(config("BF16"), boundaries=[0, 3, 6])
@@ -136,7 +136,7 @@ def without(metadata: str) -> bytearray:
     return bytearray(bytes(content()).replace(b'"%s"' % metadata.encode(), b'"%s"' % metadata.upper().encode()))
 
 
-def test_a_dump_without_row_sums_or_with_other_ones_is_refused(trial: Callable[..., Path]) -> None:
+def test_a_dump_without_row_sums_or_with_wrong_row_sums_is_refused(trial: Callable[..., Path]) -> None:
     with pytest.raises(RecordError, match="has no row sums, because its server runs an older Roost's capture"):
         trial(without("row_sums"), expected())
     sums = RowSums(7, [1, 3, 6])
@@ -148,7 +148,7 @@ def test_a_dump_without_row_sums_or_with_other_ones_is_refused(trial: Callable[.
         trial(content().replace(first.encode(), b"0" * 16), expected())
 
 
-def test_token_ids_are_compared_themselves_and_not_only_by_the_digest_that_the_dump_claims(
+def test_token_ids_are_compared_and_not_only_their_digest(
     trial: Callable[..., Path],
 ) -> None:
     data = content()
@@ -160,7 +160,7 @@ def test_token_ids_are_compared_themselves_and_not_only_by_the_digest_that_the_d
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_no_header_however_damaged_is_more_than_a_refused_record(
+def test_any_damaged_header_only_refuses_its_record(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     original = content()

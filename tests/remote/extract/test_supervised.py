@@ -29,9 +29,7 @@ from tests.remote.extract.conftest import RUN, Host, identity
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_a_try_that_always_meets_a_fault_of_roost_s_own_is_counted_and_given_up(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attempts_that_always_meet_an_error_in_roost_end_the_run(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     def check(*_: object) -> None:
         raise KeyError("lm_head.weight_scale_inv")
 
@@ -42,7 +40,7 @@ def test_a_try_that_always_meets_a_fault_of_roost_s_own_is_counted_and_given_up(
         host.extract()
 
 
-def test_a_record_that_alone_meets_such_a_fault_is_quarantined_with_it(
+def test_a_single_record_that_meets_an_error_in_roost_is_quarantined(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = attempt._store_parts
@@ -61,9 +59,7 @@ def test_a_record_that_alone_meets_such_a_fault_is_quarantined_with_it(
     assert "ZeroDivisionError: float division by zero" in cause
 
 
-def test_a_ledger_that_fails_while_a_run_is_given_up_hides_neither_cause(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_that_fails_while_a_run_ends_hides_neither_cause(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     def forget(*_: object) -> int:
         raise HostError("The ledger could not be written: disk I/O error.")
 
@@ -77,14 +73,14 @@ def test_a_ledger_that_fails_while_a_run_is_given_up_hides_neither_cause(
         host.extract()
 
 
-def test_a_look_out_that_dies_ends_the_run_with_its_cause(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_dies_ends_the_run_with_its_cause(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(_: Watch) -> None:
         raise RuntimeError("dictionary changed size during iteration")
 
     monkeypatch.setattr(Watch, "run", run)
     host.serve()
     host.assign([16] * 3)
-    with pytest.raises(HostError, match=r"cannot go on: RuntimeError: dictionary changed size"):
+    with pytest.raises(HostError, match=r"in Roost itself and ended: RuntimeError: dictionary changed size"):
         host.extract()
     told = verbs.status(RunRequest(run=RUN), host.context)
     assert (told.state.status, "dictionary changed size" in told.state.cause) == ("failed", True)
@@ -110,7 +106,7 @@ def test_a_full_disk_is_not_waited_for_by_a_run_that_has_to_end(host: Host, monk
         host.extract()
 
 
-def test_what_lies_in_the_folder_of_runs_and_is_no_run_ends_no_extractor(host: Host) -> None:
+def test_other_files_in_the_folder_of_runs_end_no_extractor(host: Host) -> None:
     host.serve()
     host.assign([16] * 3)
     (host.workdir.runs / "notes.txt").write_text("a person's")
@@ -120,7 +116,7 @@ def test_what_lies_in_the_folder_of_runs_and_is_no_run_ends_no_extractor(host: H
     assert verbs.status(RunRequest(), host.context).run == RUN
 
 
-def test_a_wait_for_room_is_counted_by_the_clock_however_often_it_is_looked_at(tmp_path: Path) -> None:
+def test_a_wait_for_room_is_counted_by_the_clock_and_not_by_checks(tmp_path: Path) -> None:
     progress = Progress(tmp_path / "state.json", RUN, 1, Counts())
     began = time.monotonic()
     while time.monotonic() - began < 0.3:
@@ -131,7 +127,7 @@ def test_a_wait_for_room_is_counted_by_the_clock_however_often_it_is_looked_at(t
     progress.close()
 
 
-def test_a_ledger_that_another_command_keeps_is_not_called_a_failing_disk(
+def test_a_ledger_in_use_by_another_command_is_not_called_a_failing_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger, "_BUSY_SECONDS", 0.1)
@@ -168,7 +164,7 @@ def test_the_extractor_may_write_while_delivered_shards_are_deleted(
     assert list(host.paths.shards.iterdir()) == []
 
 
-def test_a_restarted_server_is_checked_whoever_read_its_record_first(host: Host) -> None:
+def test_a_restarted_server_is_always_checked(host: Host) -> None:
     server = host.serve()
     endpoint = Endpoint(host.workdir.server("main"), 100)
     endpoint.refresh()

@@ -34,7 +34,7 @@ def says(host: Host, status: str, cause: str = "") -> Callable[[], bool]:
     return condition
 
 
-def test_a_server_that_restarts_in_mid_batch_costs_only_what_was_in_flight(
+def test_a_server_that_restarts_costs_only_the_records_in_flight(
     host: Host, running: Callable[[Host], Running]
 ) -> None:
     server = host.serve(delay=0.02)
@@ -50,7 +50,7 @@ def test_a_server_that_restarts_in_mid_batch_costs_only_what_was_in_flight(
     assert not done & {int(index) for index in server.seen()}
 
 
-def test_a_record_that_kills_the_server_is_found_out_and_the_others_are_not_blamed(
+def test_a_record_that_kills_the_server_is_identified_and_the_others_are_done(
     host: Host, running: Callable[[Host], Running]
 ) -> None:
     server = host.serve(faults={"7": ["die"]})
@@ -66,7 +66,7 @@ def test_a_record_that_kills_the_server_is_found_out_and_the_others_are_not_blam
     assert "died in all 3 attempts" in cause
 
 
-def test_a_record_that_is_opened_again_while_its_session_goes_on_is_done_in_it(
+def test_a_record_opened_again_during_a_session_is_done_in_that_session(
     host: Host, running: Callable[[Host], Running]
 ) -> None:
     """Its tries have the request ids that they had before, and what capture said of those still lies there."""
@@ -80,7 +80,7 @@ def test_a_record_that_is_opened_again_while_its_session_goes_on_is_done_in_it(
     assert (counts.done, counts.quarantined) == (60, 0)
 
 
-def test_a_request_that_hangs_is_taken_back_and_tried_again(host: Host) -> None:
+def test_a_request_that_hangs_is_aborted_and_tried_again(host: Host) -> None:
     server = host.serve(faults={"2": ["hang", ""]})
     host.assign([16] * 5, request_timeout_seconds=0.5)
     state = host.extract()
@@ -89,7 +89,7 @@ def test_a_request_that_hangs_is_taken_back_and_tried_again(host: Host) -> None:
     assert ".2.1." in aborted
 
 
-def test_an_answer_without_a_dump_is_tried_again_and_then_given_up(host: Host) -> None:
+def test_an_answer_without_a_dump_is_tried_again_and_then_quarantined(host: Host) -> None:
     host.serve(faults={"2": ["none"]})
     host.assign([16] * 5, request_timeout_seconds=0.3)
     assert host.extract().counts.quarantined == 1
@@ -106,14 +106,14 @@ def test_no_server_for_too_long_ends_the_run_with_that_cause(host: Host) -> None
 def test_a_server_without_capture_or_with_another_one_is_refused(host: Host) -> None:
     host.serve(boundaries=[1, 2, 6])
     host.assign([16] * 5)
-    with pytest.raises(UsageError, match=r"boundaries \[1, 3, 6\], and the server 'main' captures \[1, 2, 6\]"):
+    with pytest.raises(UsageError, match=r"boundaries \[1, 3, 6\], but the server 'main' captures \[1, 2, 6\]"):
         host.extract()
 
 
 def test_a_server_that_loaded_other_weights_than_the_run_was_planned_for_gets_no_record(host: Host) -> None:
     server = host.serve(weights="e" * 32)
     host.assign([16] * 5)
-    with pytest.raises(UsageError, match=f"model files of the digest '{identity().model}', and .* loaded '{'e' * 32}'"):
+    with pytest.raises(UsageError, match=f"model files of the digest '{identity().model}', but .* loaded '{'e' * 32}'"):
         host.extract()
     assert host.states() == {}
     server.config = type(server.config)(**{**vars(server.config), "weights": identity().model})
@@ -130,7 +130,7 @@ def test_a_run_goes_on_with_the_versions_that_it_was_begun_with(host: Host, chan
     server.config = type(server.config)(**{**vars(server.config), **changed})
     server.restart()
     before, after = ("0.0.standin", "0.0.other") if "sglang" in changed else ("1", "2")
-    with pytest.raises(UsageError, match=f"version '{before}', and the server 'main' has '{after}'"):
+    with pytest.raises(UsageError, match=f"version '{before}', but the server 'main' has '{after}'"):
         host.extract()
 
 
@@ -159,7 +159,7 @@ def test_another_run_is_refused_with_both_values_named(host: Host, field: str, v
         assert f" {words}" in refused.value.message
 
 
-def test_below_min_free_it_takes_nothing_says_so_and_goes_on_by_itself(
+def test_below_min_free_a_run_waits_says_so_and_continues_by_itself(
     host: Host, running: Callable[[Host], Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = [10_000_000]
@@ -215,7 +215,7 @@ def test_uncollected_dumps_never_pass_the_high_water_mark_and_the_wait_is_counte
     assert state.backpressure_seconds > 0
 
 
-def test_leftovers_of_this_run_go_and_those_of_others_stay(host: Host) -> None:
+def test_leftover_dumps_of_this_run_are_removed_and_others_stay(host: Host) -> None:
     host.serve()
     host.assign([16] * 3)
     host.extract()
@@ -230,7 +230,7 @@ def test_leftovers_of_this_run_go_and_those_of_others_stay(host: Host) -> None:
     assert host.dumps() == sorted(others)
 
 
-def test_a_session_with_nothing_to_send_removes_what_a_killed_one_left(host: Host) -> None:
+def test_a_session_without_open_records_removes_a_killed_sessions_dumps(host: Host) -> None:
     host.serve()
     host.assign([16] * 3)
     host.extract()
@@ -252,7 +252,7 @@ def test_dumps_of_a_session_whose_ledger_is_lost_do_not_fill_the_ram_disk(host: 
     assert host.dumps() == []
 
 
-def test_dumps_of_another_run_go_once_nobody_is_at_work_on_it(host: Host) -> None:
+def test_dumps_of_another_run_are_removed_once_it_has_no_extractor(host: Host) -> None:
     host.serve()
     other = host.workdir.run("other")
     left = f"roost.{nonce_prefix(other)}aaaa.1.1.16.safetensors"
@@ -265,7 +265,7 @@ def test_dumps_of_another_run_go_once_nobody_is_at_work_on_it(host: Host) -> Non
     assert host.dumps() == []
 
 
-def test_a_dump_that_inv_stop_removed_before_it_was_collected_costs_a_try_and_not_the_run(
+def test_a_dump_that_inv_stop_removed_before_it_was_collected_costs_only_an_attempt(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone: list[Path] = []
@@ -283,7 +283,7 @@ def test_a_dump_that_inv_stop_removed_before_it_was_collected_costs_a_try_and_no
     assert (state.counts.done, state.retries) == (3, 1)
 
 
-def test_shards_without_a_row_go_and_rows_without_their_shard_are_done_again(host: Host) -> None:
+def test_shards_without_a_row_are_removed_and_rows_without_a_shard_are_done_again(host: Host) -> None:
     server = host.serve()
     host.assign([16] * 4)
     host.extract()
@@ -304,7 +304,7 @@ def _nonces(host: Host) -> set[str]:
         return ledger.nonces()
 
 
-def test_a_ram_disk_that_others_fill_to_the_last_byte_is_waited_for_and_costs_no_try(
+def test_a_ram_disk_filled_by_others_is_waited_for_and_costs_no_attempt(
     host: Host, running: Callable[[Host], Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Capture then cannot even say why there is no dump: the request's own timeout would be the first to end it."""
@@ -335,7 +335,7 @@ def test_a_server_that_is_broken_for_a_while_near_the_end_costs_no_record(
     assert run.end().counts.done == 10
 
 
-def test_a_state_that_cannot_be_written_holds_up_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_file_that_cannot_be_written_delays_no_record(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.serve()
     host.assign([8] * 4)
 
@@ -355,14 +355,14 @@ def test_a_part_of_the_extractor_that_breaks_ends_the_run_at_once(host: Host, mo
         raise ValueError("nobody thought of this")
 
     monkeypatch.setattr(Watch, "run", broken)
-    with pytest.raises(HostError, match="cannot go on: ValueError: nobody thought of this"):
+    with pytest.raises(HostError, match="in Roost itself and ended: ValueError: nobody thought of this"):
         host.extract()
     monkeypatch.undo()
     assert host.extract().status == "complete"
     assert host.dumps() == []
 
 
-def test_a_dump_directory_that_vanishes_and_comes_back_costs_no_record_and_blames_none(
+def test_a_dump_directory_that_is_removed_and_created_again_costs_no_record(
     host: Host, running: Callable[[Host], Running]
 ) -> None:
     host.serve(delay=0.05)

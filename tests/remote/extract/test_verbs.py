@@ -53,7 +53,7 @@ def done(host: Host) -> Host:
     return host
 
 
-def test_shards_after_a_cursor_are_the_newer_ones_alone(done: Host) -> None:
+def test_shards_after_a_cursor_are_only_the_newer_ones(done: Host) -> None:
     first, told = rows_of(done, limit=4)
     rest, end = rows_of(done, after=told.cursor)
     assert (len(first), len(rest), set(first + rest)) == (4, 6, set(range(10)))
@@ -62,7 +62,7 @@ def test_shards_after_a_cursor_are_the_newer_ones_alone(done: Host) -> None:
     assert end.counts.done == 10
 
 
-def test_a_record_that_is_done_again_is_told_again(done: Host) -> None:
+def test_a_record_that_is_done_again_is_listed_again(done: Host) -> None:
     _, told = rows_of(done)
     assert requeue(IndicesRequest(identity=identity(), epoch=1, indices=[3, 5, 99]), done.context).records == 2
     assert not done.paths.shard(3).exists()
@@ -82,7 +82,7 @@ def test_freed_records_are_gone_from_the_disk_and_never_done_again(done: Host) -
     assert not done.paths.shard(2).exists()
 
 
-def test_freeing_twice_or_what_is_not_done_changes_nothing(done: Host) -> None:
+def test_freeing_a_record_twice_or_before_it_is_done_changes_nothing(done: Host) -> None:
     wanted = delivered(done, 2)
     freed(wanted, done.context)
     wanted.records.append(Delivered(index=77, xxh3="0" * 32))
@@ -90,7 +90,7 @@ def test_freeing_twice_or_what_is_not_done_changes_nothing(done: Host) -> None:
     assert (again.records, again.freed_bytes) == (0, 0)
 
 
-def test_a_record_that_was_made_anew_since_it_was_delivered_is_not_freed(done: Host) -> None:
+def test_a_record_that_was_extracted_again_after_its_delivery_is_not_freed(done: Host) -> None:
     wanted = delivered(done, 2, 3)
     with Ledger(done.paths.ledger) as ledger:
         ledger.record([Row(2, "done", 8, 1, size_bytes=1, xxh3="0" * 32)])
@@ -100,10 +100,10 @@ def test_a_record_that_was_made_anew_since_it_was_delivered_is_not_freed(done: H
     assert not done.paths.shard(3).exists()
 
 
-def test_a_fenced_host_has_nothing_left_to_do_and_keeps_what_it_has(done: Host) -> None:
+def test_a_fenced_host_has_no_open_records_and_keeps_finished_ones(done: Host) -> None:
     told = fence(FenceRequest(identity=identity(), epoch=5), done.context)
     assert (told.state.counts.assigned, told.state.counts.done, told.state.counts.beyond) == (0, 0, 10)
-    with pytest.raises(UsageError, match="was given epoch 5 of the run 'trial', and this plan is of epoch 1"):
+    with pytest.raises(UsageError, match="was given epoch 5 of the run 'trial', but this laptop's plan has epoch 1"):
         requeue(IndicesRequest(identity=identity(), epoch=1, indices=[1]), done.context)
     requeue(IndicesRequest(identity=identity(), epoch=5, indices=[1]), done.context)
     assert done.extract().epoch == 5
@@ -120,7 +120,7 @@ def quarantined(host: Host) -> Host:
     return host
 
 
-def test_quarantined_records_are_counted_by_a_dry_run_opened_by_name_or_all_and_done_then(quarantined: Host) -> None:
+def test_a_dry_run_counts_quarantined_records_and_reopen_opens_named_or_all_of_them(quarantined: Host) -> None:
     (cause,) = quarantined.causes()
     told = reopen(ReopenRequest(identity=identity(), dry_run=True), quarantined.context)
     assert (told.records, told.causes, len(quarantined.states())) == (2, {cause: 2}, 10)
@@ -131,7 +131,7 @@ def test_quarantined_records_are_counted_by_a_dry_run_opened_by_name_or_all_and_
     assert reopen(ReopenRequest(identity=identity()), quarantined.context).records == 0
 
 
-def test_why_a_record_was_quarantined_stays_in_the_ledger_when_it_is_opened_again(quarantined: Host) -> None:
+def test_the_ledger_keeps_the_cause_of_a_quarantined_record_that_is_opened_again(quarantined: Host) -> None:
     (cause,) = quarantined.causes()
     reopen(ReopenRequest(identity=identity(), indices=[5]), quarantined.context)
     quarantined.extract()
@@ -156,7 +156,7 @@ def test_status_of_a_host_without_a_run_is_an_answer_and_an_unknown_run_a_usage_
         status(RunRequest(run="other"), host.context)
 
 
-def test_status_tells_what_the_ram_disk_holds_and_how_long_prefill_waited_for_it(done: Host) -> None:
+def test_status_shows_the_dumps_in_the_ram_disk_and_the_time_that_prefill_waited(done: Host) -> None:
     (done.dump_dir / "roost.abc.1.1.8.safetensors").write_bytes(bytes(1000))
     waits = {"directory_wait_seconds": 1.5, "ring_wait_seconds": 0.25}
     said = CaptureStatus(pid=1, version="1", payload="", sglang="", boundaries=[], final="pre", **waits)

@@ -41,13 +41,13 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_without_systemd_there_is_nothing_to_say(box: Path) -> None:
+def test_without_systemd_there_is_no_finding(box: Path) -> None:
     (box / "booted").rmdir()
     assert logind.login_facts() is None
     assert not logind.lingers()
 
 
-def test_logind_s_own_word_counts(box: Path) -> None:
+def test_loginds_own_answer_counts(box: Path) -> None:
     program(box / "bin", "loginctl", f"printf '{LOGINCTL_255}'")
     (box / "etc" / "logind.conf").write_text("KillUserProcesses=yes\n")
     told = logind.login_facts()
@@ -96,7 +96,7 @@ def test_a_user_who_lingers_has_detached_work_in_a_scope_of_its_own_manager(
 
 
 @pytest.mark.parametrize("why", ["does not linger", "a manager that fails", "root"])
-def test_otherwise_it_is_started_as_it_is(box: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+def test_without_lingering_detached_work_starts_directly(box: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     if why != "does not linger":
         linger(box)
     monkeypatch.setattr(logind, "user_id", lambda: 0 if why == "root" else 1000)

@@ -40,7 +40,7 @@ def test_a_folder_that_does_not_exist_yet_is_judged_by_where_it_would_be(tmp_pat
     assert found.writable
 
 
-def test_what_lies_in_the_folder_is_counted(tmp_path: Path) -> None:
+def test_files_in_the_folder_are_counted(tmp_path: Path) -> None:
     (tmp_path / "server0").mkdir()
     (tmp_path / "server0" / "dump").write_bytes(b"x" * 1000)
     assert space_facts(tmp_path).own_bytes == 1000
@@ -50,7 +50,7 @@ def test_the_ram_disk_is_recognised_as_one() -> None:
     assert space_facts(Path("/dev/shm/roost-not-there")).kind == "tmpfs"
 
 
-def test_the_machine_knows_who_and_when() -> None:
+def test_the_facts_name_the_user_and_the_time() -> None:
     found = machine_facts()
     assert found.root == (os.geteuid() == 0)
     assert found.memory_available_bytes <= found.memory_bytes

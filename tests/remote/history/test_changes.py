@@ -61,7 +61,7 @@ def seen(*looks: tuple[float, RunReading | ServerReading]) -> list[str]:
         (run(started_at=77.0), ["started"]),
     ],
 )  # fmt: skip
-def test_what_happens_to_a_run_is_one_event(after: RunReading, kinds: list[str]) -> None:
+def test_each_change_of_a_run_is_one_event(after: RunReading, kinds: list[str]) -> None:
     assert seen((0, run()), (10, after)) == kinds
 
 
@@ -79,7 +79,7 @@ def test_what_happens_to_a_run_is_one_event(after: RunReading, kinds: list[str])
         (server("ready"), server("ready"), []),
     ],
 )
-def test_what_happens_to_a_server_is_told(before: ServerReading, after: ServerReading, kinds: list[str]) -> None:
+def test_each_change_of_a_server_is_an_event(before: ServerReading, after: ServerReading, kinds: list[str]) -> None:
     assert seen((0, before), (10, after)) == kinds
 
 
@@ -91,7 +91,7 @@ def test_a_run_without_progress_is_stalled_once_and_again_only_after_it_moved() 
     ]  # fmt: skip
 
 
-def test_records_that_were_delivered_and_deleted_are_told_when_they_are_counted() -> None:
+def test_delivered_and_deleted_records_are_an_event_when_they_are_counted() -> None:
     counted = [run().model_copy(update={"freed": freed}) for freed in (5, None, 9, 9)]
     assert seen(*((10.0 * number, one) for number, one in enumerate(counted))) == ["freed"]
 
@@ -101,7 +101,7 @@ def test_a_paused_run_is_never_stalled() -> None:
     assert seen(*looks) == []
 
 
-def test_a_wait_that_comes_and_goes_is_told_once() -> None:
+def test_a_repeated_wait_is_one_event() -> None:
     waits = [run("waiting", cause=f"The disk lacks {size} GB.") for size in range(1, 20)]
     cycle = [
         look for number, one in enumerate(waits) for look in ((20.0 * number + 10, one), (20.0 * number + 20, run()))
@@ -114,7 +114,7 @@ def test_a_low_disk_is_told_once_until_there_is_room_again() -> None:
     assert seen((0, run()), *low) == ["disk-low"]
 
 
-def test_a_recorder_that_was_away_says_so() -> None:
+def test_a_recorder_that_did_not_run_reports_the_gap() -> None:
     assert seen((0, run()), (3600, run(done=50))) == ["gap"]
     assert seen((0, run("complete", alive=False)), (3600, run("complete", alive=False))) == []
 

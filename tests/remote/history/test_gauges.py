@@ -30,7 +30,7 @@ sglang:prompt_tokens_total{model_name="m"} 1.25e+06
 """
 
 
-def test_a_servers_queue_is_read_from_its_log_from_the_first_look_on(tmp_path: Path) -> None:
+def test_a_servers_queue_is_read_from_its_log_since_the_first_reading(tmp_path: Path) -> None:
     host = HostFolder(tmp_path)
     state = host.server()
     log = Path(state.log)
@@ -45,7 +45,7 @@ def test_a_servers_queue_is_read_from_its_log_from_the_first_look_on(tmp_path: P
     assert gauge.look(state).prefill_tokens_per_second == 0
 
 
-def test_probes_are_no_use_of_a_server(tmp_path: Path) -> None:
+def test_probes_do_not_count_as_use_of_a_server(tmp_path: Path) -> None:
     host = HostFolder(tmp_path)
     state = host.server()
     log = Path(state.log)

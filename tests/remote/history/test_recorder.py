@@ -133,7 +133,7 @@ def test_counters_go_on_over_sessions_and_over_a_killed_recorder(host: HostFolde
     assert waited == [4.0, 4.0, 6.0]
 
 
-def test_a_history_that_was_damaged_is_set_aside_and_said(host: HostFolder) -> None:
+def test_a_damaged_history_is_set_aside_and_reported(host: HostFolder) -> None:
     paths = host.run()
     paths.history.write_bytes(b"rubbish" * 999)
     with run_lock(paths):
@@ -144,7 +144,7 @@ def test_a_history_that_was_damaged_is_set_aside_and_said(host: HostFolder) -> N
     assert "is damaged" in host.said.getvalue()
 
 
-def test_a_disk_that_takes_nothing_loses_no_point(host: HostFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_loses_no_point(host: HostFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     import sqlite3
 
     from remote.history import store
@@ -179,7 +179,7 @@ def test_a_run_that_was_cleaned_away_meanwhile_is_not_made_again(host: HostFolde
     assert not paths.root.exists()
 
 
-def test_people_are_told_once_however_often_the_webhook_refuses(
+def test_people_get_one_notification_however_often_the_webhook_refuses(
     host: HostFolder, webhook: tuple[str, list[dict[str, object]], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(telling, "RETRY_FIRST_SECONDS", 0.0)
@@ -201,7 +201,7 @@ def test_people_are_told_once_however_often_the_webhook_refuses(
     assert "s3cr3t" not in host.said.getvalue()
 
 
-def test_a_webhook_that_hangs_holds_nothing_up(host: HostFolder) -> None:
+def test_a_webhook_that_hangs_delays_nothing(host: HostFolder) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -216,7 +216,7 @@ def test_a_webhook_that_hangs_holds_nothing_up(host: HostFolder) -> None:
             assert len(list(kept.points())) == 5
 
 
-def test_a_crash_loop_is_told_once_and_then_counted(host: HostFolder, tmp_path: Path) -> None:
+def test_a_crash_loop_causes_one_notification_and_is_then_counted(host: HostFolder, tmp_path: Path) -> None:
     told(host, "http://127.0.0.1:9/")
     recorder = Recorder(host.context)
     for start in range(1, 6):
@@ -229,7 +229,7 @@ def test_a_crash_loop_is_told_once_and_then_counted(host: HostFolder, tmp_path: 
     assert recorder._kept.kept_back["server main failed"] == 4
 
 
-def test_what_is_told_is_readable_by_its_user_alone(host: HostFolder) -> None:
+def test_notifications_on_disk_are_readable_only_by_their_user(host: HostFolder) -> None:
     told(host, "http://127.0.0.1:9/?secret=s3cr3t")
     host.server()
     Recorder(host.context).look()
@@ -253,7 +253,7 @@ def test_an_idle_server_is_ended_and_a_needed_one_is_not(host: HostFolder, monke
     assert stopped[0] == "main"
 
 
-def test_history_and_glance_tell_what_was_recorded(host: HostFolder) -> None:
+def test_history_and_glance_return_the_recorded_points(host: HostFolder) -> None:
     paths = host.run(counts={"done": 10})
     host.server()
     recorder = Recorder(host.context)
@@ -272,7 +272,7 @@ def test_history_and_glance_tell_what_was_recorded(host: HostFolder) -> None:
     assert {event.kind for event in result.events} == {"started", "ready"}
 
 
-def test_a_run_without_a_history_is_told_with_the_rest(host: HostFolder) -> None:
+def test_a_missing_history_is_reported_and_glance_still_returns_the_run(host: HostFolder) -> None:
     host.run()
     assert "There is no history" in history(HistoryRequest(run="trial"), host.context).problem
     glance(GlanceRequest(run="trial", once=True), host.context)
@@ -281,7 +281,7 @@ def test_a_run_without_a_history_is_told_with_the_rest(host: HostFolder) -> None
     assert told_now["reading"]["runs"][0]["run"] == "trial"
 
 
-def test_one_recorder_runs_whoever_asks_and_goes_on_where_a_killed_one_ended(host: HostFolder, clone: Path) -> None:
+def test_only_one_recorder_runs_and_it_continues_after_a_killed_one(host: HostFolder, clone: Path) -> None:
     host.server()
     request = RecordRequest(host="gpu1")
     first = record(request, host.context)

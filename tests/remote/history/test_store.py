@@ -87,13 +87,13 @@ def test_a_clock_that_jumps_back_loses_nothing(tmp_path: Path) -> None:
         assert [point.at for point in history.points()] == [START, START + 5000]
 
 
-def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
+def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
     with to_write(tmp_path / "h")[0] as history:
         history.add([Point(at=1, step=10, values={"a": float("nan"), "b": float("inf"), "c": 2})], [], 1)
         assert [point.values for point in history.points()] == [{"c": 2}]
 
 
-def test_a_history_is_its_owners_alone(tmp_path: Path) -> None:
+def test_a_history_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     to_write(tmp_path / "h")
     assert stat.S_IMODE((tmp_path / "h").stat().st_mode) == 0o600
 
@@ -146,7 +146,7 @@ def test_a_link_in_its_place_is_neither_read_nor_written(tmp_path: Path) -> None
     assert other.read_bytes() == b"mine"
 
 
-def test_no_more_points_are_told_than_were_asked_for() -> None:
+def test_at_most_the_requested_number_of_points_is_returned() -> None:
     points = [reading(START + 10 * tick, gpus=1) for tick in range(5000)]
     told = at_most(points, 100)
     assert len(told) <= 100

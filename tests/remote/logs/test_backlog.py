@@ -47,9 +47,7 @@ def test_the_last_lines_are_those_that_splitting_all_files_would_give(tmp_path: 
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("content", "offset"), [("one\ntwo\n", 8), ("one\nhal", 4), ("half", 0), ("", 0)])
-def test_no_lines_means_the_end_or_the_beginning_of_a_line_still_being_written(
-    tmp_path: Path, content: str, offset: int
-) -> None:
+def test_zero_lines_begin_at_the_end_or_at_an_unfinished_line(tmp_path: Path, content: str, offset: int) -> None:
     assert backlog_start(_write(tmp_path, [content]), 0, None, None).offset == offset
 
 

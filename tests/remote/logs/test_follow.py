@@ -170,7 +170,7 @@ def test_a_reconnect_finds_its_file_under_the_name_that_rotation_gave_it(tmp_pat
     assert after.lines == ["three", "four", "five"]
 
 
-def test_what_appeared_while_nobody_was_connected_is_shown_whole(tmp_path: Path, logs_of: Start) -> None:
+def test_files_that_appeared_during_a_disconnection_are_shown_completely(tmp_path: Path, logs_of: Start) -> None:
     LogFolder(tmp_path, "early").folder.mkdir(parents=True)
     before = logs_of(follow=True, lines=1)
     before.until(lambda: before.started)

@@ -22,7 +22,7 @@ pieces = st.lists(st.one_of(st.binary(max_size=30), st.sampled_from([b"\n", b"\r
 
 @examples(75)
 @given(written=pieces, chunk=st.integers(1, 40), longest=st.integers(1, 40))
-def test_every_line_is_given_out_once_however_it_was_written(
+def test_every_line_is_returned_once(
     tmp_path_factory: pytest.TempPathFactory, written: list[bytes], chunk: int, longest: int
 ) -> None:
     path = tmp_path_factory.mktemp("log") / "log"

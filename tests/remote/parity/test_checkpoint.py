@@ -89,7 +89,7 @@ def test_fp8_is_multiplied_by_its_scales(tmp_path: Path, scale: torch.Tensor, na
     ],
     ids=["GPTQ", "NVFP4", "INT8"],
 )
-def test_another_way_of_keeping_a_weight_is_said(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+def test_an_unknown_format_of_a_weight_is_reported(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
     with pytest.raises(HostError, match="in a way that Roost cannot read"):
         folder_of(tmp_path, tensors).read("m.weight")
 

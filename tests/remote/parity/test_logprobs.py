@@ -58,7 +58,7 @@ def test_every_row_is_compared_the_last_one_by_the_generated_token(
     assert (found.passed, found.worst_row) == (False, ROWS - 1)
 
 
-def test_an_answer_about_other_tokens_is_no_comparison(model: dict[str, torch.Tensor]) -> None:
+def test_an_answer_about_other_tokens_is_refused(model: dict[str, torch.Tensor]) -> None:
     meta = answer(model, torch.float32)
     meta["input_token_logprobs"][3][1] = 7
     with pytest.raises(ValueError, match="of row 2 is about token 7, but 0 was sent"):

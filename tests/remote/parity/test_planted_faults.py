@@ -114,7 +114,7 @@ def logprobs_of(truth: Truth, rows: torch.Tensor, final: Any = "pre") -> Any:
     ).summary()
 
 
-def test_a_right_record_passes_both_checks(truth: Truth, listened: Path, tmp_path: Path) -> None:
+def test_a_correct_record_passes_both_checks(truth: Truth, listened: Path, tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "d.safetensors", truth.record(), truth.tokens)
     assert check_canary(dump, [listened]).passed
     found = logprobs_of(truth, truth.record()[:, FINAL])
@@ -159,7 +159,7 @@ def test_the_canary_names_the_boundary_that_it_found(truth: Truth, listened: Pat
         check_canary(dump, [listened]).require()
 
 
-def test_what_the_logprobs_cannot_see(truth: Truth) -> None:
+def test_the_logprobs_do_not_find_faults_in_auxiliary_slots(truth: Truth) -> None:
     """One record's auxiliary slot alone: only a canary that goes by at that time sees it."""
     for fault in FAULTS:
         assert logprobs_of(truth, plant(truth, AUX, fault)[:, FINAL]).passed
@@ -174,7 +174,7 @@ SEEN_BY_BANDS = {"wrong layer", "post-norm for pre-norm", "double norm"}
 
 
 @pytest.mark.parametrize("slot", [AUX, FINAL], ids=["aux", "final"])
-def test_what_the_norm_bands_see(
+def test_the_norm_bands_find_wrong_layers_and_norms_and_no_other_fault(
     truth: Truth, reference_of: Callable[..., Any], prompts_of: Callable[..., Any], slot: int
 ) -> None:
     band = NormBand(BOUNDARIES)

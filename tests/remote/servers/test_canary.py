@@ -82,7 +82,7 @@ def test_a_canary_whose_own_hook_saw_nothing_proves_nothing(tmp_path: Path) -> N
         checked(tmp_path, write_dump)
 
 
-def test_what_capture_itself_refused_is_quoted(tmp_path: Path) -> None:
+def test_a_refusal_by_capture_is_quoted(tmp_path: Path) -> None:
     def refuse(folder: Path, rid: str) -> None:
         (folder / f"{rid}.error.json").write_text(json.dumps({"rid": rid, "cause": "rows 3 to 5 never came"}))
 

@@ -27,7 +27,7 @@ def server() -> Iterator[subprocess.Popen[bytes]]:
     process.communicate()
 
 
-def test_a_record_without_a_mark_claims_its_own_session_and_nobody_else(
+def test_a_record_without_a_mark_claims_only_its_own_session(
     server: subprocess.Popen[bytes], bystander: subprocess.Popen[bytes]
 ) -> None:
     claimed = {process.pid for process in members(reference(server.pid), "")}

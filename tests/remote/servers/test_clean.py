@@ -50,7 +50,7 @@ def left(context: Context) -> set[str]:
     return {path.name for path in context.workdir.runs.iterdir()}
 
 
-def test_an_old_run_goes_and_one_with_unpulled_records_or_a_fresh_one_stays(runs: Context) -> None:
+def test_an_old_run_is_removed_and_a_fresh_or_unpulled_run_stays(runs: Context) -> None:
     result = clean(CleanRequest(), runs)
     assert left(runs) == {"unpulled", "fresh"}
     assert result.removed_bytes >= 8192
@@ -66,7 +66,7 @@ def test_a_dry_run_tells_sizes_and_removes_nothing(runs: Context) -> None:
     assert all(item.size_bytes >= 8192 for item in result.stored)
 
 
-def test_a_named_run_goes_whatever_its_age_and_an_unpulled_one_only_by_force(runs: Context) -> None:
+def test_a_named_run_is_removed_at_any_age_and_an_unpulled_run_only_by_force(runs: Context) -> None:
     clean(CleanRequest(names=["fresh", "unpulled"]), runs)
     assert left(runs) == {"pulled", "unpulled"}
     clean(CleanRequest(names=["unpulled"], force=True), runs)
@@ -104,7 +104,7 @@ def test_payloads_in_use_stay_and_others_go(context: Context) -> None:
     assert {path.name for path in context.workdir.payloads.iterdir()} == {"current", "newest", "running"}
 
 
-def test_what_an_interrupted_command_left_goes_when_it_is_old(context: Context) -> None:
+def test_old_leftovers_of_interrupted_commands_are_removed(context: Context) -> None:
     (context.workdir.runs / ".aside-1-half").mkdir(parents=True)
     aged(context.workdir.runs)
     clean(CleanRequest(), context)

@@ -71,7 +71,7 @@ def test_memory_that_never_comes_back_is_a_sentence_within_the_deadline(
         serve._await_memory([order()], context)
 
 
-def test_what_a_living_process_holds_is_not_waited_for_by_a_start(
+def test_a_start_does_not_wait_for_memory_of_living_processes(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver(monkeypatch, 70, pid=os.getpid())

@@ -69,7 +69,7 @@ def with_broken_config(model: Path) -> None:
         (with_broken_config, "is not JSON"),
     ],
 )
-def test_harm_is_named(model: Path, harm: Callable[[Path], None], said: str) -> None:
+def test_damage_to_a_model_is_named(model: Path, harm: Callable[[Path], None], said: str) -> None:
     harm(model)
     with pytest.raises(HostError, match=said):
         check_model(str(model))

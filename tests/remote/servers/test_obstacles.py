@@ -55,7 +55,7 @@ def test_sglang_servers_are_recognised(executable: str, command: str) -> None:
         ("python3", ""),
     ],
 )
-def test_what_only_mentions_sglang_is_not_recognised(executable: str, command: str) -> None:
+def test_processes_that_only_mention_sglang_are_not_recognised(executable: str, command: str) -> None:
     assert not is_sglang_argv(executable, command.split(" "))
 
 

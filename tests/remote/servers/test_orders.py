@@ -36,7 +36,7 @@ def test_the_same_server_is_left_alone_by_serve_and_started_anew_by_restart(prep
         ({"mode": "serve", "tp": 2}, r"A server 'main' with another command has been running since"),
     ],
 )
-def test_what_the_record_tells_is_said_before_sglang_is_asked(
+def test_errors_that_the_record_shows_are_raised_before_sglang_is_asked(
     start: Start,
     until: Start,
     context: Context,

@@ -96,7 +96,7 @@ def test_a_ram_disk_below_the_high_water_mark_is_refused_with_both_numbers(
     assert not (tmp_path / "dumps").exists()
 
 
-def test_what_a_dead_server_left_behind_blocks_a_new_one_by_pid(
+def test_processes_of_a_dead_server_block_a_new_server_by_pid(
     start: Start, until: Start, context: Context, tmp_path: Path
 ) -> None:
     start("--orphan", str(tmp_path / "orphan"))

@@ -172,7 +172,7 @@ def _ask(port: int, path: str, *options: str) -> int:
     return int(subprocess.run([*curl, *options, url], stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
-def test_nothing_but_health_answers_whoever_has_no_key(running: ServerState, here: Context) -> None:
+def test_without_the_key_only_health_answers(running: ServerState, here: Context) -> None:
     said = {path: _ask(running.port, path) for path in (*CHANGING, "/generate", "/abort_request", "/flush_cache")}
     assert said == dict.fromkeys(said, 401)
     assert _ask(running.port, "/health_generate", "-G") == 200

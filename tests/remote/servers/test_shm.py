@@ -10,7 +10,7 @@ from pathlib import Path
 from remote.servers.housekeeping import shm
 
 
-def test_a_dead_process_leftovers_are_found_and_removed_and_all_else_stays(tmp_path: Path) -> None:
+def test_a_dead_processs_shared_memory_is_removed_and_all_other_stays(tmp_path: Path) -> None:
     dead = ["nccl-aB3xYz", "sglang_loads_abc_def.shm", "torch_4711_123_0", "psm_0a1b2c3d"]
     for name in (*dead, "my_precious", "nccl-notes.txt", "psm_held0000"[:4] + "deadbeef"):
         (tmp_path / name).write_bytes(b"x" * 100)
@@ -22,12 +22,12 @@ def test_a_dead_process_leftovers_are_found_and_removed_and_all_else_stays(tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["my_precious", "nccl-notes.txt", "psm_deadbeef"]
 
 
-def test_what_was_there_before_the_server_started_stays(tmp_path: Path) -> None:
+def test_shared_memory_from_before_the_servers_start_stays(tmp_path: Path) -> None:
     (tmp_path / "nccl-aB3xYz").touch()
     assert shm.leftovers(since=time.time() + 10, folder=tmp_path, min_age_seconds=0.0) == []
 
 
-def test_what_was_created_just_now_stays(tmp_path: Path) -> None:
+def test_shared_memory_that_was_created_just_now_stays(tmp_path: Path) -> None:
     (tmp_path / "nccl-aB3xYz").touch()
     assert shm.leftovers(folder=tmp_path, min_age_seconds=60.0) == []
 

@@ -42,7 +42,7 @@ def test_the_names_that_capture_gives_lead_back_to_their_request(
 
 @examples(200)
 @given(names)
-def test_a_name_of_any_kind_is_a_request_s_or_nobody_s(name: str) -> None:
+def test_any_file_name_belongs_to_one_request_or_to_none(name: str) -> None:
     found = RequestId.parse(request_of(name))
     if found is not None:
         assert name.startswith(str(found))

@@ -40,7 +40,7 @@ def test_the_first_wrong_row_is_named_however_the_record_is_cut(
         look(values, step=step)
 
 
-def test_zeros_are_right_at_boundary_0_alone() -> None:
+def test_zeros_are_accepted_only_at_boundary_0() -> None:
     values = states()
     values[4, 0] = 0
     look(values)
@@ -51,14 +51,14 @@ def test_zeros_are_right_at_boundary_0_alone() -> None:
             judge(values)
 
 
-def test_a_norm_that_is_not_finite_is_a_value_that_is_not() -> None:
+def test_a_norm_that_is_not_finite_counts_as_a_value_that_is_not_finite() -> None:
     norms = np.ones((ROWS, SLOTS), np.float32)
     norms[3, 2] = np.nan
     with pytest.raises(RecordError, match="Row 3 of boundary 5 holds a value that is not finite"):
         check_norms(norms, BOUNDARIES)
 
 
-def test_rows_that_are_all_alike_are_wrong_unless_their_tokens_are() -> None:
+def test_identical_rows_are_wrong_unless_their_tokens_are_identical() -> None:
     values = states()
     values[:, 2] = values[0, 2]
     with pytest.raises(RecordError, match="All rows of boundary 5 are the same"):
@@ -68,6 +68,6 @@ def test_rows_that_are_all_alike_are_wrong_unless_their_tokens_are() -> None:
     look(values)
 
 
-def test_a_dtype_without_a_judgement_is_refused() -> None:
+def test_an_unsupported_dtype_is_refused() -> None:
     with pytest.raises(RecordError, match="F64 cannot be judged"):
         RowCheck(Span("F64", (1, 1, 1), 0, 8), [1], 0)

@@ -87,7 +87,7 @@ def test_a_change_of_any_kind_changes_the_sum_of_its_slot_alone() -> None:
         assert (before.totals != after.totals).tolist() == [False, True, False], change
 
 
-def test_the_same_bits_elsewhere_have_another_sum() -> None:
+def test_the_same_bits_in_another_place_have_another_sum() -> None:
     states = torch.randn(50, 3, 32)
     order = torch.arange(50)
     order[[3, 17]] = order[[17, 3]]

@@ -38,7 +38,7 @@ def listener(path: Path) -> None:
 
 @pytest.mark.parametrize("put", [fifo, link, loop, folder, listener], ids=lambda put: str(put.__name__))
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT, os.O_WRONLY | os.O_CREAT | os.O_APPEND])
-def test_what_is_no_regular_file_is_refused_at_once_and_left_as_it_is(tmp_path: Path, put: object, flags: int) -> None:
+def test_a_special_file_is_refused_at_once_and_not_changed(tmp_path: Path, put: object, flags: int) -> None:
     path = tmp_path / "state.json"
     put(path)  # type: ignore[operator]
     with pytest.raises(ForeignFileError, match=r"state\.json is .*, so it is not Roost's\. Find out who"):

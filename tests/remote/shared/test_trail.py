@@ -78,7 +78,7 @@ def test_only_the_owner_can_read_it_and_a_link_is_never_followed(tmp_path: Path)
     assert elsewhere.read_text() == ""
 
 
-def test_a_trail_that_cannot_be_written_is_told_and_ends_nothing(tmp_path: Path) -> None:
+def test_an_unwritable_trail_is_reported_and_ends_no_command(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "trail.jsonl")
     command = Command(Trail(tmp_path / "trail.jsonl"), Typed(id="a", words="stop"), "ana@laptop")
     command.end("ok")

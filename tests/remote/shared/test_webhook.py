@@ -22,12 +22,12 @@ def test_slack_gets_one_text_whose_markup_is_escaped() -> None:
     }
 
 
-def test_others_get_the_document_as_it_is() -> None:
+def test_other_webhooks_get_the_unchanged_document() -> None:
     assert json.loads(body("json", NOTIFICATION)) == NOTIFICATION
 
 
 @pytest.mark.parametrize("form", ["json", "slack"])
-def test_it_arrives_as_json(form: Form) -> None:
+def test_a_notification_arrives_as_json(form: Form) -> None:
     got: list[tuple[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -21,11 +21,11 @@ class Coming(queue.Queue[int | None]):
         return super().get(block, timeout)
 
 
-def test_what_comes_soon_shares_the_batch() -> None:
+def test_items_that_come_soon_share_the_batch() -> None:
     assert take_batch(Coming(1, 2, 3), most=9, seconds=0.01) == ([1, 2, 3], False)
 
 
-def test_without_seconds_only_what_is_there_is_taken() -> None:
+def test_without_seconds_only_waiting_items_are_taken() -> None:
     assert take_batch(Coming(1, 2), most=9) == ([1], False)
 
 

@@ -43,7 +43,7 @@ def _is_none(arguments: list[ast.expr]) -> bool:
     return bool(arguments) and isinstance(arguments[0], ast.Constant) and arguments[0].value is None
 
 
-def test_threads_tasks_and_pools_are_started_by_the_primitive_alone() -> None:
+def test_threads_tasks_and_pools_are_started_only_by_the_primitive() -> None:
     sources = [path for room in ("hosts", "remote") for path in (ROOT / room).rglob("*.py")]
     found = {
         str(path.relative_to(ROOT)): lines
@@ -53,7 +53,7 @@ def test_threads_tasks_and_pools_are_started_by_the_primitive_alone() -> None:
     assert found == {}
 
 
-def test_the_look_itself_sees_each_of_them() -> None:
+def test_the_search_itself_finds_each_kind() -> None:
     seen = ast.parse(
         "threading.Thread(target=f)\nThreadPoolExecutor(2)\nasyncio.create_task(f())\nawait_(asyncio.gather(f()))\n"
         "loop.run_in_executor(None, f)\nasyncio.to_thread(f)\ntorch.log_softmax(x).gather(1, y)"

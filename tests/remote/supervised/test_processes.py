@@ -31,7 +31,7 @@ def test_a_killed_worker_is_told_in_a_sentence() -> None:
         pool.submit(killed).result()
 
 
-def test_a_cut_ends_the_workers_and_what_is_queued() -> None:
+def test_a_cut_ends_the_workers_and_drops_queued_tasks() -> None:
     pids: list[int] = []
 
     def cut() -> None:

@@ -38,7 +38,7 @@ def test_an_endless_task_that_returns_is_named() -> None:
         asyncio.run(asyncio.wait_for(block(), 10))
 
 
-def test_the_others_are_cancelled_and_have_ended_when_the_block_has() -> None:
+def test_the_other_tasks_are_cancelled_and_have_ended_when_the_block_ends() -> None:
     ended: list[str] = []
 
     async def tidy(name: str) -> None:
@@ -61,7 +61,7 @@ def test_the_others_are_cancelled_and_have_ended_when_the_block_has() -> None:
     assert sorted(ended) == ["a", "b"]
 
 
-def test_a_body_that_ends_cancels_what_is_left_without_an_error() -> None:
+def test_a_body_that_ends_cancels_the_remaining_tasks_without_an_error() -> None:
     async def block() -> str:
         async with Tasks() as tasks:
             task = tasks.start(for_ever(), "endless", endless=True)

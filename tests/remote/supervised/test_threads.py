@@ -68,7 +68,7 @@ def test_only_a_pool_that_settles_waits_for_running_jobs_after_an_error(settles:
     release.set()
 
 
-def test_a_pool_left_by_an_exception_does_not_run_what_is_queued() -> None:
+def test_a_pool_left_by_an_exception_does_not_run_queued_jobs() -> None:
     begun, release, ran = threading.Event(), threading.Event(), list[int]()
 
     def first() -> None:
@@ -91,7 +91,7 @@ def test_a_pool_left_by_an_exception_does_not_run_what_is_queued() -> None:
     assert not ran
 
 
-def test_a_pool_left_well_has_done_all_its_jobs() -> None:
+def test_a_pool_left_without_an_error_has_done_all_its_jobs() -> None:
     with Pool(3, "job") as pool:
         jobs = [pool.submit(pow, number, 2) for number in range(20)]
     assert [job.result() for job in jobs] == [number**2 for number in range(20)]
@@ -153,7 +153,7 @@ def test_a_consumer_takes_everything_before_it_is_closed() -> None:
     assert taken == list(range(10))
 
 
-def test_who_hands_in_to_a_consumer_that_ended_is_told_why_also_where_its_queue_is_full() -> None:
+def test_a_caller_of_an_ended_consumer_gets_its_error_even_if_the_queue_is_full() -> None:
     begun, release = threading.Event(), threading.Event()
 
     def take(_: list[int]) -> None:

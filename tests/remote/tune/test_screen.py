@@ -82,7 +82,7 @@ def test_a_setting_that_nccl_refuses_is_told_from_a_crash_by_its_own_log(
     assert "NCCL refused the setting: Error : no algorithm/protocol available for function AllGather" in result.cause
 
 
-def test_nccl_is_read_whatever_the_inventory_wants_of_its_log(
+def test_nccls_log_is_read_with_any_log_settings_of_the_inventory(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_PROTO")
@@ -97,9 +97,7 @@ def test_one_rank_measures_nothing(context: Context) -> None:
         screen(ScreenRequest(hidden_size=64, gpus=[0]), context)
 
 
-def test_gpus_that_are_not_there_are_named_before_anything_starts(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_gpus_are_named_before_anything_starts(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remote.tune.screen.gpus", lambda: [Gpu(0, "NVIDIA H200", 1 << 37, 0)])
     with pytest.raises(HostError, match="GPU 1 is missing: this host shows 1 of the 2 GPUs"):
         screen(ScreenRequest(hidden_size=64, gpus=[0, 1]), context)
