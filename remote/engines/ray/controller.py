@@ -2,22 +2,20 @@
 
 Runs under Ray's Python, on the head node. It asks for a placement group of one node for each replica, puts an actor
 into each that Ray has placed, and waits. It remembers nothing: it finds groups and actors again by their names, and how
-far the run is by its published chunks. If it is killed, replicas work on, and the job's shell starts it again.
-Standard library and Ray only.
+far the run is by its published chunks. If it is killed, replicas work on, and the job's shell starts it again. If the
+job is stopped in Ray's dashboard, the run is stopped. Standard library and Ray only.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
-from remote.engines.ray import actor as actor_module
-from remote.engines.ray import folder as folder_module
-from remote.engines.ray.actor import Replica
+from remote.engines.ray.cluster import Cluster, Group, RefusedError
 from remote.engines.ray.folder import (
     ENDED,
     FAILED,
@@ -33,11 +31,10 @@ from remote.engines.ray.folder import (
 )
 
 LOOK_SECONDS = 2.0
-STRATEGY = "STRICT_PACK"
 
 
-class RefusedError(Exception):
-    """The run cannot be done on this cluster as it was asked for."""
+class StoppedError(Exception):
+    """Somebody has stopped the job in Ray's dashboard or by its command."""
 
 
 def main(jobs: Path, job: str, mark: str) -> int:
@@ -49,13 +46,21 @@ def main(jobs: Path, job: str, mark: str) -> int:
             "`workdir` must lie on a file system that the head node, the other nodes and the login host share"
         )
     pool = folder.pool()
+    cluster = Cluster(pool)
+    controller = Controller(folder, pool, cluster, mark)
+    signal.signal(signal.SIGTERM, _stopped)
     try:
-        _connect(pool)
-        await_nodes(folder, pool)
+        cluster.connect()
+        if not folder.has_accepted(job):  # else another controller of this job began the run and was killed
+            await_nodes(folder, cluster)
+            write(folder.accepted, job)
+        return controller.run()
     except RefusedError as error:
         return _refused(str(error))
-    write(folder.accepted, job)
-    return Controller(folder, pool, mark).run()
+    except StoppedError:
+        write(folder.stop, "")
+        controller.withdraw()
+        return 0
 
 
 def _refused(sentence: str) -> int:
@@ -63,30 +68,15 @@ def _refused(sentence: str) -> int:
     return REFUSED
 
 
-def _connect(pool: Pool) -> None:
-    try:
-        import ray
-    except ImportError as error:
-        raise RefusedError(
-            f"{sys.executable} on the head node has no Ray: name one that has it as `ray_python`"
-        ) from error
-    try:
-        ray.init(address="auto", namespace=pool.namespace, log_to_driver=False, logging_level="ERROR")
-    except RuntimeError as error:
-        if "ersion mismatch" not in str(error):
-            raise
-        raise RefusedError(
-            f"{sys.executable} on the head node has Ray {ray.__version__} for Python {sys.version.split()[0]}, and the "
-            "cluster runs another version: name the Python with which it was started as `ray_python`"
-        ) from error
-    for module in (actor_module, folder_module):
-        ray.cloudpickle.register_pickle_by_value(module)
+def _stopped(_: int, __: FrameType | None) -> None:
+    raise StoppedError
 
 
-def await_nodes(folder: Folder, pool: Pool) -> None:
+def await_nodes(folder: Folder, cluster: Cluster) -> None:
     """Return once the run can begin; raises RefusedError for what Ray would wait for in vain."""
+    pool = cluster.pool
     while True:
-        why = shortage(_resources(), pool)
+        why = shortage(cluster.nodes(), pool)
         if not why or folder.stop.exists():
             return
         if pool.least > 0 or time.time() > pool.submitted_at + pool.join_seconds:
@@ -113,100 +103,61 @@ def shortage(nodes: list[dict[str, float]], pool: Pool) -> str:
     )
 
 
-def _resources() -> list[dict[str, float]]:
-    import ray
-
-    return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
-
-
 @dataclass
 class Controller:
     """What Ray has of the run, brought step by step to what the run needs."""
 
     folder: Folder
     pool: Pool
+    cluster: Cluster
     mark: str
     _told: str = ""
 
     def run(self) -> int:
         """Return 0 once the run is over or was stopped, and another code if every replica failed."""
-        while True:
-            groups = self._groups()
-            open_slots = [name for name in self.pool.slots if self.folder.slot(name).state not in ENDED]
-            ends = self.folder.is_over or self.folder.stop.exists()
-            if not groups and (ends or not open_slots):
-                return self._ended()
-            self._tell(len(groups))
-            for name, group in groups.items():
-                self._tend(name, group, ends=ends)
-            for name in open_slots[: 0 if ends else self._wanted()]:
-                if name not in groups:
-                    self._ask_for(name)
+        while self.step():
             time.sleep(LOOK_SECONDS)
+        return self._ended()
 
-    def _wanted(self) -> int:
-        """Replicas that still have something to do."""
-        return max(1, min(self.pool.most, self.pool.chunks - self.folder.published()))
+    def step(self) -> bool:
+        """Bring Ray nearer to what the run needs; returns False if nothing of the run is left there."""
+        groups, published = self.cluster.groups(), self.folder.published()
+        open_slots = [name for name in self.pool.slots if self.folder.slot(name).state not in ENDED]
+        ends = self.folder.is_over or self.folder.stop.exists()
+        if not groups and (ends or not open_slots):
+            return False
+        self._tell(len(groups), published)
+        useful = 0 if ends else min(self.pool.most, max(1, self.pool.chunks - published))
+        for name, group in groups.items():
+            self._tend(name, group, useful)
+        for name in open_slots[:useful]:
+            if name not in groups:
+                self.cluster.ask_for(name)
+        return True
 
-    def _groups(self) -> dict[str, dict[str, Any]]:
-        """The run's placement groups in Ray, by their replicas' names."""
-        from ray.util.placement_group import placement_group_table
+    def withdraw(self) -> None:
+        """Let go of every group in which no replica works."""
+        for name, group in self.cluster.groups().items():
+            if not group.is_placed or not self.cluster.has_actor(name):
+                self.cluster.let_go(name)
 
-        prefix = self.pool.group("")
-        table = [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
-        return {group["name"].removeprefix(prefix): group for group in table if group["name"].startswith(prefix)}
+    def _tend(self, name: str, group: Group, useful: int) -> None:
+        """Put the actor into a group that Ray has placed; let go of a group in which nobody works or will."""
+        slot, has_actor = self.folder.slot(name), self.cluster.has_actor(name)
+        works = group.is_placed and has_actor
+        if slot.state in ENDED or (not works and int(name[1:]) >= useful):
+            self.cluster.let_go(name)
+        elif group.is_placed and not has_actor:
+            self.cluster.put(name, str(self.folder.root), name, self.mark)
+        elif works and slot.node_id != group.node_id and (cause := self.cluster.untold(name)):
+            self.folder.keep(replace(slot, state=LEFT_OUT, cause=cause, since=time.time()))
 
-    def _tend(self, name: str, group: dict[str, Any], *, ends: bool) -> None:
-        """Put the actor into a group that Ray has placed; let go of a group that nobody needs."""
-        slot = self.folder.slot(name)
-        has_actor = _has_actor(name)
-        if slot.state in ENDED or (ends and not has_actor) or (group["state"] == "PENDING" and self._is_surplus(name)):
-            self._let_go(name)
-        elif group["state"] == "CREATED" and not has_actor:
-            self._put(name)
-        elif has_actor and slot.attempt < 0 and (cause := _untold(name)):
-            self.folder.keep(Slot(name, LEFT_OUT, cause=cause, since=time.time()))
-
-    def _is_surplus(self, name: str) -> bool:
-        return not _has_actor(name) and int(name[1:]) >= self._wanted()
-
-    def _ask_for(self, name: str) -> None:
-        from ray.util.placement_group import placement_group
-
-        placement_group([self.pool.bundle], strategy=STRATEGY, name=self.pool.group(name), lifetime="detached")
-
-    def _let_go(self, name: str) -> None:
-        from ray.util import get_placement_group
-        from ray.util.placement_group import remove_placement_group
-
-        with suppress(ValueError):
-            remove_placement_group(get_placement_group(self.pool.group(name)))
-
-    def _put(self, name: str) -> None:
-        import ray
-        from ray.util import get_placement_group
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        others = {key: amount for key, amount in self.pool.bundle.items() if key not in ("CPU", "GPU")}
-        place = PlacementGroupSchedulingStrategy(get_placement_group(self.pool.group(name)), 0)
-        ray.remote(Replica).options(
-            name=name,
-            lifetime="detached",
-            get_if_exists=True,
-            max_restarts=-1,  # the actor counts its failures itself: Ray would count lost nodes too
-            num_cpus=self.pool.bundle.get("CPU", 0),
-            num_gpus=self.pool.bundle.get("GPU", 0),
-            resources=others,
-            scheduling_strategy=place,
-        ).remote(str(self.folder.root), name, self.mark)
-
-    def _tell(self, groups: int) -> None:
+    def _tell(self, groups: int, published: int) -> None:
         """Say in the job's log, which Ray's dashboard shows, how far the run is."""
         at_work = [f"{slot.name} on {slot.node}" for slot in self.folder.slots() if slot.state not in ENDED]
         text = (
-            f"{self.folder.published()} of {self.pool.chunks} chunks are published; at work: "
-            f"{', '.join(at_work) or 'nobody'}; waiting for a node with {in_words(self.pool.bundle)}: "
-            f"{max(0, groups - len(at_work))}"
+            f"{published} of {self.pool.chunks} chunks are published; at work: {', '.join(at_work) or 'nobody'}; "
+            f"waiting for a node with {in_words(self.pool.bundle)}: {max(0, groups - len(at_work))}"
         )
         if text != self._told:
             print(text, flush=True)
@@ -230,26 +181,6 @@ def causes(slots: list[Slot]) -> str:
     for slot in slots:
         by_cause.setdefault(slot.cause, []).append(slot.name)
     return "; ".join(f"{', '.join(names)}: {cause}" for cause, names in by_cause.items())
-
-
-def _has_actor(name: str) -> bool:
-    import ray
-
-    try:
-        ray.get_actor(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _untold(name: str) -> str:
-    """What an actor has to say that cannot write it into the run's folder."""
-    import ray
-
-    try:
-        return str(ray.get(ray.get_actor(name).untold.remote(), timeout=LOOK_SECONDS))
-    except (ValueError, ray.exceptions.RayError):  # it is gone, or has not started yet
-        return ""
 
 
 if __name__ == "__main__":

@@ -153,15 +153,12 @@ class Ray:
         while time.monotonic() < deadline:
             told = server.job(job)
             if told.get("status") not in LIVE:
-                if self._is_accepted(job):
+                if self._folder.has_accepted(job):
                     return  # and has ended since: a short run
                 raise _why(server.log(job), str(told.get("message", "")))
-            if self._is_accepted(job):
+            if self._folder.has_accepted(job):
                 return
             time.sleep(LOOK_SECONDS)
-
-    def _is_accepted(self, job: str) -> bool:
-        return self._folder.accepted.exists() and self._folder.accepted.read_text() == job
 
 
 def _pool(order: RayPool, job: str, run: str, payload: Path, chunks: int) -> Pool:

@@ -98,6 +98,10 @@ class Folder:
         """Whether every chunk of the run is published."""
         return (self.run / "queue" / "over").exists()
 
+    def has_accepted(self, job: str) -> bool:
+        """Whether this job's controller found nothing to refuse."""
+        return self.accepted.exists() and self.accepted.read_text() == job
+
     def published(self) -> int:
         """How many chunks are."""
         return sum(1 for path in self.run.glob("queue/published/*/*") if path.name.isdecimal())
