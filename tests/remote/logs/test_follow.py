@@ -106,6 +106,15 @@ def test_a_rotated_extractor_log_is_read_to_its_end_before_the_new_one(tmp_path:
     assert following.lines == ["one", "written after the rename", "two"]
 
 
+def test_a_cluster_s_run_has_the_logs_of_its_replicas(tmp_path: Path, logs_of: Start) -> None:
+    jobs = tmp_path / "runs" / "r1" / "jobs"
+    jobs.mkdir(parents=True)
+    (jobs / "r0.log").write_text("of replica 0\n")
+    (jobs / "r1.log").write_text("of replica 1\n")
+    shown = logs_of(sources=[{"kind": "run", "name": "r1"}]).finish()
+    assert sorted(shown.lines) == ["of replica 0", "of replica 1"]
+
+
 def test_a_log_emptied_in_place_is_read_from_its_beginning(tmp_path: Path, logs_of: Start) -> None:
     log = LogFolder(tmp_path)
     log.write(1, "one\ntwo\n")
