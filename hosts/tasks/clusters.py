@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from hosts.commands import clusters
 from hosts.commands import status as standing
-from hosts.console.clusters import show_jobs, show_script, show_submitted
 from hosts.console.extraction import any_failed, show_status
 from hosts.console.live import DeadHosts, live_lines
+from hosts.console.output import Output
 from hosts.fleet import Fleet
 from hosts.tasks.session import chosen_run, finish, printing, the_inventory
+from remote.shared.messages.jobs import JobRow, SubmitResult
 
+_JOB_COLUMNS = ("job", "state", "node", "running for", "reason", "expected start")
 CLUSTER = "NAME of a cluster of the inventory: its scheduler runs the replicas"
 
 
@@ -32,12 +35,12 @@ def cluster_extract(
                 output.document({"cluster": name, "run": run, "jobs": ended})
                 output.line(f"{name}: {verb}: {', '.join(ended) or 'nothing; no job of this run is in the queue'}")
             elif dry_run:
-                show_script(output, clusters.preview(fleet, cluster, run))
+                _show_script(output, clusters.preview(fleet, cluster, run))
             else:
                 with live_lines(output, fleet) as lines:
                     source = Path(dataset) if dataset else None
                     submitted = clusters.submit(fleet, cluster, run, dataset=source, on_progress=lines)
-                show_submitted(output, name, run, submitted.result)
+                _show_submitted(output, name, run, submitted.result)
         finally:
             fleet.close()
 
@@ -55,7 +58,33 @@ def cluster_status(name: str, run: str, inventory: str | None, json: bool) -> No
                 outcomes = standing.status(fleet, run)
                 jobs = clusters.jobs(fleet, run) if all(outcome.ok for outcome in outcomes) else []
             show_status(output, outcomes)
-            show_jobs(output, name, jobs)
+            _show_jobs(output, name, jobs)
             finish(output.outcomes(outcomes, failed=any_failed))
         finally:
             fleet.close()
+
+
+def _show_submitted(output: Output, cluster: str, run: str, result: SubmitResult) -> None:
+    """Say which job was submitted, or which ones are in the queue already."""
+    output.document({"cluster": cluster, "run": run, **result.model_dump(mode="json")})
+    if result.over:
+        output.line(f"{cluster}: every record of the run {run!r} is done; nothing was submitted.")
+    elif result.earlier:
+        output.line(f"{cluster}: the run {run!r} is in the queue already: {', '.join(result.earlier)}.")
+    else:
+        output.line(f"{cluster}: submitted as job {result.job}; `inv status --cluster {cluster} --run {run}` shows it.")
+
+
+def _show_script(output: Output, result: SubmitResult) -> None:
+    """Print the script that would be submitted."""
+    output.document(result.model_dump(mode="json"))
+    output.line(result.script.rstrip())
+
+
+def _show_jobs(output: Output, cluster: str, jobs: Sequence[JobRow]) -> None:
+    """Print the scheduler's view, or that there is nothing in its queue."""
+    if not jobs:
+        output.line(f"{cluster}: no job of this run is in the queue.")
+        return
+    rows = [(job.job, job.state, job.node, job.seconds, job.reason, job.starts_at) for job in jobs]
+    output.table(_JOB_COLUMNS, rows, title=f"jobs on {cluster}", drop=("expected start", "running for"))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from hosts.commands import recording
 from hosts.console.output import Output
 from hosts.errors import AuthenticationError, HostError, HostKeyError, HostUnreachableError
 from hosts.fleet import Fleet, Outcome
+from hosts.inventory.model import Host
 from hosts.notify import NotifyError, check_notify, event_of, notify
+from remote.shared.messages.history import NotifySettings, RecordRequest, RecordResult
 
+RECORD_DEADLINE_SECONDS = 60.0
 UNREACHED = (HostUnreachableError, HostKeyError, AuthenticationError)
 """Errors that were printed when they happened."""
 NOTIFY = {"notify": "notify the inventory's `notify` command or webhook of events, even after this command has ended"}
@@ -57,7 +59,7 @@ def keep_watch(fleet: Fleet, output: Output, teller: Teller | None, run: str = "
 
     A host without a recorder works as well: that is a note.
     """
-    for outcome in recording.record(fleet, notify=teller is not None, run=run):
+    for outcome in record(fleet, notify=teller is not None, run=run):
         name = outcome.host.name
         if outcome.error is not None:
             if not isinstance(outcome.error, UNREACHED):
@@ -66,3 +68,25 @@ def keep_watch(fleet: Fleet, output: Output, teller: Teller | None, run: str = "
             output.note(f"{name}: {outcome.result.notify_problem} This laptop tells instead, while a command runs.")
         elif teller is not None and outcome.host.notify.sent_by == "host":
             teller.host_tells.add(name)
+
+
+def record(fleet: Fleet, *, notify: bool, run: str = "") -> list[Outcome[RecordResult]]:
+    """Start each host's recorder, or give the one that runs these settings; with `notify`, people are told of `run`."""
+
+    def request(host: Host) -> RecordRequest:
+        return RecordRequest(
+            host=host.name,
+            notify=_settings(host) if notify else None,
+            run=run,
+            min_free_bytes=int(host.min_free),
+            stall_seconds=host.notify.stalled_after,
+            idle_stop_seconds=host.idle_stop,
+        )
+
+    return fleet.call("record", request, RecordResult, deadline=RECORD_DEADLINE_SECONDS)
+
+
+def _settings(host: Host) -> NotifySettings | None:
+    if host.notify.webhook is None or host.notify.sent_by == "laptop":
+        return None
+    return NotifySettings(webhook=host.notify.webhook, form=host.notify.posts_as)

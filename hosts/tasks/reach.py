@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from invoke.context import Context
 from pydantic import BaseModel
+from rich.text import Text
 
-from hosts.console.doctor import diagnosis_line, show_findings
 from hosts.console.live import live_lines
+from hosts.console.output import Output
+from hosts.console.text import sentence
 from hosts.doctor.clusters import of_cluster
 from hosts.doctor.examine import examine
-from hosts.doctor.findings import Diagnosis
+from hosts.doctor.findings import Diagnosis, Finding, Level
 from hosts.errors import UsageError
-from hosts.fleet import Fleet, OnProgress
+from hosts.fleet import Fleet, OnProgress, Outcome
 from hosts.inventory.load import DEFAULT_NAME, EXAMPLE
 from hosts.tasks import trusting
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, printing, roost_task, session
@@ -26,6 +29,9 @@ from remote.shared.messages.attach import AttachReport, AttachRequest
 
 ATTACH_DEADLINE_SECONDS = 300.0
 """Importing SGLang on a host with cold file caches takes a minute and more."""
+
+MARKS: dict[Level, str] = {"red": "✗", "yellow": "!", "green": "✓"}
+SUBJECT_WIDTH = 14
 
 
 class Deployed(BaseModel):
@@ -164,3 +170,27 @@ def _attached(report: AttachReport, dry_run: bool) -> str:
 
 def _done(dry_run: bool, participle: str) -> str:
     return f"would be {participle}" if dry_run else participle
+
+
+def diagnosis_line(result: Diagnosis) -> str:
+    """Return `1 red, 2 yellow, 9 green`."""
+    counts = {level: result.count(level) for level in MARKS}
+    return ", ".join(f"{count} {level}" for level, count in counts.items() if count)
+
+
+def show_findings(output: Output, outcomes: Sequence[Outcome[Diagnosis]]) -> None:
+    """Print every finding of every host that answered; with `--json` the document has them already."""
+    if output.as_json:
+        return
+    for outcome in outcomes:
+        if outcome.value is not None:
+            output.out.print(Text(f"\n{outcome.host.name}", "bold"))
+            for finding in outcome.value.findings:
+                _show(output, finding)
+
+
+def _show(output: Output, finding: Finding) -> None:
+    mark = (MARKS[finding.level], finding.level)
+    output.out.print(Text.assemble("  ", mark, f" {finding.subject:<{SUBJECT_WIDTH}} {sentence(finding.text)}"))
+    if finding.remedy:
+        output.out.print(Text.assemble(f"    {'':<{SUBJECT_WIDTH}} ", (f"→ {sentence(finding.remedy)}", "dim")))

@@ -47,16 +47,16 @@ def check_flags(
     python: str = sys.executable,
     env: Mapping[str, str] | None = None,
     cwd: Path = Path("/"),
-    answers: Path | None = None,
+    cache: Path | None = None,
     fingerprint: str = "",
 ) -> CheckedFlags:
     """Have the installed SGLang parse `flags`; with `capture`, add the missing flags that capture needs.
 
     A flag that the operator set to another value stays, and `refusals` names it. Raises UsageError for a flag that this
     SGLang does not have (naming the nearest flag) or a value that it does not accept. Answers of an SGLang with this
-    `fingerprint` are kept in the folder `answers`.
+    `fingerprint` are kept in the folder `cache`.
     """
-    kept = None if "--config" in flags else answers  # the file may change
+    kept = None if "--config" in flags else cache  # the file may change
     interpreter = Interpreter(payload, env or {}, python, cwd, kept, fingerprint)
     question = {"flags": list(flags), "capture": capture}
     answer = interpreter.ask_once("remote.attach.flags:parse", question, lambda said: "wrong" not in said)

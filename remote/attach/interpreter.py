@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from remote.attach import answers
+from remote.attach import cache
 from remote.shared.errors import HostError
 
 MARK = "ROOST-ANSWER "
@@ -34,24 +34,24 @@ class Interpreter:
     """Variables added to this process's environment."""
     python: str = sys.executable
     cwd: Path = Path("/")
-    answers: Path | None = None
-    """The folder of kept answers; None keeps no answers."""
+    cache: Path | None = None
+    """The folder in which answers are kept; None keeps no answers."""
     fingerprint: str = ""
-    """The fingerprint of the SGLang that is asked, for kept answers."""
+    """The fingerprint of the SGLang that is asked; "" keeps no answers."""
 
     def ask_once(
         self, function: str, question: Mapping[str, object], is_good: Callable[[dict[str, Any]], bool]
     ) -> dict[str, Any]:
         """Ask like `ask`, but keep a good answer until something that it depends on changes."""
-        if self.answers is None or not self.fingerprint:
+        if self.cache is None or not self.fingerprint:
             return self.ask(function, question)
         about = (function, question, self.python, str(self.cwd), self.payload.name, self.fingerprint)
-        digest = answers.name({**os.environ, **self.env}, *about)
-        answer = answers.recall(self.answers, digest)
+        digest = cache.name({**os.environ, **self.env}, *about)
+        answer = cache.recall(self.cache, digest)
         if answer is None:
             answer = self.ask(function, question)
             if is_good(answer):
-                answers.keep(self.answers, digest, answer)
+                cache.keep(self.cache, digest, answer)
         return answer
 
     def ask(
@@ -74,7 +74,7 @@ class Interpreter:
         environment["PYTHONPATH"] = prepend(str(self.payload), environment.get("PYTHONPATH", ""))
         try:
             return subprocess.run(
-                [self.python, "-m", "remote.attach.answer", function],
+                [self.python, "-m", "remote.attach.child", function],
                 input=question,
                 env=environment,
                 cwd=self.cwd,

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from remote.attach.answers import fingerprint
+from remote.attach.cache import fingerprint
 from remote.attach.interpreter import Interpreter
 from remote.shared.errors import HostError
 from remote.shared.messages.attach import Installation

@@ -98,7 +98,7 @@ def _checks(installation: Installation, choice: Choice, env: Mapping[str, str], 
         context.payload,
         {**env, **added},
         installation.python,
-        answers=context.workdir.answers,
+        cache=context.workdir.sglang_cache,
         fingerprint=installation.fingerprint,
     )
     patched = {target.family.name for target in patch.targets(installation) if target.state == "attached"}

@@ -9,7 +9,7 @@ Layout (created on demand, directories 0700, files 0600):
     <workdir>/recorder/…                         see `RecorderPaths`
     <workdir>/trail.jsonl                        who changed what here, see `remote.shared.trail`
     <workdir>/models.json                        digests of models' files, so that a plan samples each only once
-    <workdir>/answers/<digest>.json              what the host's SGLang said, see `remote.attach.answers`
+    <workdir>/sglang-cache/<digest>.json         what the host's SGLang answered, see `remote.attach.cache`
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class Workdir:
         return self.root / "models.json"
 
     @property
-    def answers(self) -> Path:
-        """Answers of the host's SGLang that need not be asked for again."""
-        return self.root / "answers"
+    def sglang_cache(self) -> Path:
+        """Answers of the host's SGLang, kept by `remote.attach.cache`."""
+        return self.root / "sglang-cache"
 
     @property
     def recorder(self) -> RecorderPaths:

@@ -92,7 +92,7 @@ def plan_launch(spec: ServerSpec, context: Context, cwd: Path) -> Launch:
         capture=way is not None,
         env=env,
         cwd=cwd,
-        answers=context.workdir.answers,
+        cache=context.workdir.sglang_cache,
         fingerprint=installation.fingerprint,
     )
     _refuse_keyless(checked)

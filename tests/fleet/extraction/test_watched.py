@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from invoke.context import Context
 
-from hosts.commands import recording
 from hosts.commands.extract import start
 from hosts.commands.report import asked, keep_all, kept
 from hosts.inventory.load import load_inventory
 from hosts.series.listen import FleetSeries
 from hosts.tasks import viewing
+from hosts.tasks.notifying import record
 from remote.shared.messages.server import ProcessRef
 from remote.shared.processes import find
 from tests.fleet.extraction.conftest import LENGTHS, RUN, Site
@@ -79,7 +79,7 @@ def test_hosts_notify_of_the_end_while_no_laptop_command_runs(
     watched: Site, webhook: tuple[str, list[dict[str, Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fleet = watched.fleet()
-    recorders = recording.record(fleet, notify=True, run=RUN)
+    recorders = record(fleet, notify=True, run=RUN)
     assert [outcome.result.notify_problem for outcome in recorders] == ["", ""]
     started = start(fleet, RUN)
     assert all(outcome.ok for outcome in started.outcomes)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hosts.console.doctor import diagnosis_line, show_findings
 from hosts.console.output import Output
 from hosts.doctor.findings import Diagnosis, green, red, yellow
 from hosts.errors import HostError
 from hosts.fleet import Outcome
 from hosts.inventory.model import Host
+from hosts.tasks.reach import diagnosis_line, show_findings
 from remote.shared.messages.facts import Facts
 
 FACTS = Facts.model_validate_json((Path(__file__).parent / "base.json").read_text())

@@ -1,4 +1,4 @@
-"""The program that `interpreter.Interpreter.ask` starts: `python -m remote.attach.answer MODULE:FUNCTION`.
+"""The child process of `interpreter.Interpreter.ask`: `python -m remote.attach.child MODULE:FUNCTION`.
 
 Runs under the host's Python in a server's environment. Reads a JSON object, calls the function with it, and prints the
 result as one JSON line with a mark, so that it is found among the output of imported modules.

@@ -2,7 +2,7 @@
 
 Host side, used by `interpreter`. Importing SGLang takes 10 s and more. Whether capture is in it, and which flags its
 parser accepts, stays the same until one of SGLang's files, a package beside it, the environment, the payload or the
-boot changes. The name of an answer's file, `<workdir>/answers/<digest>.json`, is a digest of all of these.
+boot changes. The name of an answer's file, `<workdir>/sglang-cache/<digest>.json`, is a digest of all of these.
 """
 
 from __future__ import annotations

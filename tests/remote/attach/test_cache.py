@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from remote.attach import answers
+from remote.attach import cache
 from remote.attach.interpreter import Interpreter
 
 
@@ -26,7 +26,7 @@ class Asked:
 
 
 def ask(folder: Path, fingerprint: str = "f", **env: str) -> dict[str, Any]:
-    interpreter = Interpreter(Path("/payloads/abc"), env, answers=folder, fingerprint=fingerprint)
+    interpreter = Interpreter(Path("/payloads/abc"), env, cache=folder, fingerprint=fingerprint)
     return interpreter.ask_once("a:b", {"flags": []}, lambda said: said.get("problem") == "")
 
 
@@ -62,7 +62,7 @@ def test_a_torn_answer_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_only_the_newest_answers_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "MOST_KEPT", 3)
+    monkeypatch.setattr(cache, "MOST_KEPT", 3)
     Asked(monkeypatch, {"problem": ""})
     for number in range(6):
         ask(tmp_path, fingerprint=str(number))
@@ -76,8 +76,8 @@ def test_a_changed_file_or_package_changes_the_fingerprint(tmp_path: Path, chang
     model = package / "srt" / "model.py"
     model.write_text("a = 1")
     (tmp_path / "torch-2.13.dist-info").mkdir()
-    before = answers.fingerprint(package, [str(tmp_path)])
-    assert answers.fingerprint(package, [str(tmp_path)]) == before
+    before = cache.fingerprint(package, [str(tmp_path)])
+    assert cache.fingerprint(package, [str(tmp_path)]) == before
     if change == "edit":
         model.write_text("a = 2")
         os.utime(model, ns=(1, 1))
@@ -85,4 +85,4 @@ def test_a_changed_file_or_package_changes_the_fingerprint(tmp_path: Path, chang
         (package / "srt" / "other.py").touch()
     else:
         (tmp_path / "plugin-1.0.dist-info").mkdir()
-    assert answers.fingerprint(package, [str(tmp_path)]) != before
+    assert cache.fingerprint(package, [str(tmp_path)]) != before
