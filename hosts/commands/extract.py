@@ -20,8 +20,8 @@ from hosts.fleet import Fleet, Outcome, fleet_of
 from hosts.inventory.model import Host
 from hosts.plan.lengths import read_costs, read_manifest
 from hosts.plan.plan import Plan, dataset_of, replan, save
-from hosts.pull.push import push
 from hosts.transport.backend import Backend
+from hosts.transport.push import push
 from remote.shared import ranges
 from remote.shared.messages.clean import CleanRequest, CleanResult
 from remote.shared.messages.dataset import Ranges

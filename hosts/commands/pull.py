@@ -19,9 +19,9 @@ from hosts.fleet import Fleet, Outcome, fleet_of
 from hosts.plan.lengths import read_lengths, read_manifest
 from hosts.plan.plan import Plan, dataset_of
 from hosts.pull.bucket import destination_of, is_bucket
-from hosts.pull.push import push
 from hosts.pull.sources import Place, laptop_origin, place_of, source_for_host
 from hosts.transport.backend import Backend
+from hosts.transport.push import push
 from remote.shared import ranges
 from remote.shared.errors import told
 from remote.shared.messages.dataset import Ranges
@@ -37,7 +37,6 @@ from remote.shared.messages.transfer import (
     Wish,
 )
 from remote.shared.transfer.bounds import Bounds
-from remote.shared.transfer.dataset import gaps, place_dataset
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.engine import Engine, Tallies, look
 from remote.shared.transfer.manifest import opened_for, refuse_other, refuse_split, write_manifest
@@ -112,12 +111,12 @@ def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain"
         if wish.free:
             destination.refuse_freeing()
         if job.dataset is not None:
-            place_dataset(job.dataset, destination)
+            destination.place_dataset(job.dataset)
         outcomes = _bring(job, destination, watch)
         manifest = write_manifest(destination, identity, records)
         if not is_bucket(to):
             keep_all(fleet.narrowed([outcome.host for outcome in outcomes if outcome.ok]), wish.run, Path(to))
-        return Pulled(wish.run, to, job.judged(outcomes), manifest, gaps(destination.ledger.indices(), records))
+        return Pulled(wish.run, to, job.judged(outcomes), manifest, destination.missing(records))
 
 
 def dry_run(fleet: Fleet, wish: Wish, to: str) -> Pulled:
@@ -130,8 +129,7 @@ def dry_run(fleet: Fleet, wish: Wish, to: str) -> Pulled:
     if not refuse_other(destination, job.plan.identity) and not is_bucket(to):
         return Pulled(wish.run, to, _look(job, None), None, [(0, job.plan.records)])
     with destination:
-        missing = gaps(destination.ledger.indices(), job.plan.records)
-        return Pulled(wish.run, to, _look(job, destination), None, missing)
+        return Pulled(wish.run, to, _look(job, destination), None, destination.missing(job.plan.records))
 
 
 def _elsewhere(job: _Job) -> Ranges:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future, wait
+from contextlib import nullcontext
 from pathlib import Path
 
 from remote.context import Context
 from remote.shared.errors import RoostError
-from remote.shared.messages.transfer import FetchNews, FetchRequest, FetchResult, HostTally, Source
+from remote.shared.messages.transfer import FetchNews, FetchRequest, FetchResult, HostTally
 from remote.shared.supervised.threads import Pool
 from remote.shared.transfer.bounds import Bounds
-from remote.shared.transfer.dataset import gaps, place_dataset
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.engine import Engine, look
 from remote.shared.transfer.manifest import opened_for, refuse_other, refuse_split, write_manifest
@@ -40,7 +40,7 @@ def fetch(request: FetchRequest, context: Context) -> FetchResult:
         if wish.free:
             destination.refuse_freeing()
         if request.dataset:
-            place_dataset(Path(request.dataset).expanduser(), destination)
+            destination.place_dataset(Path(request.dataset).expanduser())
         with Engine(destination, wish, bounds) as engine, Pool(max(1, len(request.sources)), "host") as pool:
             engine.enlist([source.name for source in request.sources])
             origins = [login_origin(source, bounds) for source in request.sources]
@@ -49,7 +49,7 @@ def fetch(request: FetchRequest, context: Context) -> FetchResult:
                 _tell(context, engine, jobs)
             _tell(context, engine, jobs)
         manifest = write_manifest(destination, request.identity, request.records)
-        return FetchResult(manifest=manifest, missing=gaps(destination.ledger.indices(), request.records))
+        return FetchResult(manifest=manifest, missing=destination.missing(request.records))
 
 
 def _tell(context: Context, engine: Engine, jobs: dict[str, Future[HostTally]]) -> None:
@@ -68,20 +68,12 @@ def _news(name: str, tally: HostTally, error: BaseException | None = None) -> Fe
 
 
 def _look(place: Destination, request: FetchRequest, bounds: Bounds, context: Context) -> FetchResult:
-    """What the sources offer and the destination lacks; a place that nothing was pulled to yet stays as it is."""
-
-    def tell(source: Source, destination: Destination | None) -> None:
-        try:
-            tally, failure = look(login_origin(source, bounds), destination), None
-        except RoostError as error:
-            tally, failure = HostTally(), error
-        context.report.item(_news(source.name, tally, failure))
-
-    if not refuse_other(place, request.identity):
+    """Report what the sources offer and the destination lacks; a place that nothing was pulled to is not opened."""
+    with place if refuse_other(place, request.identity) else nullcontext() as destination:
         for source in request.sources:
-            tell(source, None)
-        return FetchResult(manifest=None, missing=gaps([], request.records))
-    with place as destination:
-        for source in request.sources:
-            tell(source, destination)
-        return FetchResult(manifest=None, missing=gaps(destination.ledger.indices(), request.records))
+            try:
+                context.report.item(_news(source.name, look(login_origin(source, bounds), destination)))
+            except RoostError as error:
+                context.report.item(_news(source.name, HostTally(), error))
+        missing = [(0, request.records)] if destination is None else destination.missing(request.records)
+        return FetchResult(manifest=None, missing=missing)

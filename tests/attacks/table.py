@@ -95,8 +95,8 @@ ATTACKS = (
             f"{SERVERS}/test_other_users.py::test_a_marker_that_another_user_wrote_or_linked_frees_nothing",
             f"{TRANSFER}/test_engine.py::test_a_part_that_is_no_regular_file_is_removed_and_nothing_is_written_through_it",
             f"{TRANSFER}/test_engine.py::test_a_shard_on_its_host_that_is_a_link_is_not_sent",
-            "tests/hosts/pull/test_push.py::test_a_folder_that_another_push_s_name_leads_away_from_is_refused",
-            "tests/hosts/pull/test_push.py::test_a_file_that_is_no_regular_one_is_neither_followed_nor_waited_for",
+            "tests/hosts/transport/test_push.py::test_a_folder_that_another_push_s_name_leads_away_from_is_refused",
+            "tests/hosts/transport/test_push.py::test_a_file_that_is_no_regular_one_is_neither_followed_nor_waited_for",
         ),
     ),
     Attack(

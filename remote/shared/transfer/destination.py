@@ -29,8 +29,10 @@ from typing import BinaryIO
 
 import xxhash
 
+from remote.shared import ranges
 from remote.shared.errors import HostError
 from remote.shared.files import SHARED_MODE, write_whole, written_aside
+from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import ShardRow
 from remote.shared.messages.transfer import DeliveredRow, Store
 from remote.shared.paths import COMPRESSED_SUFFIX, shard_name
@@ -38,6 +40,8 @@ from remote.shared.transfer.landing import Landing
 from remote.shared.transfer.ledger import DestinationLedger
 
 HIDDEN_STATES = "hidden_states"
+OUR_FOLDERS = (HIDDEN_STATES, "answers", "roost")
+"""Folders of a destination that no file of a dataset may be put into."""
 _PIECE_BYTES = 1 << 20
 _CANNOT_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 SPARE_BYTES = 256 << 20
@@ -189,6 +193,17 @@ class Destination:
     def holds_records(self) -> bool:
         """Whether there is any shard under a final name; works on a destination that is not open."""
         return any(self.shards.glob("hs_*.safetensors*"))
+
+    def place_dataset(self, dataset: Path) -> None:
+        """Copy a dataset's files here, each whole; `manifest.refuse_other` has compared the datasets before."""
+        for source in sorted(path for path in dataset.rglob("*") if path.is_file()):
+            relative = source.relative_to(dataset)
+            if relative.parts[0] not in OUR_FOLDERS and not self.equals(relative.as_posix(), source):
+                self.put(relative.as_posix(), source)
+
+    def missing(self, records: int) -> Ranges:
+        """Return the indices of a dataset of so many records that are not in the ledger."""
+        return ranges.difference([(0, records)], ranges.from_indices(self.ledger.indices()))
 
     def equals(self, relative: str, source: Path) -> bool:
         """Whether there is a file of this name with the bytes of `source`."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from pydantic import ValidationError
@@ -83,10 +84,8 @@ class DestinationLedger:
 
     def find(self, index: int) -> DeliveredRow | None:
         """The delivery of one record."""
-        query = f"SELECT {_COLUMNS} FROM deliveries WHERE idx = ?"  # noqa: S608
-        with self._held() as db:
-            found = db.execute(query, (index,)).fetchone()
-        return _row(found, self._path) if found else None
+        found = self._asked(f"SELECT {_COLUMNS} FROM deliveries WHERE idx = ?", index)  # noqa: S608
+        return _row(found[0], self._path) if found else None
 
     def rows(self) -> Iterator[DeliveredRow]:
         """All deliveries in order of their indices; holds the ledger until it is read to its end."""
@@ -97,8 +96,7 @@ class DestinationLedger:
 
     def indices(self) -> list[int]:
         """Indices of all delivered records, rising."""
-        with self._held() as db:
-            return [index for (index,) in db.execute("SELECT idx FROM deliveries ORDER BY idx")]
+        return [index for (index,) in self._asked("SELECT idx FROM deliveries ORDER BY idx")]
 
     def forget(self, indices: Iterable[int]) -> int:
         """Delete rows, so that their records are pulled again; returns how many there were."""
@@ -107,16 +105,18 @@ class DestinationLedger:
         return sum(deleted)
 
     def totals(self) -> tuple[int, int, int]:
-        """Delivered records, their tokens and their (uncompressed) bytes."""
+        """Return how many records were delivered, their tokens and their (uncompressed) bytes."""
         query = "SELECT COUNT(*), COALESCE(SUM(rows), 0), COALESCE(SUM(size_bytes), 0) FROM deliveries"
-        with self._held() as db:
-            records, tokens, size = db.execute(query).fetchone()
+        ((records, tokens, size),) = self._asked(query)
         return records, tokens, size
 
     def by_host(self) -> dict[str, int]:
-        """Delivered records a host."""
+        """Return how many records came from each host."""
+        return dict(self._asked("SELECT host, COUNT(*) FROM deliveries GROUP BY host ORDER BY host"))
+
+    def _asked(self, query: str, *values: object) -> list[Any]:
         with self._held() as db:
-            return dict(db.execute("SELECT host, COUNT(*) FROM deliveries GROUP BY host ORDER BY host"))
+            return db.execute(query, values).fetchall()
 
     @contextmanager
     def _held(self) -> Iterator[sqlite3.Connection]:

@@ -14,8 +14,8 @@ from hosts.fleet import Fleet
 from hosts.inventory.kept import Kept
 from hosts.inventory.model import Host
 from hosts.plan.plan import load
-from hosts.pull.push import OnBytes, Pushed, push
 from hosts.transport.backend import Backend
+from hosts.transport.push import OnBytes, Pushed, push
 from remote.shared import ranges
 from remote.shared.messages.extract import Assignment, RunStatus, ShardBatch, ShardsRequest, ShardsResult
 from remote.shared.messages.transfer import DeliveredRow

@@ -18,9 +18,9 @@ from hosts.commands.prepare import inspect
 from hosts.errors import ConnectionLostError, HostError, ProtocolError, RoostError, UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host, Inventory
-from hosts.pull import push as pushing
-from hosts.pull.push import push
+from hosts.transport import push as pushing
 from hosts.transport.backend import Backend
+from hosts.transport.push import push
 from remote.shared.messages.bench import BenchResult
 from remote.shared.messages.dataset import InspectedRecord, InspectRequest
 from remote.shared.messages.extract import ShardBatch, ShardRow

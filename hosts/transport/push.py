@@ -1,6 +1,6 @@
 """Pushes a folder to a host: resumable, verified by digest, and visible there only once it is whole.
 
-Runs on the laptop, for assignments, datasets and plans. The far end is `remote/shared/transfer/receiver.py`, started
+Runs on the laptop, for assignments, datasets and plans. The far end is `hosts/transport/receiver.py`, started
 from its source, so the host needs nothing of Roost before.
 """
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hosts.errors import ConnectionLostError, HostError, ProtocolError, UsageError
+from hosts.transport import receiver
 from hosts.transport.backend import Backend
 from hosts.transport.call import LONGEST_MESSAGE
 from hosts.transport.process import Process
+from hosts.transport.receiver import digest_of
 from hosts.transport.words import python_program
-from remote.shared.transfer import receiver
-from remote.shared.transfer.receiver import digest_of
 
 SOURCE = Path(receiver.__file__).read_text(encoding="ascii")
 BLOCK_BYTES = 1 << 20

@@ -1,7 +1,7 @@
 """The far end of a push: takes one folder from stdin and makes it appear whole, or not at all.
 
-Runs on the host as `python -I -S -c SOURCE` (`hosts/pull/push.py` hands over this very text), so it needs neither a
-payload nor a package. Writes only TARGET and `.aside-push-*` beside it, which must be this user's own: no link is
+Runs on the host as `python -I -S -c SOURCE`, with the source that `hosts/transport/push.py` sends, so it needs neither
+a payload nor a package. Writes only TARGET and `.aside-push-*` beside it. Both must be this user's own: no link is
 followed and no FIFO waited for. Protocol, one JSON line unless said otherwise:
 
     <- {"target": PATH, "files": [{"path", "size", "sha256"}]}; with "shared": true, modes follow the login's umask

@@ -12,9 +12,9 @@ import pytest
 
 from hosts.errors import HostError, UsageError
 from hosts.inventory.model import Host
-from hosts.pull.push import SOURCE, _Dialogue, _files, push
 from hosts.transport.local import LocalBackend
 from hosts.transport.process import Process
+from hosts.transport.push import SOURCE, _Dialogue, _files, push
 
 HOSTILE = "a'; echo foo\n\"b"
 
