@@ -48,7 +48,7 @@ _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 @dataclass
 class Totals:
-    """How many records were written and how many failed."""
+    """The number of records that were written, and that failed, since the process began."""
 
     records: int = 0
     failed: int = 0
@@ -111,7 +111,7 @@ class Admission:
         )
 
     def expire(self) -> None:
-        """Give up records whose rows stopped coming; any thread may call this."""
+        """Fail records that got no row for `STALE_SECONDS`. Any thread may call this."""
         if self._busy:
             return
         now = time.monotonic()

@@ -24,7 +24,7 @@ def is_prefill(forward_batch: Any) -> bool:
 
 
 def segments(forward_batch: Any) -> list[Segment]:
-    """Return the batch's captured rows in its own order; none if no request is Roost's or nothing is prefilled."""
+    """Return the captured rows in the batch's order; [] if no request is Roost's or nothing is prefilled."""
     if not is_prefill(forward_batch) or not forward_batch.rids:
         return []
     found, offset = [], 0

@@ -58,7 +58,7 @@ class Capture:
         self._reads = self._gather is not None or collective
 
     def at_block(self, boundary: int, output: Any) -> None:
-        """Read the state after a block that returned `output`, which is boundary `boundary`."""
+        """Read the state at `boundary`, after a block that returned `output`. An error fails only the pass."""
         if not self._reads:
             return
         since = time.perf_counter()

@@ -49,7 +49,7 @@ class Settings:
 
 
 def environment(spec: CaptureSpec) -> dict[str, str]:
-    """Return the variables that make an SGLang process capture as `spec` says."""
+    """Return the environment variables that make an SGLang process capture as `spec` says."""
     return {
         DUMP_DIR: spec.dump_dir,
         LAYERS: ",".join(str(layer) for layer in spec.layers),
@@ -60,7 +60,7 @@ def environment(spec: CaptureSpec) -> dict[str, str]:
 
 
 def settings(variables: Mapping[str, str] | None = None) -> Settings | None:
-    """Return this process's settings; None if capture is dormant. Raises UsageError naming a wrong variable."""
+    """Return this process's settings; None if capture is dormant. Raises UsageError, which names the wrong variable."""
     variables = os.environ if variables is None else variables
     directory = variables.get(DUMP_DIR, "")
     if not directory:

@@ -31,7 +31,7 @@ class State:
         return int(self.value.shape[0])
 
     def write_to(self, out: torch.Tensor) -> None:
-        """Write the first `out.shape[0]` rows into `out` [n, hidden], of the state's dtype, without another buffer."""
+        """Write the first n rows of the state into `out` [n, hidden], of the state's dtype, without another buffer."""
         value = self.value[: out.shape[0]]
         if self.addend is None:
             out.copy_(value)

@@ -34,7 +34,7 @@ class Gather:
         self._missing = set(range(len(slots)))
 
     def put(self, boundary: int, state: State) -> None:
-        """Copy the state at a captured boundary; raises RecordError if it lacks rows."""
+        """Copy the state at a captured boundary; raises RecordError if it has fewer rows than the gather."""
         slot = self._slots.index(boundary)
         if state.rows < self.rows:
             raise RecordError(
@@ -48,7 +48,7 @@ class Gather:
         self._missing.discard(slot)
 
     def fail(self, cause: str) -> None:
-        """Note why no row of this forward pass can be trusted."""
+        """Fail this forward pass with `cause`: none of its rows can be trusted."""
         self.cause = self.cause or cause
 
     def close(self, token_ids: torch.Tensor) -> None:

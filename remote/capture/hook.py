@@ -35,7 +35,7 @@ def install() -> None:
 
 
 def install_in(module_name: str) -> None:
-    """Capture the models of one imported model module. Called at the end of a patched file."""
+    """Capture the models of one imported model module. Called by the block at the end of a patched file."""
     if os.environ.get(DUMP_DIR):
         _watch(sys.modules[module_name], MODEL_CLASSES[module_name])
 

@@ -50,7 +50,7 @@ class Place:
 
 
 def find_ranks(model: Any) -> Ranks:
-    """Return this process's position, as this version of SGLang tells it."""
+    """Return this process's position, from the attributes or functions of this version of SGLang."""
     group = getattr(model, "pp_group", None)  # families without pipeline support have no such attribute
     stage, stages = (int(group.rank_in_group), int(group.world_size)) if group is not None else (0, 1)
     tp_rank, dp_size = _attention_ranks()

@@ -82,7 +82,7 @@ class Record:
 
     @property
     def complete(self) -> bool:
-        """Whether all rows were seen in forward passes; some may not be written yet."""
+        """Whether all rows were in forward passes; some of them may not be written yet."""
         return self.admitted == self.request.rows
 
     def expect(self, pieces: int) -> None:
@@ -123,7 +123,7 @@ class Record:
             self._settle(0)
 
     def fail(self, cause: str) -> None:
-        """Give the record up with `cause`; the first cause stays."""
+        """Fail the record with `cause`. An earlier cause is kept."""
         with self._lock:
             self.cause = self.cause or cause
 

@@ -51,7 +51,7 @@ class Ring:
         Thread(self._fill, "roost-capture-pin", self._stay_small)
 
     def take(self) -> torch.Tensor:
-        """Return a free slab, uint8 [slab_bytes], after waiting for one; waits are counted.
+        """Return a free slab, uint8 [slab_bytes], after waiting until one is free. `waits` counts the wait.
 
         Raises MemoryError if no slab could be allocated.
         """

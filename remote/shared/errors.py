@@ -32,7 +32,7 @@ class UsageError(RoostError, ValueError):
 
 
 class OtherRunError(UsageError):
-    """The place holds another run than the one that was asked for; never taken for "there is nothing of this run"."""
+    """The place has another run of the requested name. This is never treated as "there is nothing of this run"."""
 
     kind = "other-run"
 
@@ -44,7 +44,7 @@ class HostError(RoostError):
 
 
 class PythonError(HostError):
-    """The Python that the inventory names for a host cannot run Roost there; another one on that host may."""
+    """The Python that the inventory names for a host cannot run Roost; another Python on that host may."""
 
     kind = "python"
 
@@ -56,9 +56,9 @@ class RecordError(RoostError):
 
 
 class ForeignFileError(HostError, OSError):
-    """A file that Roost left has become a link, a FIFO, a device or another user's: it is neither read nor written.
+    """A file of Roost became a link, a FIFO, a device or another user's file. It is neither read nor written.
 
-    Also an OSError, so that code which can do without the file treats it as unreadable.
+    It is also an OSError, so that code which does not need the file treats the file as unreadable.
     """
 
     def __init__(self, path: object, what: str) -> None:
@@ -70,9 +70,9 @@ class ForeignFileError(HostError, OSError):
 
 
 def told(kind: str, message: str, remedy: str = "", details: dict[str, object] | None = None) -> UsageError | HostError:
-    """Return the error that another process has told of: a UsageError if it was one there, otherwise a HostError.
+    """Return another process's error: a UsageError if it was one in that process, otherwise a HostError.
 
-    `kind` stays the other process's word, for `--json`.
+    `kind` remains the other process's, for `--json`.
     """
     made = UsageError if kind in (UsageError.kind, OtherRunError.kind) else HostError
     error = made(message, remedy=remedy, details=details)
@@ -81,7 +81,7 @@ def told(kind: str, message: str, remedy: str = "", details: dict[str, object] |
 
 
 def of_the_disk(error: OSError) -> HostError | None:
-    """Return a sentence about a full, read-only or failing disk; None for any other error."""
+    """Return the HostError for a full, read-only or failing disk; None for any other error."""
     remedies = {
         errno.ENOSPC: "Make room there (`df -h` and `df -i` show bytes and inodes), and run it again.",
         errno.EDQUOT: "Make room within the quota there, and run it again.",

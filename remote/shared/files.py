@@ -57,7 +57,7 @@ def _wrong(status: os.stat_result, owner: int) -> str:
 
 
 def read_own(path: Path, *, owner: int | None = None, most: int = MOST_BYTES) -> bytes:
-    """Return the content of this user's regular file; raises as `open_own`, and for more than `most` bytes."""
+    """Return the content of this user's regular file. Raises like `open_own`, also above `most` bytes."""
     with os.fdopen(open_own(path, owner=owner), "rb") as stream:
         content = stream.read(most + 1)
     if len(content) > most:
@@ -66,7 +66,7 @@ def read_own(path: Path, *, owner: int | None = None, most: int = MOST_BYTES) ->
 
 
 def is_own(path: Path) -> bool:
-    """Whether `path` is a regular file of this user; false for a link."""
+    """Return whether `path` is a regular file of this user; False for a link."""
     try:
         return not _wrong(path.lstat(), os.geteuid())
     except OSError:
@@ -74,13 +74,13 @@ def is_own(path: Path) -> bool:
 
 
 def make_directory(path: Path) -> Path:
-    """Create `path` and its parents, readable by the owner alone."""
+    """Create `path` and its missing parents (0700), and return `path`. Raises OSError."""
     path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     return path
 
 
 def fsync_directory(path: Path) -> None:
-    """Make renames inside `path` survive a power cut."""
+    """Write the folder's entries to the disk, so that renames inside it survive a power cut. Raises OSError."""
     _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 

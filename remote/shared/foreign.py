@@ -7,7 +7,7 @@ from typing import Any
 
 
 def loads(text: str | bytes | bytearray) -> Any:
-    """As `json.loads`; text that is nested too deeply is a ValueError too, not a RecursionError."""
+    """Return the value of `text` like `json.loads`, but raise ValueError instead of RecursionError for deep nesting."""
     try:
         return json.loads(text)
     except RecursionError as error:

@@ -43,12 +43,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether `name` can be one path component everywhere."""
+    """Return whether `name` can be one path component on every system."""
     return _NAME.fullmatch(name) is not None
 
 
 def safe_name(name: str, what: str) -> str:
-    """Return `name` if it can be one path component everywhere; raise UsageError naming `what` if not."""
+    """Return `name` if it can be one path component on every system; raise UsageError, which names `what`, if not."""
     if not is_safe_name(name):
         raise UsageError(
             f"{what} {name!r} cannot be used as a folder name.",
@@ -105,7 +105,7 @@ class Workdir:
         return RunPaths(self.runs / safe_name(name, "run name"))
 
     def run_names(self) -> list[str]:
-        """Names of the runs that have a folder here, sorted; other entries of `runs/` are ignored."""
+        """Return the sorted names of the runs that have a folder here; other entries of `runs/` are ignored."""
         if not self.runs.is_dir():
             return []
         return sorted(path.name for path in self.runs.iterdir() if path.is_dir() and is_safe_name(path.name))
@@ -146,7 +146,7 @@ class ServerPaths:
 
     @property
     def rendezvous(self) -> Path:
-        """Where the ranks of a server on one host meet during the running start, instead of at a port."""
+        """The file at which the ranks of a server on one host meet during its start, instead of at a port."""
         return self.root / "rendezvous"
 
     @property
@@ -169,7 +169,7 @@ class ServerPaths:
 
 @dataclass(frozen=True)
 class RecorderPaths:
-    """What belongs to the one process that keeps this host's histories (`remote.history`)."""
+    """The files of the one process that keeps this host's histories (`remote.history`)."""
 
     root: Path
 
@@ -180,12 +180,12 @@ class RecorderPaths:
 
     @property
     def settings(self) -> Path:
-        """What it was told: whom to notify, when a run counts as stalled, when to stop idle servers."""
+        """The recorder's settings: whom to notify, when a run counts as stalled, when to stop idle servers."""
         return self.root / "settings.json"
 
     @property
     def memory(self) -> Path:
-        """What it has seen and has still to tell, so that another recorder goes on where one was killed."""
+        """The recorder's last reading and unsent notifications, from which its successor continues."""
         return self.root / "memory.json"
 
     @property
@@ -208,16 +208,16 @@ class RunPaths:
         return self.assignments / str(epoch)
 
     def claims(self, epoch: int, pool: str) -> Path:
-        """Who does which chunk of this host's share (`share`), or of a lease that it was given."""
+        """The claims on chunks of this host's share (`share`), or of a lot that it was given."""
         return self.root / "leases" / str(epoch) / "claims" / pool
 
     def lots(self, epoch: int) -> Path:
-        """What this host was given by others: `<name>/lot.json` and `<name>/tokens.safetensors`."""
+        """Records that came from other hosts: `<name>/lot.json` and `<name>/tokens.safetensors`."""
         return self.root / "leases" / str(epoch) / "lots"
 
     @property
     def replicas(self) -> Path:
-        """What the replicas of a run on a cluster do, as `remote.shared.messages.replica.ReplicaSpec`."""
+        """The specification of a run's replicas on a cluster, a `remote.shared.messages.replica.ReplicaSpec`."""
         return self.root / "replicas.json"
 
     @property
@@ -232,7 +232,7 @@ class RunPaths:
 
     @property
     def jobs(self) -> Path:
-        """What the cluster's engine keeps of the run: what was submitted, and the replicas' logs (`*.log`)."""
+        """The files of the cluster's engine for the run: the submission, and the replicas' logs (`*.log`)."""
         return self.root / "jobs"
 
     @property
@@ -252,7 +252,7 @@ class RunPaths:
 
     @property
     def tokenizer(self) -> Path:
-        """Of a run of answers: the model's tokenizer as one file."""
+        """For a run of answers: the model's tokenizer as one file."""
         return self.root / "tokenizer.json"
 
     @property
@@ -276,5 +276,5 @@ class RunPaths:
 
 
 def shard_name(index: int) -> str:
-    """File name of a record's shard, as speculators 0.8+ looks for it (`hs_{i}.safetensors`)."""
+    """Return the file name of a record's shard, `hs_{i}.safetensors`, for which speculators 0.8+ looks."""
     return f"hs_{index}.safetensors"

@@ -28,7 +28,7 @@ Used only if a record has no `start`, which is exact."""
 
 
 def reference(pid: int) -> ProcessRef:
-    """Describe the running process `pid`; raises psutil.NoSuchProcess where there is none."""
+    """Describe the running process `pid`; raises psutil.NoSuchProcess if there is none."""
     created_at = psutil.Process(pid).create_time()
     try:
         group, session = os.getpgid(pid), os.getsid(pid)
@@ -59,7 +59,7 @@ def find(ref: ProcessRef | None) -> psutil.Process | None:
 
 
 def is_zombie(process: psutil.Process) -> bool:
-    """Whether the process is a zombie, which has ended and holds nothing any more."""
+    """Return whether the process is a zombie, which has ended and uses no resources."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -67,7 +67,7 @@ def is_zombie(process: psutil.Process) -> bool:
 
 
 def is_reused(ref: ProcessRef) -> bool:
-    """Whether `ref`'s pid belongs to a later process now, so that its session number proves nothing."""
+    """Return whether `ref`'s pid now belongs to a later process, so that the session number proves nothing."""
     try:
         return not _began_as(psutil.Process(ref.pid), ref)
     except psutil.NoSuchProcess:

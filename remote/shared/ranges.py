@@ -31,18 +31,18 @@ def indices(ranges: Ranges) -> Iterator[int]:
 
 
 def contains(ranges: Ranges, index: int) -> bool:
-    """Whether `index` is a member."""
+    """Return whether `index` is a member."""
     place = bisect_right(ranges, (index, 1 << 62)) - 1
     return place >= 0 and index < ranges[place][1]
 
 
 def count(ranges: Ranges) -> int:
-    """How many members there are."""
+    """Return the number of members."""
     return sum(stop - start for start, stop in ranges)
 
 
 def union(*sets: Ranges) -> Ranges:
-    """Members of any of `sets`."""
+    """Return the members of any of `sets`."""
     merged: Ranges = []
     for start, stop in sorted(part for one in sets for part in one):
         if merged and start <= merged[-1][1]:
@@ -53,7 +53,7 @@ def union(*sets: Ranges) -> Ranges:
 
 
 def difference(one: Ranges, other: Ranges) -> Ranges:
-    """Members of `one` that are not in `other`."""
+    """Return the members of `one` that are not in `other`."""
     left: Ranges = []
     holes = iter([*other, (1 << 62, 1 << 62)])
     hole = next(holes)
@@ -72,5 +72,5 @@ def difference(one: Ranges, other: Ranges) -> Ranges:
 
 
 def intersection(one: Ranges, other: Ranges) -> Ranges:
-    """Members of both."""
+    """Return the members of both sets."""
     return difference(one, difference(one, other))

@@ -28,7 +28,7 @@ _API_KEY = re.compile(r"""(?P<name>api[_-]key['"]?\s*[=:]\s*)(?P<quote>['"])[^'"
 
 
 def is_secret(name: str, named: Collection[str] = ()) -> bool:
-    """Whether the value of a variable or setting is a secret, by the operator's list or by its name."""
+    """Return whether the value of a variable or setting is a secret, by its name or by the operator's list `named`."""
     return name in named or (bool(_SECRET.search(name)) and not _HARMLESS.search(name))
 
 
@@ -38,7 +38,7 @@ def redacted(env: Mapping[str, str], named: Collection[str] = ()) -> dict[str, s
 
 
 def shown(name: str, value: str, named: Collection[str] = ()) -> str:
-    """Return one value without secrets."""
+    """Return the value as it may be shown: `***` if it is a secret, else without credentials in addresses."""
     return HIDDEN if is_secret(name, named) else without_credentials(value)
 
 

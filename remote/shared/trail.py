@@ -99,7 +99,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 class Command:
-    """One command's two lines in a trail; what could not be written is in `lost`."""
+    """Writes one command's two lines to a trail. An error of the disk is kept in `lost`."""
 
     def __init__(self, trail: Trail, typed: Typed, operator: str, **more: object) -> None:
         self._trail = trail
@@ -109,7 +109,7 @@ class Command:
         self._append(self._step)
 
     def end(self, ending: Ending) -> None:
-        """Write how it ended, and after how many seconds."""
+        """Write the command's ending and its seconds."""
         seconds = round(time.monotonic() - self._began, 3)
         self._append(self._step.model_copy(update={"at": time.time(), "ending": ending, "seconds": seconds}))
 

@@ -21,13 +21,13 @@ _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 class WebhookError(HostError):
-    """The webhook did not take a notification."""
+    """The webhook did not accept a notification."""
 
     kind = "notify"
 
 
 def body(form: Form, notification: dict[str, Any]) -> bytes:
-    """What is posted: the notification itself, or the `text` that Slack and those that speak like it expect."""
+    """Return the JSON to post: the notification itself, or the `text` that Slack and compatible services expect."""
     if form == "json":
         return json.dumps(notification).encode()
     said = "{host}: {subject} {event}: {message}".format_map(notification)
@@ -37,7 +37,7 @@ def body(form: Form, notification: dict[str, Any]) -> bytes:
 
 
 def post(address: str, form: Form, notification: dict[str, Any], seconds: float = SECONDS) -> None:
-    """Post `notification` (`event`, `host`, `subject`, `message`, `at`); raises WebhookError if it is not taken."""
+    """Post `notification` (`event`, `host`, `subject`, `message`, `at`); raises WebhookError if it is not accepted."""
     if not address.startswith(("http://", "https://")):
         raise WebhookError("`notify.webhook` is no http(s) address.")
     try:

@@ -53,14 +53,14 @@ class Index:
 
 
 def states_in(source: BinaryIO) -> StatesRange:
-    """Return where the states lie in an open shard; reads its header."""
+    """Return the place of the states in an open shard, from its header. Moves the stream's position."""
     source.seek(0)
     first = source.read(8)
     return find_states(first + source.read(header_bytes(first) - len(first)))
 
 
 def pack_file(source: Path, target: Path, *, durable: bool = True, mode: int = FILE_MODE) -> Index:
-    """Write the container of `source` to `target`, whole and fsynced; `source` stays. Raises OSError."""
+    """Write the container of `source` to `target`, atomically and (with `durable`) durably. Raises OSError."""
     with (
         source.open("rb", buffering=0) as plain,
         written_aside(target, durable=durable, mode=mode) as aside,
@@ -133,7 +133,7 @@ def read_piece(stream: BinaryIO, index: Index, number: int) -> Bytes:
 
 
 def plain_pieces(stream: BinaryIO) -> Iterator[Bytes]:
-    """Yield the plain bytes of a container, piece by piece."""
+    """Yield the plain bytes of a container, piece by piece; raises DamagedError."""
     index = read_index(stream)
     for number in range(len(index.pieces)):
         yield read_piece(stream, index, number)

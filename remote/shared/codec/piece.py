@@ -36,7 +36,7 @@ class DamagedError(ValueError):
 
 
 def pack(plain: Bytes, channels: int) -> list[Bytes]:
-    """Return the piece of `plain` as parts to be written one after the other.
+    """Return the piece of `plain` as parts, which are written one after the other: the header first.
 
     If `channels` is above 0, `plain` holds whole rows of that many bf16 values; if it is 0, `plain` can be anything.
     """

@@ -30,7 +30,7 @@ class CompressedShard(io.RawIOBase):
 
     @property
     def xxh3(self) -> str:
-        """The xxh3-128 of all plain bytes, from the container's index."""
+        """The xxh3-128 of all plain bytes (32 hex digits), from the container's index."""
         return self._index.xxh3
 
     @property

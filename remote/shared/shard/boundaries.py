@@ -14,7 +14,7 @@ FORM = "boundaries in rising order, each once"
 
 
 def are_rising(boundaries: Sequence[int]) -> bool:
-    """Return whether these are non-negative numbers in rising order, each once."""
+    """Return whether these are non-negative numbers in strictly rising order."""
     return all(boundary >= 0 for boundary in boundaries) and sorted(set(boundaries)) == list(boundaries)
 
 

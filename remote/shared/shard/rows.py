@@ -30,7 +30,7 @@ TILE_BYTES = 512 << 10
 
 
 def check_norms(norms: NDArray[np.float32], boundaries: Sequence[int]) -> None:
-    """Check rows by their norms [rows, slots]: a norm is not finite if a value of the row is not.
+    """Check rows by their norms, float32 [rows, slots]: a norm is not finite if a value of the row is not.
 
     Raises RecordError naming the first wrong row and its boundary.
     """
@@ -59,7 +59,7 @@ class RowCheck:
         """The slots whose rows have all been equal so far."""
 
     def look(self, piece: memoryview) -> None:
-        """Check every value of the next rows; raises RecordError naming the first wrong row."""
+        """Check every value of the next rows (raw bytes); raises RecordError, which names the first wrong row."""
         rows = self._rows(piece)
         tile = max(TILE_BYTES // self.row_bytes, 1)
         for start in range(0, len(rows), tile):

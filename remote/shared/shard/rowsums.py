@@ -68,7 +68,7 @@ def salted(sums: Words, rows: Words, slots: Words) -> Words:
 
 
 def mixed(values: Words) -> Words:
-    """Return every value after SplitMix64's mixing."""
+    """Return every value, uint64 of any shape, after SplitMix64's mixing."""
     for shift, factor in MIX:
         values = (values ^ (values >> np.uint64(shift))) * np.uint64(factor)
     return values ^ (values >> np.uint64(LAST_SHIFT))

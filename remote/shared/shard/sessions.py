@@ -25,7 +25,7 @@ def register(directory: Path, nonce: str) -> None:
 
 
 def withdraw(directory: Path, nonce: str) -> None:
-    """Undo `register`, if the directory is still there and can be written."""
+    """Undo `register`. Errors of the disk are ignored."""
     with contextlib.suppress(OSError):
         (directory / f"{PREFIX}{nonce}").unlink()
 

@@ -46,9 +46,9 @@ class TensorFile:
 
     @classmethod
     def open(cls, path: Path, *, size: int | None = None) -> TensorFile:
-        """Map `path`, or unpack it if it is a compressed container; raises RecordError with what is wrong.
+        """Map `path`, or unpack it if it is a compressed container; raises RecordError, which says what is wrong.
 
-        `size` is what a container must unpack to: one that names another size is refused before it costs memory.
+        `size` is the number of plain bytes. A container that names another size is refused before it takes memory.
         """
         try:
             if path.suffix == CONTAINER_SUFFIX:
@@ -65,14 +65,14 @@ class TensorFile:
 
     @classmethod
     def parse(cls, content: Buffer) -> TensorFile:
-        """Read the header of a file that is in memory; raises RecordError with what is wrong with it."""
+        """Read the header of a file that is in memory; raises RecordError, which says what is wrong with the file."""
         try:
             return cls(parse(content, len(content)), content)
         except HeaderError as error:
             raise RecordError(f"the file {error}") from error
 
     def array(self, name: str) -> np.ndarray:
-        """Return tensor `name` as a read-only view; raises RecordError if there is none, or none of this dtype."""
+        """Return tensor `name` as a read-only view; raises RecordError if there is none, or its dtype is unknown."""
         span = self.header.tensors.get(name)
         if span is None:
             raise RecordError(f"it has no tensor {name!r} but {', '.join(self.header.tensors) or 'none':.200}")
@@ -97,9 +97,9 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def unpacked(path: Path, *, size: int | None = None) -> bytearray:
-    """The plain bytes of a compressed shard; raises RecordError if it is damaged, or if it has not this `size`.
+    """Return the plain bytes of a compressed shard; raises RecordError if it is damaged or has another `size`.
 
-    Needs memory for what the container's index says, which has its bounds (`container.read_index`), and for one piece.
+    Needs memory for the size in the container's index, which `container.read_index` limits, and for one piece.
     """
     try:
         with open_regular(path) as packed:
