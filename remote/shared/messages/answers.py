@@ -1,7 +1,7 @@
-"""Answers that the model samples itself: how they are asked for, what a host says of them, and what one is as a file.
+"""Answers that the model samples itself: their requests, a host's statistics, and the description in an answer's file.
 
-A run of answers is a run like any other; its identity carries the settings. A prompt is one row of a dataset of
-prompts (`PromptsRequest`); its record is one conversation as it was answered.
+A run of answers is a run like any other, and its identity has the settings. A prompt is one row of a dataset of prompts
+(`PromptsRequest`); its record is the answered conversation.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ _LEAST_ANSWER = 16
 
 
 def least_answer(settings: Answering) -> int:
-    """Tokens that must be left for an answer."""
+    """Return the number of tokens that a prompt must leave for an answer."""
     return min(_LEAST_ANSWER, settings.max_tokens)
 
 
 def longest_prompt(context: int, settings: Answering) -> int:
-    """Tokens of the longest prompt that leaves room for an answer."""
+    """Return the number of tokens of the longest prompt that leaves room for an answer."""
     return longest_record(context) - least_answer(settings)
 
 
 class PromptsRequest(Message):
-    """Make a dataset of prompts: each row is what the model is asked first, and the conversation to go on with."""
+    """Make a dataset of prompts: each row has the first prompt of a conversation, and the rest of the conversation."""
 
     inputs: list[str]
-    """As `prepare` reads them; also text files (`.txt`) with a prompt a line."""
+    """Inputs as in `PrepareRequest`, and text files (`.txt`) with a prompt on each line."""
     out: str
     tokenizer: str
     turns: Turns = "all"
     samples: int = Field(default=1, ge=1)
-    """Answers a prompt: as many rows, one after the other."""
+    """Number of answers to each prompt; the dataset has as many consecutive rows for it."""
     max_len: int | None = None
-    """The longest prompt in tokens: the servers' context less the room for an answer."""
+    """The longest prompt in tokens: the servers' context minus the room for an answer."""
     expected: int = Field(default=512, ge=1)
-    """Tokens of an answer that nothing is known of, for planning."""
+    """For planning: the expected tokens of an answer if the data has no answer in its place."""
     bad: Literal["error", "drop"] = "error"
-    """A prompt that cannot be used ends the preparation, or is dropped and counted."""
+    """Whether a prompt that cannot be used ends the preparation with an error, or is dropped and counted."""
     keys: dict[OwnKey, str] = Field(default_factory=dict)
     ignore: list[str] = Field(default_factory=list)
     template_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
@@ -54,21 +54,21 @@ class PromptsRequest(Message):
 
 
 class PromptsResult(Message):
-    """What was made; `reused` if the same prompts were there already."""
+    """The dataset that was made; `reused` if the same prompts were there already."""
 
     out: str
     manifest: Manifest
     turns: int
-    """Answers that the prompts ask for, later turns of conversations included."""
+    """The number of answers, including later turns of conversations."""
     expected_tokens: int
     reused: bool = False
 
 
 class AnswerSummary(Message):
-    """One record in a host's ledger, as far as the table of answers needs it."""
+    """The parts of a record in a host's ledger that the table of answers needs."""
 
     prompt: int
-    """Tokens of its prompts that were not sampled, each counted once."""
+    """Tokens of the record's prompts that were not sampled, each counted once."""
     answer: int
     """Tokens that were sampled."""
     turns: int
@@ -76,23 +76,23 @@ class AnswerSummary(Message):
     """Turns by the reason that the server gave: `stop` or `length`."""
     marks: list[Mark] = Field(default_factory=list)
     dropped: Mark | None = None
-    """Why `inv prepare` leaves the record out; None if it takes it."""
+    """Why `inv prepare` leaves the record out; None if it uses the record."""
     changed: bool = False
-    """Whether tokenizing its text again gives other ids."""
+    """Whether tokenizing the record's text again gives other ids."""
     rows: int = 1
-    """Training records that it makes."""
+    """The number of training records that the conversation makes."""
     ended: str = ""
-    """Why a conversation ended before its last turn."""
+    """Why the conversation ended before its last turn; "" if it did not."""
 
 
 class AnswersRequest(Message):
-    """What a host's ledger says about the answers of one run."""
+    """Ask for the statistics of a run's answers, from a host's ledger."""
 
     run: RunIdentity
 
 
 class AnswerTable(Message):
-    """Answers counted: of one host, or of all."""
+    """The statistics of the answers of one host, or of all hosts."""
 
     records: int = 0
     turns: int = 0
@@ -107,11 +107,11 @@ class AnswerTable(Message):
     lengths: dict[int, int] = Field(default_factory=dict)
     """Records by sampled tokens: the key n counts those with 2**(n-1) to 2**n - 1."""
     deterministic: bool = True
-    """Whether the servers give the same answers for the same seed, as far as they say."""
+    """Whether the servers give the same answers for the same seed, according to their settings."""
     why_not: str = ""
 
     def add(self, other: AnswerTable) -> None:
-        """Count what `other` counted."""
+        """Add the counts of `other`."""
         for name in ("records", "turns", "rows", "prompt_tokens", "answer_tokens", "changed"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("finish", "marks", "dropped", "ended", "lengths"):
@@ -122,7 +122,7 @@ class AnswerTable(Message):
         self.why_not = self.why_not or other.why_not
 
     def count(self, one: AnswerSummary) -> None:
-        """Count one record."""
+        """Add one record."""
         self.add(
             AnswerTable(
                 records=1,
@@ -144,16 +144,17 @@ class Turn(Message):
     """One answer, beside its ids in the record's file."""
 
     prompt: int
-    """Tokens that were sent for it."""
+    """Tokens of the turn's prompt."""
     answer: int
     """Tokens that were sampled."""
     finish: str
     matched: int | str | None = None
-    """What ended it: a token's id or a stop string."""
+    """The token id or the stop string that ended the answer."""
     text: str
-    """The sampled ids decoded, once; nothing is ever made of it but what a person reads, and later turns' prompts."""
+    """The text of the sampled ids, for people and for the prompts of later turns. It is never tokenized for training.
+    """
     cached: int = 0
-    """Tokens of the prompt that the server had computed before."""
+    """Tokens of the prompt that the server had in its radix cache."""
     marks: list[Mark] = Field(default_factory=list)
 
 
@@ -163,7 +164,7 @@ class Account(Message):
     turns: list[Turn]
     summary: AnswerSummary
     seed: int | None = None
-    """The seed of its first turn; the others' are derived from it."""
+    """The seed of the first turn, from which the seeds of later turns are derived."""
 
     @model_validator(mode="after")
     def _has_turns(self) -> Account:

@@ -11,8 +11,9 @@ from remote.shared.messages.server import Attach
 
 Way = Literal["plugin", "patch"]
 FileState = Literal["original", "attached", "outdated", "unknown", "missing"]
-"""`attached`: has this payload's block. `outdated`: has another block of Roost's.
-`unknown`: edited by somebody else, or not the file that its wheel installed."""
+"""`attached`: has this payload's block. `outdated`: has another block of Roost's. `unknown`: edited by another program
+or person, or not the file that its wheel installed.
+"""
 
 
 class Installation(Message):
@@ -51,7 +52,7 @@ class Refusal(Message):
     """A short and stable name, such as `radix-cache`."""
     sentence: str
     cure: str
-    """What to put on the command line or into the environment instead."""
+    """The flag or variable to set instead."""
 
 
 class CheckedFlags(Message):
@@ -157,19 +158,19 @@ class ProbeRequest(Message):
 
 
 class ProbeReport(Message):
-    """What the source says; nothing was run and nothing changed."""
+    """The facts that were read from the source. No code of SGLang was run, and nothing was changed."""
 
     architecture: str
-    """The first that the model's `config.json` names."""
+    """The first architecture in the model's `config.json`."""
     served: str = ""
-    """The family that captures it; empty if none does."""
+    """The family that captures the architecture; empty if none does."""
     refused: str = ""
-    """Why capture does not serve it, if it was tried."""
+    """Why capture refuses the architecture, if it is refused by name."""
     sglang: str
     module: str = ""
-    """Where the class stands that runs the blocks; empty if this SGLang has none for the architecture."""
+    """The module of the class that runs the blocks; empty if this SGLang has none for the architecture."""
     model_class: str = ""
     shape: str = ""
-    """How a block hands the residual stream on, in a phrase; empty if it is none of the known ways."""
+    """How a block passes the residual stream on, as a phrase; empty if the way is not known."""
     near: list[str] = Field(default_factory=list)
-    """Families with that shape, the one whose loop is most alike first."""
+    """Families with the same shape, the most similar loop first."""

@@ -14,7 +14,7 @@ PROFILES: tuple[Profile, ...] = ("single", "prefill", "concurrent")
 
 
 def measured(values: list[float]) -> list[float]:
-    """Return the values; raises ValueError for none, or for one that is not above 0: logarithms are taken later."""
+    """Return the values; raises ValueError if there are none, or if one is not above 0, because logarithms follow."""
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
         raise ValueError("a measurement has values, each a number above 0")
     return values

@@ -13,10 +13,10 @@ Ranges = list[tuple[int, int]]
 """Sorted, disjoint half-open ranges of global indices: `[(0, 3), (7, 8)]` is 0, 1, 2 and 7."""
 
 OwnKey = Literal["prompt", "answer", "system", "reasoning", "messages", "tools"]
-"""What a key of a person's own records can stand for."""
+"""The parts of a record for which a person can name a key."""
 
 SourceForm = Literal["jsonl", "json", "parquet", "arrow", "text", "answers"]
-"""How a source is read. `text` has a prompt a line; `answers` is a folder that answers were pulled to."""
+"""How a source is read. `text` has a prompt on each line; `answers` is a folder that answers were pulled to."""
 MaskMethod = Literal["generation", "marker", "given"]
 """Where a loss mask comes from: the template's `{% generation %}` blocks (`generation`), the difference between
 renderings (`marker`, in `remote.data.spans`), or an already tokenized source (`given`)."""
@@ -79,7 +79,7 @@ class Manifest(Message):
     kind: Literal["records", "prompts"] = "records"
     """Records that are trained on, or prompts that are answered first."""
     turns: int = 0
-    """Of prompts: answers that they ask for, later turns of conversations included."""
+    """For prompts: the number of answers, including later turns of conversations."""
     format: int = 1
 
 
@@ -163,7 +163,7 @@ class InspectedRecord(Message):
     loss_tokens: int
     pieces: list[Piece]
     note: str = ""
-    """Of an answer: how it ended, and what may be wrong with it."""
+    """For an answer: its turns, how they ended, and its marks."""
 
 
 class InspectResult(Message):

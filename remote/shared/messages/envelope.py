@@ -16,18 +16,18 @@ BEAT_SECONDS = 5.0
 class Message(BaseModel):
     """The base of everything that travels: unknown keys are errors, so a mistyped field never passes silently."""
 
-    # Validators are built when a message is first used: a verb uses three out of some hundred, and building all of
-    # them took a fifth of the CPU time of a short call.
+    # Validators are built when a message is first used. A verb uses three of about a hundred messages, and building all
+    # validators took a fifth of the CPU time of a short call.
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class Typed(Message):
-    """One command as a person typed it; it travels with every call that the command makes, for the hosts' trails."""
+    """One command as a person typed it. Every call of the command carries it, for the hosts' trails."""
 
     id: str = ""
-    """The same on the laptop and on all hosts; "" for a command that changes nothing."""
+    """The command's id, the same on the laptop and on all hosts; "" for a command that changes nothing."""
     words: str = ""
-    """Task and options, without secrets."""
+    """The task and its options, without secrets."""
 
 
 class Call(Message):
@@ -98,7 +98,7 @@ LINE: TypeAdapter[Line] = TypeAdapter(Line, config=ConfigDict(defer_build=True))
 
 
 def first_problem(error: ValidationError) -> str:
-    """Say where a message is wrong, and what is wrong there; never a value, which may be a secret."""
+    """Return the place and the kind of a message's first error, never a value, which may be a secret."""
     problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
     where = ".".join(str(part) for part in problem["loc"])
     return f"{where}: {problem['msg']}" if where else str(problem["msg"])

@@ -43,9 +43,12 @@ class Assignment(Message):
     """The person who planned, as `user@laptop`."""
     planned_at: float = 0.0
     expected_tokens: int = 0
-    """Of prompts: tokens that their records are expected to have in the end; 0 for records, which are known."""
+    """For prompts: the tokens that their records are expected to have in the end; 0 for records, whose tokens are
+    known.
+    """
     concurrency: int | None = None
-    """Answers alone: requests out at once on each server; None takes what the server says it runs at once."""
+    """Only for answers: requests in flight on each server; None means as many as the server says that it runs at once.
+    """
     server_names: list[str] = Field(default_factory=lambda: ["main"])
     """The servers of this host that get the requests."""
     in_flight_tokens: int = 131_072
@@ -77,7 +80,7 @@ class Assignment(Message):
 
     @property
     def task(self) -> Task:
-        """The task that makes such records."""
+        """The task that makes records of this kind."""
         return "extract" if self.identity.answers is None else "answer"
 
 
@@ -101,7 +104,7 @@ class Counts(Message):
 
     @property
     def tokens_open(self) -> int:
-        """Tokens that are still to do here."""
+        """The tokens that this host still has to do."""
         return max(0, self.tokens_assigned - self.tokens_done - self.tokens_quarantined)
 
 
@@ -183,7 +186,7 @@ class ExtractRequest(Message):
 
     run: str = ""
     identity: RunIdentity | None = None
-    """The run that the laptop means by that name; refused if this host holds another. None for `assignment`."""
+    """The identity of the named run; refused if this host has another run of that name. None with `assignment`."""
     assignment: str = ""
     """An assignment folder anywhere on this host, for launchers that manage the process themselves."""
     epoch: int | None = None
@@ -199,14 +202,14 @@ class RunRequest(Message):
 
 
 class Spare(Message):
-    """What a host could do beyond its own records of a run."""
+    """How many further records of a run a host could do."""
 
     takes: bool = False
-    """Whether it could begin with further records at once: a server is ready, and nobody wants it to stand still."""
+    """Whether the host could begin further records now: a server is ready, and the run is not paused or stopped."""
     room_tokens: int = 0
-    """Tokens for which the disk has room, beside what is still to do."""
+    """Tokens for which the disk has room, in addition to the host's open records."""
     longest: int = 0
-    """Tokens of the longest record that its servers take."""
+    """Tokens of the longest record that the host's servers accept."""
 
 
 class RunStatus(Message):
@@ -220,9 +223,9 @@ class RunStatus(Message):
     `complete`, `failed`, `silent for 40 s`."""
     state: ExtractorState
     task: Task = "extract"
-    """The task that makes such records."""
+    """The task that makes records of this kind."""
     overruled: str = ""
-    """Another operator's wish that this request took the place of: who asked for what, and when."""
+    """The other operator's request that this request replaced: who requested what, and when."""
     host: str = ""
     records_flagged: int = 0
     parity_checked: int = 0
@@ -239,14 +242,14 @@ class RunStatus(Message):
 
 
 class RunsRequest(Message):
-    """Ask which runs this host has a folder of; read-only."""
+    """Ask for the runs of which this host has a folder; read-only."""
 
     run: str = ""
     """Only this run; "" for all."""
 
 
 class HeldRun(Message):
-    """A run that this host has a folder of."""
+    """A run of which this host has a folder."""
 
     name: str
     assignment: Assignment | None = None
@@ -257,7 +260,7 @@ class HeldRun(Message):
     status: ExtractorStatus = "stopped"
     alive: bool = False
     has_plan: bool = False
-    """Whether this host holds the whole plan, for a laptop that has lost it."""
+    """Whether this host has the whole plan, for a laptop that lost it."""
     changed_at: float = 0.0
 
 
@@ -268,7 +271,7 @@ class RunsResult(Message):
 
 
 class PlanRequest(Message):
-    """Ask for the newest plan of a run that this host holds."""
+    """Ask for this host's newest plan of a run."""
 
     identity: RunIdentity
 
@@ -280,7 +283,7 @@ class PlanResult(Message):
 
 
 class StandingRequest(Message):
-    """Ask about one run on this host; without a name, about every run at work, or else about the newest run."""
+    """Ask about one run on this host; without a name, about every working run, or else about the newest run."""
 
     run: str = ""
 
@@ -302,11 +305,11 @@ class Standing(Message):
     gpus: list[GpuUse] = Field(default_factory=list)
     """The GPUs; empty if no driver answers."""
     worked_seconds: dict[str, float] = Field(default_factory=dict)
-    """For how long each of these runs has been at work here, over all its sessions, by its history."""
+    """Seconds for which each of these runs has worked here, over all its sessions, by its history."""
 
 
 class RateRequest(Message):
-    """Ask how fast this host has extracted, or answered, so far."""
+    """Ask for this host's speed in extraction, or in answering, so far."""
 
     task: Task = "extract"
 

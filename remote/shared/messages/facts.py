@@ -1,6 +1,6 @@
 """The facts about a host that `inv doctor` asks for; the laptop judges what they mean.
 
-A fact that could not be found out is None or empty; if that matters, `problem` says why in one sentence.
+An unknown fact is None or empty. If a person should know why, `problem` says so in one sentence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class FactsRequest(Message):
     env: dict[str, str] = Field(default_factory=dict)
     """The environment of servers on this host, in addition to the login's."""
     needs: list[Needs] = Field(default_factory=list)
-    """What the inventory's servers need of this host; their ports are checked."""
+    """The needs of the inventory's servers on this host, whose ports are checked."""
     ask_servers: bool = False
     """Ask each of this workdir's servers for a generation."""
 

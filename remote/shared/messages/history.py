@@ -1,4 +1,4 @@
-"""The history that each host keeps of its runs and servers, and what a host says of itself at one moment."""
+"""The history that each host keeps of its runs and servers, and a reading of a host at one moment."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ EventKind = Literal[
     "started", "ready", "restarted", "failed", "stopped", "finished", "paused", "resumed", "waiting", "stalled",
     "quarantined", "freed", "disk-low", "parity-failed", "idle-stopped", "trouble", "gap", "untold", "history", "lost",
 ]  # fmt: skip
-"""`trouble`: something happened to a server and was mended. `gap`: nothing was recorded for a while.
-`untold`: a notification could not be delivered. `history`: a history that could not be read was set aside.
-`lost`: said by the laptop of a host that does not answer."""
+"""`trouble`: a fault of a server was repaired. `gap`: nothing was recorded for a while. `untold`: a notification could
+not be delivered. `history`: a history that could not be read was set aside. `lost`: a host does not answer; only a
+laptop reports this event.
+"""
 
 
 class Event(Message):
-    """Something that happened to a run or a server of a host."""
+    """An event of a run or a server on a host."""
 
     at: float
     """Unix time in seconds, by the host's clock."""
@@ -33,7 +34,7 @@ class Event(Message):
 
 
 class Point(Message):
-    """What a history says of `step` seconds that began at `at`: a value for each series."""
+    """The values of a history for the `step` seconds from `at`: one value for each series."""
 
     at: float
     step: float
@@ -41,7 +42,7 @@ class Point(Message):
 
 
 class GpuReading(Message):
-    """One GPU at one moment; None for what the driver does not tell."""
+    """One GPU at one moment; None for values that the driver does not report."""
 
     index: int
     use_percent: float | None = None
@@ -53,17 +54,17 @@ class GpuReading(Message):
 
 
 class RunReading(Message):
-    """A run at one moment, from its extractor's own last word."""
+    """A run at one moment, from its extractor's last state."""
 
     run: str
     alive: bool
     word: str
-    """As `RunStatus.word`."""
+    """The run's status, as in `RunStatus.word`."""
     wished: Literal["pause", "resume", "stop"] = "resume"
     state: ExtractorState
     disk_free_bytes: float = 0.0
     disk_total_bytes: float = 0.0
-    """Of the shards' file system."""
+    """Free bytes on the shards' file system."""
     freed: int | None = None
     """Records that were delivered and deleted here; None if this reading did not count them."""
     capture_wait_seconds: float = 0.0
@@ -71,12 +72,12 @@ class RunReading(Message):
 
     @property
     def rate(self) -> float:
-        """Tokens a second that it extracts now: the last minute's, and 0 if it is paused or nothing is at work."""
+        """Return the tokens per second of the last minute; 0 if the run is paused or does not work."""
         return self.state.tokens_per_second if self.alive and self.word != "paused" else 0.0
 
 
 class ServerReading(Message):
-    """A server at one moment: its record, and what SGLang says about its queue."""
+    """A server at one moment: its record, and SGLang's numbers on its queue."""
 
     name: str
     mode: str
@@ -87,7 +88,7 @@ class ServerReading(Message):
     cause: str = ""
     trouble: str = ""
     queued: float | None = None
-    """Requests that wait in SGLang; None if SGLang has not said it lately."""
+    """Requests that wait in SGLang; None if SGLang did not report the number recently."""
     running: float | None = None
     prefill_tokens_per_second: float | None = None
 
@@ -102,46 +103,46 @@ class Reading(Message):
     gpu_problem: str = ""
     """Why there are no GPU readings, in one sentence."""
     dump_bytes: float = 0.0
-    """Dumps that lie in the RAM disk."""
+    """Bytes of dumps in the RAM disk."""
     ram_free_bytes: float | None = None
-    """Free in the RAM disk; None if no server that captures runs."""
+    """Free bytes in the RAM disk; None if no capturing server runs."""
 
 
 class NotifySettings(Message):
-    """Where a host sends its notifications. The address may hold a secret: it is shown and logged nowhere."""
+    """Where a host sends its notifications. The address may contain a secret, so it is never shown or logged."""
 
     webhook: str
     form: Literal["json", "slack"] = "json"
 
 
 class Settings(Message):
-    """What the recorder was told; kept on the host, readable by its user alone."""
+    """The recorder's settings, kept on the host in a file that only its user can read."""
 
     host: str = ""
     """The host's name in the inventory."""
     notify: NotifySettings | None = None
     runs: list[str] = Field(default_factory=list)
-    """Runs that notifications are sent for."""
+    """The runs for which notifications are sent."""
     stall_seconds: float = 600.0
     min_free_bytes: int = 0
     idle_stop_seconds: float | None = None
 
 
 class RecordRequest(Message):
-    """Keep a history on this host from now on, and tell, stop and judge by these settings."""
+    """Keep a history on this host from now on, and notify and stop idle servers by these settings."""
 
     host: str
     """The host's name in the inventory."""
     notify: NotifySettings | None = None
-    """None leaves earlier settings as they are."""
+    """None keeps the earlier settings."""
     run: str = ""
-    """With `notify`: tell about this run as well as about servers."""
+    """With `notify`: the run for which notifications are sent, in addition to servers."""
     min_free_bytes: int = 0
-    """Below so much free space on the shards' disk, a run takes no new record."""
+    """The free bytes on the shards' disk below which a run begins no new record."""
     stall_seconds: float = 600.0
-    """A run that should work and has finished no record for so long is stalled."""
+    """Seconds without a finished record after which a run that should work counts as stalled."""
     idle_stop_seconds: float | None = None
-    """End servers that no run needed for so long."""
+    """Seconds without work after which servers are stopped; None never stops them."""
 
 
 class RecordResult(Message):
@@ -155,7 +156,7 @@ class RecordResult(Message):
 
 
 class RecorderRequest(Message):
-    """Be this host's recorder until nothing is left to record; started by the verb `record`."""
+    """Be this host's recorder until no run or server works any more; started by the verb `record`."""
 
     every_seconds: float = 10.0
 
@@ -174,9 +175,9 @@ class HistoryRequest(Message):
     server: str = ""
     since: float = 0.0
     series: list[str] = Field(default_factory=list)
-    """These series alone; none means all."""
+    """Only these series; if empty, all series."""
     most: int = 2_000
-    """At most so many points: neighbours are merged."""
+    """The largest number of points, because neighbouring points are merged."""
 
 
 class HistoryItem(Message):
@@ -186,23 +187,23 @@ class HistoryItem(Message):
 
 
 class HistoryResult(Message):
-    """What is not a series; the points were streamed before."""
+    """The events of the history. Its points were streamed before."""
 
     events: list[Event] = Field(default_factory=list)
     points: int = 0
     problem: str = ""
-    """Why there is no history, or not all of it, in one sentence; and what to do."""
+    """One sentence on why there is no history, or only a part of it, and what to do; "" otherwise."""
 
 
 class GlanceRequest(Message):
     """Stream a `Glance` at once and every `every_seconds`, until the caller leaves; with `once`, only the first."""
 
     run: str = ""
-    """This run alone; "" for every run at work, or else the newest one."""
+    """Only this run; "" for every working run, or else the newest run."""
     every_seconds: float = 2.0
     once: bool = False
     events: int = 20
-    """At most so many of the newest events."""
+    """The largest number of newest events."""
 
 
 class Glance(Message):
@@ -210,27 +211,27 @@ class Glance(Message):
 
     reading: Reading
     recent: list[Point] = Field(default_factory=list)
-    """With the first item: the last half hour of each shown run's rate. Empty in the later ones."""
+    """In the first item: the last half hour of each shown run's rate. Empty in later items."""
     events: list[Event] = Field(default_factory=list)
     worked_seconds: dict[str, float] = Field(default_factory=dict)
-    """For how long each run has been at work on this host, over all its sessions, by the history."""
+    """Seconds for which each run has worked on this host, over all its sessions, by the history."""
     problem: str = ""
-    """Why there is no history, in one sentence."""
+    """One sentence on why there is no history; "" if there is."""
 
 
 class GlanceEnd(Message):
-    """The stream ended because one glance was asked for."""
+    """The end of the stream, if only one glance was requested."""
 
 
 class Histogram(Message):
-    """How many values fall between neighbouring edges."""
+    """The numbers of values between neighbouring edges."""
 
     edges: list[float] = Field(default_factory=list)
     counts: list[int] = Field(default_factory=list)
 
 
 class RunAccount(Message):
-    """What a host's ledger says of a run, for a report; a delivered run carries it to its destination."""
+    """The statistics of a run from a host's ledger, for a report. A pull writes them to the destination too."""
 
     run: str
     epoch: int = 0
@@ -239,7 +240,7 @@ class RunAccount(Message):
     status: str = ""
     cause: str = ""
     causes: dict[str, int] = Field(default_factory=dict)
-    """Of the quarantined records."""
+    """The causes of the quarantined records, with counts."""
     lengths: Histogram = Field(default_factory=Histogram)
     """Tokens of the finished records."""
     norms: list[Histogram] = Field(default_factory=list)
@@ -249,9 +250,9 @@ class RunAccount(Message):
     """Largest difference of a compared record, in units of what rounding explains: 1 is the limit."""
     flagged: int = 0
     retried: int = 0
-    """Finished records that took more than one try."""
+    """Finished records that took more than one attempt."""
     canaries: dict[str, str] = Field(default_factory=dict)
-    """What each server's canary came to."""
+    """The result of each server's canary."""
     first_at: float = 0.0
     last_at: float = 0.0
     """When the first and the last record were finished."""

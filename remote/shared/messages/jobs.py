@@ -12,61 +12,61 @@ from remote.shared.messages.run import RunIdentity
 
 
 class SlurmArray(Message):
-    """What the array of a run's replicas asks Slurm for."""
+    """The Slurm array of a run's replicas."""
 
     engine: Literal["slurm"] = "slurm"
     nodes: int = Field(ge=1)
-    """Tasks of the array, one node each."""
+    """Number of tasks in the array; each task has one node."""
     gpus_per_node: int = 0
-    """0 asks for none."""
+    """GPUs of a node; 0 requests none."""
     options: dict[str, str] = Field(default_factory=dict)
-    """Further options of sbatch by their long names; "" for one without a value."""
+    """Further options of sbatch by their long names; "" for an option without a value."""
     signal_seconds: int = Field(default=300, ge=1)
-    """So long before its time limit a replica is told to drain."""
+    """Seconds before its time limit at which a replica is told to drain."""
     prolog: list[str] = Field(default_factory=list)
-    """Lines of shell before the replica."""
+    """Lines of shell that run before the replica."""
     wrap: list[str] = Field(default_factory=list)
-    """Words before the replica's command: a container's."""
+    """Words before the replica's command, such as those of a container."""
     python: str = "python3"
-    """On the nodes."""
+    """The Python on the nodes in which SGLang is installed."""
     scratch: str = "${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"
-    """A folder on the node's own disk, as the shell writes it."""
+    """A folder on the node's own disk; may contain shell variables."""
 
 
 class RayPool(Message):
-    """What the replicas of a run ask Ray for: one placement group of one node each."""
+    """The resources of a run's replicas in Ray: for each replica, a placement group on one node."""
 
     engine: Literal["ray"] = "ray"
     address: str
-    """Of Ray's job server, as the login host reaches it."""
+    """The address of Ray's job server, as the login host reaches it."""
     least: int = Field(ge=0)
-    """Nodes that must be there when the run begins."""
+    """Number of nodes that must be present when the run begins."""
     most: int = Field(ge=1)
-    """Replicas at once; Ray's autoscaler sees as many placement groups as demand."""
+    """The largest number of replicas at once; Ray's autoscaler sees this many placement groups as demand."""
     bundle: dict[str, float]
     """The resources of one placement group: `{"GPU": 8, "CPU": 1}`."""
     join_seconds: float = 900.0
-    """So long the first node may take to come, if none has to be there when the run begins."""
+    """Seconds to wait for the first node, if no node has to be present when the run begins."""
     python: str = "python3"
-    """In which SGLang is installed, on the nodes."""
+    """The Python on the nodes in which SGLang is installed."""
     ray_python: str = "python3"
-    """In which Ray is installed, on the head node."""
+    """The Python on the head node in which Ray is installed."""
     scratch: str = "/tmp"  # noqa: S108
     """A folder on each node's own disk."""
 
 
 Order = Annotated[SlurmArray | RayPool, Field(discriminator="engine")]
-"""What the replicas of a run need, as their engine is asked for it."""
+"""The order for a run's replicas, in the form of their engine."""
 
 
 class LookRequest(Message):
-    """Look at the Ray cluster at an address, as the login host reaches it; read-only."""
+    """Read the state of the Ray cluster at an address, as the login host reaches it; changes nothing."""
 
     address: str
 
 
 class RayLook(Message):
-    """What was seen of a Ray cluster."""
+    """The state of a Ray cluster."""
 
     version: str
     is_open: bool
@@ -74,7 +74,7 @@ class RayLook(Message):
 
 
 class SubmitRequest(Message):
-    """Share a run out, whose assignment lies here, and submit its replicas."""
+    """Cut a run, whose assignment is on this host, into chunks, and submit its replicas."""
 
     identity: RunIdentity
     spec: ReplicaSpec
@@ -86,9 +86,9 @@ class SubmitResult(Message):
     """The job and what was, or would be, submitted."""
 
     script: str
-    """As the engine takes it."""
+    """The script or request for the engine."""
     job: str = ""
-    """Its number or name in the scheduler's queue; "" if nothing was submitted."""
+    """The job's number or name in the scheduler's queue; "" if nothing was submitted."""
     over: bool = False
     """Whether every chunk of the run was published before: nothing was submitted."""
     earlier: list[str] = Field(default_factory=list)
@@ -96,26 +96,26 @@ class SubmitResult(Message):
 
 
 class JobsRequest(Message):
-    """The run's jobs as the scheduler sees them now; read-only."""
+    """Ask for the run's jobs as the scheduler sees them now; read-only."""
 
     identity: RunIdentity
 
 
 class JobRow(Message):
-    """One replica's job, or jobs that still wait together."""
+    """One replica's job, or several jobs that wait as one row."""
 
     job: str
     state: str
     node: str = ""
     reason: str = ""
     starts_at: str = ""
-    """When the scheduler expects it to start, in the login host's time; "" if it does not say."""
+    """When the scheduler expects the job to start, in the login host's time; "" if unknown."""
     seconds: str = ""
-    """How long it has run, as the scheduler writes it."""
+    """How long the job has run, as the scheduler writes it."""
 
 
 class JobsResult(Message):
-    """In the scheduler's order; jobs that have ended are left out."""
+    """The run's jobs in the scheduler's order, without jobs that have ended."""
 
     jobs: list[JobRow]
 

@@ -1,4 +1,4 @@
-"""Records that change hosts while a run is under way: what a host gives, and what the other one is given."""
+"""Records that move to another host during a run: the requests to the giving and to the taking host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LeaseId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
 
 class Lease(Message):
-    """Open records of one host that another host does; made by the giver, and never given twice."""
+    """Open records that move from one host to another. The giving host never gives a record twice."""
 
     id: LeaseId
     giver: str
@@ -23,7 +23,7 @@ class Lease(Message):
     lengths: list[int]
     """Tokens of each record, in the order of the ranges."""
     token_ids: str
-    """Of all records, one after the other: int32, little-endian, in base64."""
+    """The token ids of all records, one after the other: int32, little-endian, in base64."""
 
     @property
     def tokens(self) -> int:
@@ -31,30 +31,30 @@ class Lease(Message):
 
 
 class LeaseRequest(Message):
-    """Give open records of a run away, from the end of this host's work."""
+    """Give open records of a run to another host, from the end of this host's work."""
 
     identity: RunIdentity
     epoch: int
-    """Refused if this host has another one: a newer epoch gives every record out anew."""
+    """The epoch; refused if this host has another one, because a newer epoch assigns every record again."""
     holder: str
-    """The host that they go to."""
+    """The host that gets the records."""
     tokens: int = 0
-    """About so many; at least one chunk, if one is left that this host has not begun."""
+    """About how many tokens to give: at least one chunk, if there is a chunk that this host has not begun."""
     longest: int = 0
-    """Tokens of the longest record that the other host's servers take."""
+    """Tokens of the longest record that the other host's servers accept."""
     again: list[LeaseId] = Field(default_factory=list)
-    """Instead, tell these leases again: they were given to `holder`, and it has not heard of them."""
+    """Instead of giving more, send these leases again, because `holder` did not receive them."""
 
 
 class LeaseResult(Message):
-    """How much was given; each lease was an item before."""
+    """How much was given. The leases were streamed before."""
 
     leases: int = 0
     tokens: int = 0
 
 
 class TakeRequest(Message):
-    """Do these records too; a lease that this host has already changes nothing."""
+    """Do these records too. A lease that this host already has changes nothing."""
 
     identity: RunIdentity
     epoch: int
@@ -62,19 +62,19 @@ class TakeRequest(Message):
 
 
 class TakeResult(Message):
-    """How many records are new here."""
+    """How many of the records are new on this host."""
 
     records: int = 0
 
 
 class LeasesRequest(Message):
-    """Which leases of the run's newest epoch this host gave and was given; read-only."""
+    """Ask for the leases of the run's newest epoch that this host gave and was given; read-only."""
 
     identity: RunIdentity
 
 
 class Moved(Message):
-    """A lease as its two hosts remember it."""
+    """A lease in the records of its two hosts."""
 
     id: LeaseId
     giver: str
@@ -83,7 +83,7 @@ class Moved(Message):
 
 
 class LeasesResult(Message):
-    """Of the newest epoch here."""
+    """The leases of the newest epoch on this host."""
 
     epoch: int
     given: list[Moved] = Field(default_factory=list)

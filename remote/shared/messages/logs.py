@@ -21,7 +21,7 @@ class LogSource(Message):
     kind: Literal["server", "run"] = "server"
     name: str = "main"
     task: str = ""
-    """Of a run on a cluster: the replica's job whose log it is."""
+    """For a run on a cluster: the replica's job to which the log belongs."""
 
 
 class LogPosition(Message):

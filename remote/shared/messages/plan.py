@@ -1,4 +1,4 @@
-"""What `inv plan` must know about a host before anything starts there (verb `prospect`)."""
+"""The facts that `inv plan` needs about a host before anything starts there (verb `prospect`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ModelShape(Message):
 
 
 class Generation(Message):
-    """What a model's `generation_config.json` says of sampling; None where it says nothing."""
+    """The sampling settings in a model's `generation_config.json`; None for settings that it does not have."""
 
     temperature: float | None = None
     top_p: float | None = None

@@ -1,4 +1,4 @@
-"""A replica: one node's whole session of a run that is shared out on a cluster."""
+"""A replica: one node's session of a run on a cluster."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from remote.shared.messages.server import ServerSpec
 
 
 class ReplicaSpec(Message):
-    """`replicas.json` in the run's shared folder: what every replica of the run does, whoever starts it."""
+    """`replicas.json` in the run's shared folder: the specification of every replica, however it is started."""
 
     epoch: int
-    """Of the assignment that holds the whole run."""
+    """The epoch of the assignment with the whole run."""
     chunk_tokens: int = Field(ge=1)
     servers: list[ServerSpec] = Field(default_factory=list)
     serve_with: list[str] = Field(default_factory=list)
-    """A command that starts the servers instead; it gets the replica's working directory as its last word."""
+    """A command that starts the servers instead of `serve`; its last argument is the replica's working directory."""
     lease_seconds: float = 120.0
     ahead: int = Field(default=2, ge=1)
-    """Chunks that a replica holds at once."""
+    """Number of chunks that a replica has at once."""
 
 
 class ReplicaRequest(Message):
-    """Be a replica until the run is over, in the foreground of this very process."""
+    """Be a replica in this process until the run is over."""
 
     folder: str
     """The run's folder on the shared file system."""
     name: str
-    """`<replica>.<attempt>`, the attempt a number that rises with every start of the same replica."""
+    """`<replica>.<attempt>`; the attempt is a number that rises with every start of the same replica."""
     scratch: str
     """A folder on this node's own disk."""
     tied: bool = False
-    """End at once when stdin ends: whoever started this replica holds the other end, and is gone then."""
+    """End at once when stdin closes, because then the process that started this replica has ended."""
 
 
 class ReplicaResult(Message):
-    """What a replica did."""
+    """The work of a replica."""
 
     published: int = 0
     """Chunks."""
     refused: int = 0
-    """Chunks that somebody else had published first."""
+    """Chunks that another replica had published first."""
     over: bool = False
-    """Whether the whole run is."""
+    """Whether the whole run is over."""
 
 
 class ChunkRows(Message):
-    """`rows.json` of a published chunk: the ledger's rows of its records, as the replica had them."""
+    """`rows.json` of a published chunk: the rows of its records in the replica's ledger."""
 
     holder: str
     token: int

@@ -1,8 +1,8 @@
-"""The identity of a run: one value, made by `inv plan`, and compared wherever records of the run are given or taken.
+"""The identity of a run: one value, made by `inv plan`, and compared whenever records of the run are read or moved.
 
-The plan, every assignment, a host's ledger, every shard's metadata, a destination's manifest and an export's card
-carry it. The epoch is not part of it: the epoch fences hosts that come back late, and rises while the run stays the
-same.
+The plan, every assignment, a host's ledger, every shard's metadata, a destination's manifest and an export's card have
+the identity. The epoch is not a part of it: the epoch, which fences hosts that come back late, increases while the run
+stays the same.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ Dtype = Literal["BF16", "F16", "F32"]
 """The dtype of states, by safetensors' name."""
 
 Turns = Literal["all", "last"]
-"""Which of the assistant's turns the model answers anew: every one, each on top of its own answers, or the last."""
+"""Which of the assistant's turns the model answers again: all turns, each after its own earlier answers, or the last.
+"""
 Mark = Literal["length", "empty", "repeating", "refused"]
-"""What may be wrong with an answer: cut at the limit of tokens, without text, repeating itself, a refusal."""
+"""The marks of an answer: cut at the limit of tokens, without text, repeating itself, a refusal."""
 TooLong = Literal["keep", "mark", "drop"]
 
 _WORDS = {
@@ -57,14 +58,14 @@ class Answering(Message):
     stop: tuple[str, ...] = ()
     seed: int = 0
     from_model: tuple[str, ...] = ()
-    """The settings above that were not asked for and come from the model's `generation_config.json`."""
+    """The names of settings above that come from the model's `generation_config.json`, because no option set them."""
     samples: int = 1
-    """Answers a prompt."""
+    """Number of answers to each prompt."""
     turns: Turns = "all"
     last_only: bool = False
-    """Of a conversation that became several records, only the last one is kept."""
+    """Whether only the last record of a conversation is kept, if it makes several."""
     too_long: TooLong = "mark"
-    """What becomes of an answer that was cut at `max_tokens`."""
+    """What happens to an answer that was cut at `max_tokens`."""
     drop: tuple[Mark, ...] = ()
     logprobs: bool = False
     """Whether the logprob of each sampled token is kept."""
@@ -72,7 +73,7 @@ class Answering(Message):
     """xxh3-128 of the chat template's text."""
     template_options: tuple[tuple[str, bool | int | float | str], ...] = ()
     date: str = ""
-    """The day that the template was told, if it asks for one."""
+    """The date that was given to the template, if the template uses one."""
 
     def __str__(self) -> str:
         values = self.model_dump(exclude_defaults=True, exclude={"template", "from_model"})
@@ -101,7 +102,7 @@ class RunIdentity(Message):
     hidden_size: int
     dtype: Dtype
     answers: Answering | None = None
-    """Set if the records are answers and no hidden states: there are then no boundaries, and `hidden_size` is 0."""
+    """The settings of a run of answers, which has no boundaries and `hidden_size` 0; None for hidden states."""
 
     @property
     def folder(self) -> str:
@@ -129,10 +130,10 @@ class RunIdentity(Message):
         if all(metadata.get(key) == value for key, value in self.marks.items()):
             return ""
         if "run_digest" not in metadata:
-            return f"The file does not say of which run it is, and this is the run {self.name!r}."
+            return f"The file does not name its run, but it should be of the run {self.name!r}."
         return (
-            f"The file is of the run {metadata.get('run')!r} with the digest {metadata['run_digest']}, and this is the "
-            f"run {self.name!r} with {self.digest}."
+            f"The file is of the run {metadata.get('run')!r} with the digest {metadata['run_digest']}, but it should "
+            f"be of the run {self.name!r} with {self.digest}."
         )
 
     def beside(self, other: RunIdentity) -> str:

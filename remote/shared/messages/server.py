@@ -65,7 +65,7 @@ ServerStatus = Literal["starting", "ready", "failed", "stopped"]
 
 
 class ProcessRef(Message):
-    """A process, told from any later process with the same pid."""
+    """A process, with the facts that distinguish it from a later process with the same pid."""
 
     pid: int
     created_at: float
@@ -217,11 +217,11 @@ class StopRequest(Message):
     """Stop this workdir's servers; with `force`, also end other processes in their way."""
 
     names: list[str] = Field(default_factory=list)
-    """Empty for all."""
+    """The servers' names; if empty, all servers."""
     needs: list[Needs] = Field(default_factory=list)
-    """What the inventory's servers will need here, in addition to what the recorded servers had."""
+    """The needs of the inventory's servers on this host, in addition to the needs of the recorded servers."""
     everything: bool = False
-    """Also list SGLang servers that hold nothing of this (`inv free`)."""
+    """Also list SGLang servers that hold none of these (`inv free`)."""
     force: bool = False
     """End exactly the processes that would be listed in `others`."""
     dry_run: bool = False
@@ -286,4 +286,4 @@ class SuperviseRequest(Message):
     config: dict[str, Any] = Field(default_factory=dict)
     """The content of the operator's own `--config` file."""
     closes_admin: bool = False
-    """Close the endpoints that change a running server to everybody."""
+    """Whether the endpoints that change a running server refuse every request."""

@@ -1,4 +1,4 @@
-"""The trail of changes: who typed what, kept on the laptop and on each host; the verb `trail` reads a host's."""
+"""The trail of changes: each command with its operator, kept on the laptop and on each host (verb `trail`)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Ending = Literal["ok", "failed", "refused", "interrupted"]
 
 
 class Step(Message):
-    """One line of a trail: a command began, or it ended."""
+    """One line of a trail: the beginning or the end of a command."""
 
     at: float
     """Unix time, by the clock of the machine that wrote the line."""
     typed: Typed
     operator: str
-    """`user@laptop`."""
+    """The operator, as `user@laptop`."""
     origin: str = ""
-    """On a host: the address that the connection came from; "" on the laptop itself."""
+    """On a host: the address from which the connection came; "" on the laptop itself."""
     verb: str = ""
-    """On a host: what it was asked to do."""
+    """On a host: the verb."""
     hosts: list[str] = Field(default_factory=list)
-    """On the laptop: the hosts that the command named."""
+    """On the laptop: the hosts of the command."""
     ending: Ending | None = None
-    """None if the command begins with this line."""
+    """None if the line is the beginning of the command."""
     seconds: float = 0.0
 
 
@@ -35,7 +35,7 @@ class TrailRequest(Message):
     """Ask for a host's trail."""
 
     since: float = 0.0
-    """Unix time."""
+    """Only lines from this Unix time on."""
 
 
 class TrailSteps(Message):

@@ -17,7 +17,7 @@ Compress = Literal["never", "auto", "always"]
 
 
 class DeliveredRow(Message):
-    """A record that lies at the destination under its final name, complete and verified."""
+    """A complete and verified record at the destination, under its final name."""
 
     index: int
     rows: int
@@ -39,7 +39,7 @@ class DestinationManifest(Message):
     """`roost/manifest.json`."""
 
     identity: RunIdentity
-    """The run whose records these are; records of another run are never delivered here."""
+    """The run of these records. Records of another run are never delivered here."""
     identity_digest: str
     """The identity's own digest, which exposes an identity that was edited by hand."""
     convention: str = "boundary: state after k blocks"
@@ -69,7 +69,7 @@ class Limits(Message):
 
 
 class Wish(Message):
-    """What a person wants of one pull."""
+    """A person's options for one pull."""
 
     run: str
     limits: Limits = Field(default_factory=Limits)
@@ -137,7 +137,7 @@ class HostTally(Message):
     status: str = ""
     """The status of the host's extractor."""
     waiting: str = ""
-    """While following: why nothing comes at the moment."""
+    """While following: why no records come at the moment."""
     looked_only: bool = False
     """Whether this was a dry run."""
     has_share: bool = True
@@ -169,7 +169,7 @@ class FetchRequest(Message):
     store: Store = "plain"
     wish: Wish
     dry_run: bool = False
-    """Only report what is there; nothing is written."""
+    """Only report what a pull would do; write nothing."""
     elsewhere: list[tuple[int, int]] = Field(default_factory=list)
     """With `wish.free`: ranges of records that only a folder still holds, because the hosts have deleted them."""
     sources: list[Source]
