@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import threading
 import time
@@ -88,10 +89,10 @@ class Replica:
                 "submitted: the cluster's `workdir` must lie on a file system that all nodes share"
             )
         pool = self._folder.pool()
-        gpus = sorted(_gpus())
-        if gpus and gpus != [str(number) for number in range(len(gpus))]:
+        gpus = sorted(int(one) for one in _gpus() if one.isdecimal())
+        if gpus != list(range(len(gpus))):
             raise RefusedError(
-                f"Ray gave it the GPUs {', '.join(gpus)} of {self._node}: a replica takes a whole node, so "
+                f"Ray gave it the GPUs {', '.join(map(str, gpus))} of {self._node}: a replica takes a whole node, so "
                 "`gpus_per_node` must be the number of its GPUs"
             )
         return pool
@@ -167,6 +168,9 @@ class _only_one_on_this_node:
 
     def __init__(self, scratch: Path) -> None:
         scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = scratch.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise RefusedError(f"{scratch} on its node is a link or another user's: set the cluster's `scratch`")
         self._lock = (scratch / "actor.lock").open("ab")
 
     def __enter__(self) -> None:

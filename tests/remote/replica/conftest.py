@@ -55,12 +55,14 @@ class Cluster:
         self.run.replicas.write_text(ReplicaSpec.model_validate(values).model_dump_json())
         self.run.replicas.chmod(0o600)
 
-    def start(self, name: str, node: str) -> subprocess.Popen[bytes]:
-        """A replica on a node, as an engine starts it."""
+    def start(self, name: str, node: str, *, tied: bool = False) -> subprocess.Popen[bytes]:
+        """A replica on a node, as an engine starts it; a tied one ends with its stdin."""
         argv = [sys.executable, "-m", "remote", "replica", "--folder", str(self.run.root), "--name", name]
         argv += ["--scratch", str(self.scratch(node)), "--workdir", str(self.scratch(node)), "--output", "log"]
+        argv += ["--tied", str(tied).lower()]
+        stdin = subprocess.PIPE if tied else subprocess.DEVNULL
         with (self.root / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(argv, cwd=CLONE, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            process = subprocess.Popen(argv, cwd=CLONE, stdin=stdin, stdout=log, stderr=log)
         self.replicas.append(process)
         return process
 

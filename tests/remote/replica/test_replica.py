@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 
+import psutil
 import pytest
 import xxhash
 
 from remote.shared.leases.queue import Queue
 from remote.shared.messages.extract import RunRequest, ShardsRequest
+from remote.shared.processes import MARK
 from remote.work.ledger import Ledger
 from remote.work.verbs import shards, status
 from tests.remote.extract.conftest import RUN, identity
@@ -61,6 +63,29 @@ def test_a_drained_replica_leaves_and_its_next_attempt_goes_on(cluster: Cluster)
     assert published(cluster) < 14
     assert cluster.start("r0.1", "b").wait(120) == 0, cluster.log("r0.1")
     counted_once(cluster)
+
+
+def test_a_tied_replica_and_its_server_end_with_its_stdin(cluster: Cluster) -> None:
+    cluster.prepare(delay=0.05)
+    tied = cluster.start("r0.0", "a", tied=True)
+    until(lambda: published(cluster) >= 1, "a chunk")
+    (server,) = [one for one in psutil.process_iter() if is_standin_of(one, cluster)]
+    assert tied.stdin is not None
+    tied.stdin.close()
+    assert tied.wait(30) == -signal.SIGKILL
+    server.wait(30)
+    assert cluster.start("r0.1", "a").wait(120) == 0, cluster.log("r0.1")
+    counted_once(cluster)
+
+
+def is_standin_of(process: psutil.Process, cluster: Cluster) -> bool:
+    try:
+        argv = process.cmdline()
+        return (
+            argv[1:2] != [] and argv[1].endswith("standin.py") and process.environ()[MARK].startswith(str(cluster.root))
+        )
+    except (psutil.Error, KeyError):
+        return False
 
 
 def test_a_node_that_does_not_see_the_folder_says_so(cluster: Cluster) -> None:
