@@ -62,6 +62,7 @@ FAMILIES = (
         f"{_MODELS}.qwen3",
         "Qwen3Model",
         ("Qwen3ForCausalLM",),
+        (("Qwen3VLForConditionalGeneration", "qwen3_vl"),),
     ),
     Family(
         "qwen3_moe",
@@ -95,8 +96,6 @@ REFUSED: dict[str, str] = {
     "Llama4ForConditionalGeneration": "its language model is Llama4ForCausalLM, which is not proven",
     "HunYuanMoEV1ForCausalLM": "SGLang's attention for CPUs does not run its blocks, and no GPU has run them",
     "HunYuanDenseV1ForCausalLM": "SGLang's attention for CPUs does not run its blocks, and no GPU has run them",
-    "Qwen3VLForConditionalGeneration": "its states were transformers' on a CPU, but the comparison with the server's"
-    " logprobs does not find its norm yet",
     "Qwen3VLMoeForConditionalGeneration": _VISION,
     "Gemma3ForConditionalGeneration": _VISION,
     "Mistral3ForConditionalGeneration": _VISION,

@@ -17,6 +17,8 @@ from remote.shared.errors import HostError
 _NORM = "model.norm.weight"
 _HEAD = "lm_head.weight"
 _EMBEDDING = "model.embed_tokens.weight"
+_WRAPPED = "language_model."
+"""A wrapper's checkpoint has this before the name (Kimi-K2.5) or in the middle of it (Qwen3-VL)."""
 _WITHOUT = "Set `parity_rate: 0` for this host in the inventory and assign the run again; canaries and row sums remain."
 
 
@@ -36,7 +38,7 @@ class Head:
 
 
 def load_head(model: Path) -> Head:
-    """Return the head of the checkpoint in folder `model`, even of a wrapped language model (Kimi-K2.5).
+    """Return the head of the checkpoint in folder `model`, even of a wrapped language model (Kimi-K2.5, Qwen3-VL).
 
     Raises HostError naming what the checkpoint lacks.
     """
@@ -59,8 +61,9 @@ def load_head(model: Path) -> Head:
 
 
 def _found(model: Path, names: list[str], wanted: str) -> str:
-    """Return the full name of a tensor: wrapped models have a prefix, and the shortest name is not a draft head's."""
-    found = sorted((name for name in names if name == wanted or name.endswith(f".{wanted}")), key=len)
+    """Return the full name of a tensor: wrappers have prefixes, and the shortest name is not a draft head's."""
+    plain = {name: name.replace(_WRAPPED, "") for name in names}
+    found = sorted((name for name, short in plain.items() if short == wanted or short.endswith(f".{wanted}")), key=len)
     if not found:
         raise HostError(f"The checkpoint in {model} has no tensor {wanted}.")
     return found[0]

@@ -29,6 +29,7 @@ class Model:
 MODELS = (
     Model("deepseek_v3", "deepseek"),
     Model("qwen3", "qwen3"),
+    Model("qwen3_vl", "qwen3"),
     Model("qwen3_moe", "qwen3_moe"),
     Model("llama", "llama"),
     Model("qwen2", "qwen2"),

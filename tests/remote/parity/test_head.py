@@ -39,9 +39,17 @@ def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
     assert torch.equal(head.lm_head, EMBEDDING)
 
 
-def test_a_wrapped_language_model_is_found_by_the_end_of_its_names(tmp_path: Path) -> None:
-    tensors = {"language_model.lm_head.weight": HEAD, "language_model.model.norm.weight": NORM}
+@pytest.mark.parametrize(
+    ("head_name", "norm_name"),
+    [
+        ("language_model.lm_head.weight", "language_model.model.norm.weight"),  # Kimi-K2.5
+        ("lm_head.weight", "model.language_model.norm.weight"),  # Qwen3-VL
+    ],
+)
+def test_a_wrapped_language_model_is_found_by_its_names(tmp_path: Path, head_name: str, norm_name: str) -> None:
+    tensors = {head_name: HEAD, norm_name: NORM}
     tensors["language_model.model.layers.7.shared_head.model.norm.weight"] = torch.zeros(4)
+    tensors["model.visual.norm.weight"] = torch.zeros(4)
     head = load_head(write(tmp_path, {"text_config": {"rms_norm_eps": 1e-5}}, {"m.safetensors": tensors}, index=False))
     assert torch.equal(head.norm_weight, NORM)
     assert head.eps == 1e-5
