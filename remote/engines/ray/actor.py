@@ -223,9 +223,15 @@ def _gpus() -> list[str]:
 
 
 def _give_back() -> None:
-    """Let go of the placement group, with which Ray ends this actor."""
+    """End this actor for good, and let go of its placement group.
+
+    Ray ends an actor whose group is removed, but it may try for ever to start it again in the group that is gone, and
+    the actor's name then stays taken.
+    """
+    import ray
     from ray.util.placement_group import get_current_placement_group, remove_placement_group
 
     group = get_current_placement_group()
+    ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
     if group is not None:
         remove_placement_group(group)

@@ -89,10 +89,13 @@ class Cluster:
         placement_group([self.pool.bundle], strategy=STRATEGY, name=self.pool.group(name), lifetime="detached")
 
     def let_go(self, name: str) -> None:
-        """Remove a replica's placement group; Ray ends an actor in it."""
+        """End a replica's actor for good, and remove its placement group."""
+        import ray
         from ray.util import get_placement_group
         from ray.util.placement_group import remove_placement_group
 
+        with suppress(ValueError):
+            ray.kill(ray.get_actor(name), no_restart=True)
         with suppress(ValueError):
             remove_placement_group(get_placement_group(self.pool.group(name)))
 
