@@ -6,6 +6,7 @@ import json
 import secrets
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from remote.context import Context
@@ -111,10 +112,10 @@ class Ray:
             return living
         write(self._folder.stop, "")
         if not self.earlier():
-            pool = self._folder.pool()
-            job = f"roost-{pool.run}-{secrets.token_hex(4)}"
+            pool = replace(self._folder.pool(), job=f"roost-{self._paths.root.name}-{secrets.token_hex(4)}")
+            self._folder.keep_pool(pool)
             order = RayPool.model_validate(json.loads((self._paths.jobs / "order.json").read_text()))
-            self._start(Server(pool.address), order, Path(pool.payload), job)
+            self._start(Server(pool.address), order, Path(pool.payload), pool.job)
         return living
 
     def _start(self, server: Server, order: RayPool, payload: Path, job: str) -> str:

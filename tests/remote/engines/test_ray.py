@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ class JobServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answering)
         self.answers: dict[str, tuple[int, object]] = {"/api/version": (200, {"ray_version": "2.60.0"})}
+        self.submitted: list[dict[str, Any]] = []
+        self.on_submit: Callable[[str], object] = lambda _: None
         self.asked: list[tuple[str, str]] = []
         """Path and authorization of every request."""
 
@@ -48,6 +50,16 @@ class Answering(BaseHTTPRequestHandler):
         self.send_response(code)
         self.end_headers()
         self.wfile.write(json.dumps(told).encode() if not isinstance(told, str) else told.encode())
+
+    def do_POST(self) -> None:
+        made = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.submitted.append(made)
+        job = made["submission_id"]
+        self.server.answers[f"/api/jobs/{job}"] = (200, {"status": "RUNNING", "start_time": 1000})
+        self.server.on_submit(job)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"submission_id": job}).encode())
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -139,6 +151,24 @@ def test_rows_join_ray_s_view_with_the_replicas_own(job_server: JobServer, folde
         ("r1", "PENDING", "", "waits for a node with 8 GPU, 1 CPU"),
         ("r2", "FAILED", "n3", "its server died on n3"),
     ]
+
+
+def test_a_stop_without_a_controller_submits_one_that_withdraws_what_waits(
+    job_server: JobServer, folder: Folder
+) -> None:
+    order = RayPool.model_validate({**GIVEN, "address": job_server.address})
+    folder.keep_pool(pool(address=job_server.address))
+    (folder.root / "order.json").write_text(order.model_dump_json())
+    groups = [{"name": "roost-kimi-1.r0", "state": "PENDING"}]
+    job_server.answers["/api/v0/placement_groups"] = (200, {"data": {"result": {"result": groups}}})
+    job_server.answers["/api/v0/actors"] = (200, {"data": {"result": {"result": []}}})
+    job_server.on_submit = folder.accepted.write_text
+    ray = engine.Ray(RunPaths(folder.run))
+    assert ray.cancel(dry_run=True) == ["r0"]
+    assert not folder.stop.exists()
+    assert ray.cancel(dry_run=False) == ["r0"]
+    assert folder.stop.exists()
+    assert [made["submission_id"] for made in job_server.submitted] == ray.earlier()
 
 
 @pytest.mark.parametrize(
