@@ -92,7 +92,7 @@ class Fleet:
         return fleet
 
     def unwatched(self) -> Fleet:
-        """Return a fleet of the same hosts and connections whose calls no watcher is told of."""
+        """Return a fleet of the same hosts and connections, without a watcher."""
         fleet = self.narrowed(self.hosts)
         fleet.watcher = None
         return fleet
@@ -136,7 +136,7 @@ class Fleet:
         on_item: Callable[[Host, dict[str, Any]], None] | None = None,
         on_outcome: Callable[[Outcome[R]], None] | None = None,
     ) -> list[Outcome[R]]:
-        """Run one verb on every host; `request` is a message for all hosts, or a function that makes a host's."""
+        """Run one verb on every host; `request` is a message, or a function that returns a host's message."""
 
         def action(backend: Backend) -> R:
             host = backend.host

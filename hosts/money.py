@@ -1,7 +1,7 @@
-"""What a run costs: dollars so far and to come, a million tokens, a TB. Laptop's side, pure.
+"""Computes a run's cost: dollars so far and to come, per million tokens, per TB. Laptop's side, pure.
 
-A host costs its `cost_per_hour` for as long as it works on the run, paused and waiting hours included: the box is
-paid for meanwhile. A host without that setting makes the sum unknown, never smaller.
+A host costs its `cost_per_hour` while it works on the run, including paused and waiting hours, because the machine is
+paid for meanwhile. If a host lacks that setting, the sum is unknown, and not smaller.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bill:
-    """Dollars of one host, or of several; None where it is not known."""
+    """Dollars of one host, or of several; None if they are unknown."""
 
     spent: float | None
     to_come: float | None
@@ -21,24 +21,24 @@ class Bill:
 
     @property
     def per_million_tokens(self) -> float | None:
-        """Of what was spent so far."""
+        """Return the dollars spent so far for a million tokens."""
         return None if self.spent is None or not self.tokens else self.spent / self.tokens * 1e6
 
     @property
     def per_terabyte(self) -> float | None:
-        """Of what was spent so far, for 10^12 bytes of states."""
+        """Return the dollars spent so far for 10^12 bytes of states."""
         return None if self.spent is None or not self.size_bytes else self.spent / self.size_bytes * 1e12
 
 
 def bill(
     cost_per_hour: float | None, worked_seconds: float | None, left_seconds: float | None, tokens: int, size_bytes: int
 ) -> Bill:
-    """One host's bill."""
+    """Return one host's bill."""
     return Bill(_dollars(cost_per_hour, worked_seconds), _dollars(cost_per_hour, left_seconds), tokens, size_bytes)
 
 
 def total(bills: Iterable[Bill]) -> Bill:
-    """The sum; unknown as soon as one part is."""
+    """Return the sum of the bills; a part of it is unknown if it is unknown in one bill."""
     every = list(bills)
     return Bill(
         _sum([one.spent for one in every]),
@@ -49,14 +49,14 @@ def total(bills: Iterable[Bill]) -> Bill:
 
 
 def dollars(amount: float) -> str:
-    """`$1,234` from a hundred dollars on, with cents below, with more digits below a cent."""
+    """Return `$1,234` from a hundred dollars on, cents below that, and more digits below a cent."""
     if amount >= 100:
         return f"${amount:,.0f}"
     return f"${amount:.2f}" if amount >= 0.01 or not amount else f"${amount:.2g}"
 
 
 def said(one: Bill) -> str:
-    """`$12.40 so far, $88 to come, $0.31 a million tokens, $24 a TB`; "" if nothing is known."""
+    """Return `$12.40 so far, $88 to come, $0.31 a million tokens, $24 a TB`; "" if nothing is known."""
     parts = [
         f"{dollars(amount)} {what}"
         for amount, what in (

@@ -1,4 +1,4 @@
-"""Notifications: a server is ready or failed, or a run finished, on boxes that cost money while nobody looks.
+"""Sends notifications: a server is ready or failed, or a run finished.
 
 Runs on the laptop, called by tasks that were given `--notify`. Runs the inventory's `notify.command` (an argv, no
 shell, the event's JSON on stdin). `notify.webhook` is told by the hosts themselves (`remote/history`), and from here
@@ -59,16 +59,16 @@ def check_notify(fleet: Fleet) -> None:
 def event_of(
     host: Host, subject: str, error: RoostError | None, done: Literal["ready", "finished"], message: str
 ) -> Event:
-    """The event for one host's outcome: `done` with `message`, or `failed` with the error's sentence."""
+    """Return the event for one host's outcome: `done` with `message`, or `failed` with the error's message."""
     if error is not None:
         return Event(event="failed", host=host.name, subject=subject, message=str(error), at=time.time())
     return Event(event=done, host=host.name, subject=subject, message=message, at=time.time())
 
 
 def notify(host: Host, event: Event, *, host_tells: bool = False) -> None:
-    """Deliver one event by every way that the host's inventory names; raises NotifyError for the first that fails.
+    """Deliver one event by the inventory's command and webhook; raises NotifyError for the first failure.
 
-    With `host_tells` the webhook is left to the host, which sends this event itself.
+    With `host_tells`, the host itself sends the event to the webhook, so only the command is run.
     """
     if host.notify.command is not None:
         _run(host.notify.command, event)
@@ -100,7 +100,7 @@ def _run(command: str, event: Event) -> None:
             check=False,
         )
     except OSError as error:
-        program = without_credentials(str(error.filename or "it"))  # its other words may be secrets
+        program = without_credentials(str(error.filename or "it"))  # the other words may be secrets
         raise NotifyError(f"`notify.command` could not be run: {program}: {error.strerror}.") from error
     except subprocess.TimeoutExpired as error:
         raise NotifyError(f"`notify.command` did not end within {COMMAND_SECONDS:.0f} s.") from error
@@ -110,9 +110,9 @@ def _run(command: str, event: Event) -> None:
 
 
 def _without(said: str, command: str) -> str:
-    """What the command printed, without URLs' credentials and the command's own words of eight characters or more.
+    """Return the command's output without URLs' credentials and without the command's own longer words.
 
-    A program that fails often repeats its arguments, and a token is mostly one of them.
+    A program that fails often repeats its arguments, and one of them may be a token.
     """
     for word in sorted(re.split(r"[\s='\"]+", command), key=len, reverse=True):
         if len(word) >= LONG_WORD and not word.startswith(("-", "/")):

@@ -1,6 +1,6 @@
-"""The command that this process runs, as the person typed it: for the laptop's trail and, with every call, the hosts'.
+"""The command of this process, as the person typed it, for the laptop's trail and the hosts' trails.
 
-Laptop's side. `session` sets it, `transport` sends it; there is one a process.
+Laptop's side. `session` sets the command, and `transport` sends it with every call. A process has only one command.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ _current = Typed()
 
 
 def operator() -> str:
-    """Who types: `user@laptop`."""
+    """Return the operator, as `user@laptop`."""
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def current() -> Typed:
-    """Return the command that runs; one without an id if nothing that changes a host was typed."""
+    """Return the running command. It has no id if it changes no host."""
     return _current
 
 
 def line(words: Sequence[str]) -> str:
-    """Return a command line as a shell takes it, without its secrets."""
+    """Return a command line, quoted for a shell and without its secrets."""
     return shlex.join(harmless_words(words))
 
 
 def begin(words: Sequence[str] | None = None) -> Typed:
-    """Note that this command runs now, by default the one that this process was started with, and return it."""
+    """Note and return the running command: `words`, or this process's own command line."""
     global _current  # noqa: PLW0603  one process is one command
     _current = Typed(id=secrets.token_hex(6), words=line(sys.argv[1:] if words is None else words))
     return _current
 
 
 def forget() -> None:
-    """The command has ended."""
+    """Note that the command has ended."""
     global _current  # noqa: PLW0603
     _current = Typed()

@@ -1,6 +1,6 @@
-"""`inv answer`: what is to be answered becomes a planned run over the hosts. Laptop's side; prints nothing.
+"""`inv answer`: plans a run that answers prompts on the hosts. Laptop's side; prints nothing.
 
-Once planned, a run of answers is started, followed and steered as an extraction is (`hosts.commands.extract`).
+A planned run of answers is started, followed and steered like an extraction (`hosts.commands.extract`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from remote.shared.messages.plan import Generation, Prospect
 from remote.shared.messages.run import Answering, RunIdentity, new_nonce
 
 USUAL_ANSWER = 512
-"""Tokens of an answer that nothing is known of, for planning."""
+"""For planning: the expected tokens of an answer if the data has no answer in its place."""
 DEFAULT_MAX_TOKENS = 4096
 
 OnProgress = Callable[[Host, Progress], None]
@@ -42,10 +42,10 @@ OnProgress = Callable[[Host, Progress], None]
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person asked for; only what was typed."""
+    """The options that a person typed, without defaults."""
 
     sampling: dict[str, Any] = field(default_factory=dict)
-    """Fields of `Answering`."""
+    """Values for fields of `Answering`."""
     inputs: list[str] = field(default_factory=list)
     tokenizer: str | None = None
     bad: str = "error"
@@ -57,16 +57,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class PlannedAnswers:
-    """A run of answers as it will be started."""
+    """A planned run of answers."""
 
     plan: Plan
     prompts: PromptsResult | None
-    """None if the run was planned before."""
+    """The prompts that were made for this plan; None if the run was planned before."""
     speeds: dict[str, Speed] = field(default_factory=dict)
 
     @property
     def settings(self) -> Answering:
-        """How its answers are sampled."""
+        """The sampling settings of the run."""
         assert self.plan.identity.answers is not None
         return self.plan.identity.answers
 
@@ -74,7 +74,7 @@ class PlannedAnswers:
 def planned_before(fleet: Fleet, run: str, asked: Asked) -> PlannedAnswers | None:
     """The run's plan, if it has one here or on the hosts; None if it has none.
 
-    Raises UsageError if it is another kind of run, or if something else is asked for now than when it was planned.
+    Raises UsageError if the run extracts states, or was planned with other options than were typed now.
     """
     if not local_plan(fleet, run).exists():
         try:
@@ -94,8 +94,8 @@ def planned_before(fleet: Fleet, run: str, asked: Asked) -> PlannedAnswers | Non
         if getattr(answers, name) != value:
             option = "--" + name.replace("_", "-")
             raise UsageError(
-                f"The run {run!r} was planned with {option} {getattr(answers, name)}, but {value} is asked for now.",
-                remedy="Leave the option out to go on as planned, or give the changed run another name with --run.",
+                f"The run {run!r} was planned with {option} {getattr(answers, name)}, but now {value} is given.",
+                remedy="Leave the option out to continue as planned, or give the changed run another name with --run.",
             )
     return PlannedAnswers(plan, None)
 
@@ -105,7 +105,7 @@ def plan(
 ) -> PlannedAnswers:
     """Render the prompts on this laptop and share them out by expected tokens; writes the plan unless it is a dry run.
 
-    Raises the first host's error if one cannot be looked at, and UsageError if hosts differ in their model.
+    Raises the first host's error if a host does not answer, and UsageError if hosts differ in their model.
     """
     path = local_plan(fleet, run)
     epoch = earlier_epoch(fleet, run, path, anew=False, force=False) + 1
@@ -145,7 +145,7 @@ def plan(
 
 
 def table(fleet: Fleet, plan: Plan) -> tuple[AnswerTable, list[Outcome[AnswerTable]]]:
-    """The answers of all hosts, counted, and each host's own count."""
+    """Return the statistics of all hosts' answers together, and of each host."""
     sharing = fleet.narrowed([host for host in fleet.hosts if plan.share(host.name) is not None])
     outcomes = sharing.call("answers", AnswersRequest(run=plan.identity), AnswerTable)
     whole = AnswerTable()
@@ -162,7 +162,7 @@ def _prompts(
     tokenizer = tokenizer_of(fleet.inventory, local, asked.tokenizer)
     if not tokenizer:
         raise UsageError(
-            "No tokenizer is known on this laptop to render the prompts with.",
+            "This laptop has no tokenizer to render the prompts.",
             remedy="Copy the model's tokenizer files here (no weights) and name their folder with --tokenizer.",
         )
     request = PromptsRequest(
@@ -190,7 +190,7 @@ def _prompts(
 
 
 def _settings(asked: Asked, defaults: Generation, context: int) -> Answering:
-    """What was asked for, else what the model's own file says, else SGLang's defaults."""
+    """Return the settings: the typed options, else the model's own defaults, else SGLang's."""
     own = {key: value for key, value in defaults.model_dump(exclude_none=True).items() if key not in asked.sampling}
     if "max_tokens" not in own and "max_tokens" not in asked.sampling:
         own_most = min(DEFAULT_MAX_TOKENS, context)

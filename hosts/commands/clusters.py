@@ -1,7 +1,7 @@
-"""`--cluster`: a run's replicas as jobs of the cluster's scheduler, asked for on its login host. Runs on the laptop.
+"""`--cluster`: submits, shows and cancels a run's replicas as jobs, on the cluster's login host. Runs on the laptop.
 
-A cluster is planned for, looked at and pulled from like one host: its login host, in the folder that it shares with the
-nodes. Only who starts the work differs.
+For planning, status and pulls, a cluster is one host: its login host, with the folder that it shares with the nodes.
+Only the start of the work differs.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ AHEAD = 2
 
 @dataclass(frozen=True)
 class Submitted:
-    """What became of a submission."""
+    """The result of a submission."""
 
     plan: Plan
     result: SubmitResult
 
 
 def cluster_host(inventory: Inventory, name: str) -> tuple[AnyCluster, Host]:
-    """The cluster of that name; raises UsageError if the inventory has none."""
+    """Return the cluster of that name and its login host; raises UsageError if the inventory has no such cluster."""
     if name not in inventory.clusters:
         known = ", ".join(inventory.clusters) or "none"
         hint = nearest(name, inventory.clusters) or f"{inventory.path} has the clusters: {known}."
@@ -61,7 +61,7 @@ def submit(
     dataset: Path | None = None,
     on_progress: extraction.OnProgress | None = None,
 ) -> Submitted:
-    """Give the cluster the run and submit its replicas; raises UsageError with the reason of a refusal."""
+    """Give the cluster its share of the run, and submit replicas; raises UsageError if the engine refuses them."""
     found: list[SubmitResult] = []
 
     def launch(backend: Backend, plan: Plan) -> ExtractorState:
@@ -82,7 +82,7 @@ def submit(
 
 
 def preview(fleet: Fleet, cluster: AnyCluster, run: str) -> SubmitResult:
-    """The script that would be submitted; changes nothing."""
+    """Return the script that would be submitted; changes nothing."""
     plan, (host,) = plan_for(fleet, run), fleet.hosts
     request = SubmitRequest(
         identity=plan.identity, spec=_spec(cluster, host, plan), order=order_of(cluster, host), dry_run=True
@@ -91,21 +91,21 @@ def preview(fleet: Fleet, cluster: AnyCluster, run: str) -> SubmitResult:
 
 
 def jobs(fleet: Fleet, run: str) -> list[JobRow]:
-    """The run's jobs as the scheduler sees them."""
+    """Return the run's jobs as the scheduler sees them."""
     (host,) = fleet.hosts
     request = JobsRequest(identity=plan_for(fleet, run).identity)
     return fleet.backend(host).call("jobs", request, JobsResult, deadline=DEADLINE_SECONDS).jobs
 
 
 def cancel(fleet: Fleet, run: str, *, dry_run: bool) -> list[str]:
-    """Cancel the run's own jobs; what they have published stays."""
+    """Cancel the run's own jobs, and return their names. Published chunks are kept."""
     (host,) = fleet.hosts
     request = CancelRequest(identity=plan_for(fleet, run).identity, dry_run=dry_run)
     return fleet.backend(host).call("cancel", request, CancelResult, deadline=DEADLINE_SECONDS).jobs
 
 
 def order_of(cluster: AnyCluster, host: Host) -> SlurmArray | RayPool:
-    """What the scheduler is asked for."""
+    """Return the cluster's order for its engine; raises UsageError for settings that a job cannot have."""
     extra = {} if cluster.scratch is None else {"scratch": cluster.scratch}
     if isinstance(cluster, RayCluster):
         return RayPool(

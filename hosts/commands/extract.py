@@ -142,12 +142,12 @@ def start(
 ) -> Started:
     """Give every host its share and start its extractor; a running extractor takes up the newest share.
 
-    `launch` starts something else in the extractor's place, once the share is there.
+    If `launch` is given, it is called instead of starting an extractor, once the host has its share.
 
     `dataset` is the folder of the run's dataset if the plan names another folder; `delivered` are the records at the
-    destination, or None if no destination was named; `reopen` says which quarantined records are tried again.
-    Raises UsageError, before anything is changed, if a host holds another run of this name or a newer plan, or if a
-    host needs a share and this laptop lacks the dataset. An error on one host becomes that host's outcome.
+    destination, or None if no destination was named; `reopen` says which quarantined records are tried again. Raises
+    UsageError, before anything is changed, if a host holds another run of this name or a newer plan, or if a host needs
+    a share and this laptop lacks the dataset. An error on one host becomes that host's outcome.
     """
     path, (plan, found) = local_plan(fleet, run), _unopposed(fleet, run, dataset)
     before, plan = plan, _for_these(fleet, plan, delivered)
@@ -261,7 +261,7 @@ def follow(
 ) -> list[Outcome[RunStatus]]:
     """Report each host's state about every two seconds until its extractor has ended.
 
-    With an `attendant`, which moves work, a host that is done may be given more: it is followed until all are done.
+    With an `attendant`, which moves records, a host that is done may get more, so all hosts are followed to the end.
     """
 
     def one(backend: Backend) -> RunStatus:

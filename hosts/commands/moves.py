@@ -1,4 +1,4 @@
-"""Work moves: while a laptop is attached to a run, open records go from the slowest host to one that is done.
+"""Moves open records from the slowest host to a host that is done, while a laptop is attached to a run.
 
 Runs on the laptop, beside `inv extract`, `inv pull --follow` and `inv status --watch`. Hosts cannot reach each other
 over SSH, so every step passes through here: a lease at the giver, the same records at the taker, and the taker's
@@ -36,16 +36,16 @@ T = TypeVar("T")
 CALL_SECONDS = 60.0
 START_SECONDS = 300.0
 REST_SECONDS = 30.0
-"""A host that a step failed on, or that had nothing left to give, is left alone for so long."""
+"""Seconds without steps for a host on which a step failed, or that had no records to give."""
 TAKE_TOKENS = 1_000_000
-"""Of one call: some 6 MB of JSON."""
+"""Tokens in one call of `take`: about 6 MB of JSON."""
 GIVING = ("running", "waiting", "failed")
-"""Words of a run whose open records may go to others; a person's pause or stop is left alone."""
+"""Status words of a run whose open records may move to other hosts; not if a person paused or stopped it."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Records that changed hosts."""
+    """Records that moved from one host to another."""
 
     giver: str
     taker: str
@@ -54,7 +54,7 @@ class Step:
 
 
 OnStep = Callable[[Host, Step | RoostError], None]
-"""Told of each step with its taker, and of each error with the host on which a step failed."""
+"""Is called with each step and its taker, and with each error and the host on which a step failed."""
 
 
 class Mover:
@@ -66,16 +66,16 @@ class Mover:
         self._speeds: dict[str, float] = {}
         self._rests_until: dict[str, float] = {}
         self._unsure = True
-        """A host may have given what the other one has not heard of."""
+        """Whether hosts may have given records that did not reach their takers."""
 
     def ask(self) -> dict[str, RunStatus]:
-        """How the run stands on each host that can be asked now."""
+        """Return the run's status on each host that answers."""
         request = RunRequest(run=self._identity.name)
         outcomes = self._fleet.call("status", request, RunStatus, deadline=CALL_SECONDS)
         return {outcome.host.name: outcome.result for outcome in outcomes if outcome.ok}
 
     def step(self, told: dict[str, RunStatus]) -> bool:
-        """Make the steps that are due, and return whether any was; what goes wrong on a host is tried again later."""
+        """Make the steps that are due, and return whether there were any. A step that fails is tried again later."""
         epoch = max((status.state.epoch for status in told.values()), default=0)
         here = {name: status for name, status in told.items() if status.state.epoch == epoch and name in self._hosts}
         if len(here) < 2:
@@ -95,7 +95,7 @@ class Mover:
         return made
 
     def _note_speed(self, name: str, status: RunStatus) -> None:
-        """Remember how fast a host was while it worked; the last minute says little of one that has just begun."""
+        """Remember a host's speed while it works; the last minute is no measure if it has just begun."""
         now, known = status.state.tokens_per_second, self._speeds.get(name)
         if now > 0 and (known is None or status.word == "running"):
             self._speeds[name] = now if known is None else (known + now) / 2
@@ -130,12 +130,12 @@ class Mover:
             self._on_step(self._hosts[taker], Step(giver, taker, records, sum(lease.tokens for lease in leases)))
 
     def _start(self, there: Backend, epoch: int) -> ExtractorState:
-        """Start the run's process, or find it at work: it takes the records up by itself."""
+        """Start the run's process if it does not run. The process takes the records up by itself."""
         request = ExtractRequest(run=self._identity.name, identity=self._identity, epoch=epoch)
         return there.call("extract", request, ExtractorState, deadline=START_SECONDS)
 
     def _deliver(self, epoch: int) -> None:
-        """Hand over again what was given and did not arrive: a laptop was cut off between the two."""
+        """Give the takers again the leases that they did not receive, because a laptop was cut off in between."""
         self._unsure = False
         told = moved(self._fleet, self._identity)
         arrived = {lease.id for result in told.values() for lease in result.taken}
@@ -146,7 +146,7 @@ class Mover:
                     lost.setdefault((lease.giver, lease.holder), []).append(lease.id)
         for (giver, holder), ids in lost.items():
             if holder not in told or told[holder].epoch != epoch:
-                self._unsure = True  # it cannot be asked now
+                self._unsure = True  # the host does not answer now
                 continue
             request = LeaseRequest(identity=self._identity, epoch=epoch, holder=holder, again=ids)
             leases = self._on(giver, lambda there, request=request: _leases(there, request))  # type: ignore[misc]
@@ -154,7 +154,7 @@ class Mover:
                 self._hand_over(giver, holder, epoch, leases)
 
     def _on(self, name: str, action: Callable[[Backend], T]) -> T | None:
-        """Do something on a host; None if it failed, which is told once."""
+        """Return the result of an action on a host; None if it failed. The error is reported once."""
         host = self._hosts[name]
         try:
             return action(self._fleet.backend(host))
@@ -169,7 +169,7 @@ class Mover:
 
 
 def runner(name: str, status: RunStatus, speed: float) -> Runner:
-    """A host as the moves see it; `speed` is what it does while it works."""
+    """Return a host as `next_moves` needs it; `speed` is its tokens per second while it works."""
     return Runner(
         host=name,
         left=status.state.counts.tokens_open,
@@ -181,13 +181,13 @@ def runner(name: str, status: RunStatus, speed: float) -> Runner:
 
 
 def moved(fleet: Fleet, identity: RunIdentity) -> dict[str, LeasesResult]:
-    """What each host that can be asked gave and was given; a host that does not know the run is left out."""
+    """Return the leases that each answering host gave and was given, without hosts that do not know the run."""
     told = fleet.unwatched().call("leases", LeasesRequest(identity=identity), LeasesResult, deadline=CALL_SECONDS)
     return {outcome.host.name: outcome.result for outcome in told if outcome.ok}
 
 
 def plan_as_moved(fleet: Fleet, plan: Plan) -> Plan:
-    """The plan with every record in the share of the host that holds it by now, as the hosts tell it."""
+    """Return the plan with every record in the share of the host that has it now, by the hosts' leases."""
     told = [result for result in moved(fleet, plan.identity).values() if result.epoch == plan.epoch]
     leases: list[Moved] = [lease for result in told for lease in [*result.given, *result.taken]]
     return as_moved(plan, leases) if leases else plan
@@ -206,7 +206,7 @@ def _leases(giver: Backend, request: LeaseRequest) -> list[Lease]:
 
 
 def _parts(leases: list[Lease]) -> list[list[Lease]]:
-    """Parts of about `TAKE_TOKENS`, none of them empty."""
+    """Yield parts of about `TAKE_TOKENS` tokens, none of them empty."""
     parts: list[list[Lease]] = [[]]
     for lease in leases:
         if sum(one.tokens for one in parts[-1]) >= TAKE_TOKENS:

@@ -1,4 +1,4 @@
-"""What a report is made from: every host's account and history of a run, asked now or kept at a destination."""
+"""Collects the data of a report: every host's account and history of a run, from the hosts or from a destination."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from remote.shared.transfer.destination import Destination
 DEADLINE_SECONDS = 120.0
 MOST_POINTS = 1_500
 FOLDER = "report"
-"""Below a destination's `roost/`: one file for each host that was pulled from."""
+"""The folder below a destination's `roost/` with a file for each source host."""
 
 
 class HostRecord(BaseModel):
-    """One host's side of a run."""
+    """One host's data on a run."""
 
     host: str
     account: RunAccount | None = None
     points: list[Point] = Field(default_factory=list)
     events: list[Event] = Field(default_factory=list)
     problem: str = ""
-    """Why the host, or its history, is missing; one sentence."""
+    """One sentence on why the host's data, or its history, is missing; "" if nothing is missing."""
     cost_per_hour: float | None = None
 
 
 def asked(fleet: Fleet, run: str) -> list[HostRecord]:
-    """Ask every host now; one that cannot be reached is a record with its problem, one without the run is left out.
+    """Ask every host. An unreachable host's record has its problem; a host without the run is left out.
 
     Raises UsageError if every host answers and none has the run.
     """
@@ -61,7 +61,7 @@ def asked(fleet: Fleet, run: str) -> list[HostRecord]:
 
 
 def of_host(backend: Backend, run: str) -> HostRecord:
-    """One host's account and history; raises RoostError if it has no such run, or cannot be reached."""
+    """Return one host's account and history; raises RoostError if the host lacks the run or cannot be reached."""
     found = HostRecord(host=backend.host.name, cost_per_hour=backend.host.cost_per_hour)
     found.account = backend.call("account", AccountRequest(run=run), RunAccount, deadline=DEADLINE_SECONDS)
 
@@ -75,7 +75,7 @@ def of_host(backend: Backend, run: str) -> HostRecord:
 
 
 def typed(trail: Path, run: str) -> list[tuple[float, str]]:
-    """The commands about this run that the laptop's trail has, with their times; none if it cannot be read."""
+    """Return the commands about this run in the laptop's trail, with their times; [] if the trail cannot be read."""
     try:
         steps = Trail(trail).read().steps
     except RoostError:
@@ -88,25 +88,25 @@ def typed(trail: Path, run: str) -> list[tuple[float, str]]:
 
 
 def keep_all(fleet: Fleet, run: str, destination: Path) -> None:
-    """Keep every host's side of a run at the destination; a host that cannot tell keeps what it told before."""
+    """Write every host's data on a run to the destination. If a host does not answer, its earlier data stays."""
     for outcome in fleet.each(lambda backend: of_host(backend, run)):
         if outcome.value is not None:
             keep(destination, outcome.value)
 
 
 def keep(destination: Path, record: HostRecord) -> None:
-    """Keep a host's side of a run at the destination, so that a report needs the host no more."""
+    """Write a host's data on a run to the destination, so that a report does not need the host."""
     path = _folder(destination) / f"{record.host}.json"
     write_whole(path, record.model_dump_json().encode(), durable=False, mode=SHARED_MODE)
 
 
 def kept(destination: Path, run: str) -> list[HostRecord]:
-    """What a destination keeps of the run; raises UsageError if it keeps nothing of it."""
+    """Return the destination's data on the run; raises UsageError if there is none."""
     found = [_read(path) for path in sorted(_folder(destination).glob("*.json"))]
     mine = [one for one in found if one.account is None or one.account.run == run]
     if not any(one.account for one in mine):
         raise UsageError(
-            f"{destination} keeps no account of the run {run!r}.",
+            f"{destination} has no data for a report on the run {run!r}.",
             remedy="Name a folder that a pull filled, or leave out --source, so that the hosts are asked.",
         )
     return mine

@@ -1,4 +1,4 @@
-"""Output of `answer`: what is planned, and the table of answers at the end. Pure, but for the printing."""
+"""Output of `answer`: the plan, and the table of answers at the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MARKS = {
 
 
 def show_planned(output: Output, planned: PlannedAnswers) -> None:
-    """Print how answers are sampled and each host's share."""
+    """Print the sampling settings and each host's share."""
     settings, plan = planned.settings, planned.plan
     output.line(f"sampling: {sampling_line(settings)}")
     if planned.prompts is not None:
@@ -42,7 +42,7 @@ def show_planned(output: Output, planned: PlannedAnswers) -> None:
 
 
 def sampling_line(settings: Answering) -> str:
-    """`temperature 0.6 (of the model), top_p 0.95 (of the model), max_tokens 4096, seed 0, turns all`."""
+    """Return `temperature 0.6 (of the model), top_p 0.95 (of the model), max_tokens 4096, seed 0, turns all`."""
     names = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "repetition_penalty", "max_tokens")
     shown = [
         f"{name} {getattr(settings, name):g}{' (of the model)' if name in settings.from_model else ''}"
@@ -59,7 +59,7 @@ def sampling_line(settings: Answering) -> str:
 
 
 def show_table(output: Output, table: AnswerTable, outcomes: Sequence[Outcome[AnswerTable]]) -> None:
-    """Print the answers that are finished, counted over all hosts."""
+    """Print the statistics of the finished answers of all hosts."""
     for outcome in outcomes:
         if outcome.error is not None:
             output.note(f"{outcome.host.name}: its answers could not be counted: {outcome.error.message}")
@@ -72,7 +72,7 @@ def show_table(output: Output, table: AnswerTable, outcomes: Sequence[Outcome[An
         *(("marked", count, _MARKS.get(mark, mark)) for mark, count in sorted(table.marks.items())),
         *(("left out by prepare", count, _MARKS.get(mark, mark)) for mark, count in sorted(table.dropped.items())),
         *(("ended early", count, why) for why, count in sorted(table.ended.items())),
-        ("other ids through text", table.changed, f"of {table.records:,}: tokenizing their text again changes them"),
+        ("other ids through text", table.changed, f"of {table.records:,}: tokenizing their text again gives other ids"),
     ]
     output.table(("answers", "", ""), rows)
     most = max(table.lengths.values())

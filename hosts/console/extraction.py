@@ -24,9 +24,9 @@ COLUMNS = (
     "waited",
 )  # fmt: skip
 LAG_SECONDS = 60.0
-"""What moving work must win before `status` speaks of it."""
+"""Seconds that moving records must save before `status` suggests it."""
 LEFT_OUT_FIRST = ("waited", "on disk", "tokens", "GPU memory", "last word", "failed", "left", "server")
-"""Columns that a narrow terminal lacks, the first to go first; a host's troubles stand below the table in any case."""
+"""Columns that a narrow terminal drops, in this order. A host's problems are always printed below the table."""
 
 
 def show_start(output: Output, started: Started) -> None:
@@ -34,21 +34,23 @@ def show_start(output: Output, started: Started) -> None:
     for host in started.idle:
         output.note(f"{host} has no share in the plan of {started.plan.run}: nothing is done there.")
     for host, records in started.given_away.items():
-        output.note(f"{host} is left out: the undelivered of its {counted(records, 'record')} go to the others.")
+        output.note(
+            f"{host} is left out: of its {counted(records, 'record')}, those not delivered yet go to the others."
+        )
     for host, reason in started.unfenced.items():
         output.note(f"{host} could not be fenced ({reason}); it may still extract records that other hosts have now.")
     for host, reopened in started.reopened.items():
-        output.note(f"{host}: quarantined, and open again now: {_reopened(reopened)}.")
+        output.note(f"{host}: opened again: {_reopened(reopened)}.")
 
 
 def show_preview(output: Output, preview: Preview, wish: str) -> int:
     """Print what `--dry-run` found that a start, or `wish`, would do on each host; return the exit code."""
     for host, records in preview.given_away.items():
         share = counted(records, "record")
-        output.note(f"{host} would be left out: the undelivered of its {share} would go to the others.")
+        output.note(f"{host} would be left out: of its {share}, those not delivered yet would go to the others.")
     places = {id(outcome.value): outcome.host.name for outcome in preview.outcomes}
     for host, reopened in preview.reopened.items():
-        output.note(f"{host}: quarantined, and would be open again: {_reopened(reopened)}.")
+        output.note(f"{host}: would be opened again: {_reopened(reopened)}.")
     return output.outcomes(
         preview.outcomes, lambda status: _preview_line(preview.plan, places[id(status)], status, wish)
     )
@@ -56,7 +58,7 @@ def show_preview(output: Output, preview: Preview, wish: str) -> int:
 
 def _preview_line(plan: Plan, host: str, status: RunStatus, wish: str) -> str:
     if wish:
-        return f"would be asked to {wish}" if status.alive else f"no extractor is at work, so nothing would {wish}"
+        return f"would be asked to {wish}" if status.alive else f"no extractor is running, so nothing would {wish}"
     share = plan.share(host)
     if share is None:
         return "has no share in the plan: nothing would start"
@@ -67,14 +69,14 @@ def _preview_line(plan: Plan, host: str, status: RunStatus, wish: str) -> str:
 
 
 def start_line(state: ExtractorState) -> str:
-    """`epoch 1, 120 of 300 records done already`."""
+    """Return `epoch 1, 120 of 300 records done so far`."""
     counts = state.counts
-    paused = "; it is paused, and --resume lets it go on" if state.status == "paused" else ""
+    paused = "; it is paused, and --resume continues it" if state.status == "paused" else ""
     return f"epoch {state.epoch}, {_finished(counts):,} of {counts.assigned:,} records done so far{paused}"
 
 
 def live_line(status: RunStatus) -> Progress:
-    """A host's progress: `1,204 tokens/s, 3.1 GiB, 4 min 10 s left`."""
+    """Return a host's progress: `1,204 tokens/s, 3.1 GiB, 4 min 10 s left`."""
     state, counts = status.state, status.state.counts
     said = [f"{state.tokens_per_second:,.0f} tokens/s", size(counts.bytes_done)]
     if left := left_seconds(status):
@@ -87,7 +89,7 @@ def live_line(status: RunStatus) -> Progress:
 
 
 def end_line(status: RunStatus) -> str:
-    """`complete: 300 of 300 records, 80,112 tokens, 12.4 MiB`."""
+    """Return `complete: 300 of 300 records, 80,112 tokens, 12.4 MiB`."""
     state, counts = status.state, status.state.counts
     done = f"{_finished(counts):,} of {counts.assigned:,} records, {counts.tokens_done:,} tokens"
     said = f"{status.word or state.status}: {done}, {size(counts.bytes_done)}"
@@ -102,13 +104,13 @@ def end_line(status: RunStatus) -> str:
 
 
 def _compared(status: RunStatus) -> str:
-    """How many records were compared with what the server itself said; none is said aloud."""
+    """Return how many records were compared with the server's logprobs. That none was compared is emphasised."""
     count = f"{status.parity_checked:,} records" if status.parity_checked else "NOT ONE record"
     return f"{count} compared with the server's own logprobs"
 
 
 def has_failed(status: RunStatus) -> bool:
-    """Whether the run failed on this host or quarantined records; the exit code is then 1."""
+    """Return whether the run failed on this host or quarantined records; the exit code is then 1."""
     return bool(failure(status))
 
 
@@ -135,9 +137,10 @@ def any_failed(value: HostStatus) -> bool:
 
 
 def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]], *, attached: bool = False) -> None:
-    """Print a table for each run, one for hosts without any, and below them what deserves a sentence.
+    """Print a table for each run, a table for hosts without a run, and below them each problem as a sentence.
 
-    Not `attached`, it also says where a host stands idle whose run goes on elsewhere: nobody moves work now.
+    Unless `attached`, the output also names idle hosts of a run that continues on other hosts, because no laptop moves
+    records now.
     """
     good = [(outcome.host.name, outcome.value) for outcome in outcomes if outcome.value is not None]
     names = sorted({run.run for _, value in good for run in value.standing.runs})
@@ -164,14 +167,12 @@ def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]], *, atta
 
 
 def _note_lag(output: Output, name: str, told: dict[str, RunStatus]) -> None:
-    """Say what could be won by moving work, if a host has none left."""
+    """Print how much time moving records would save, if a host has no open record."""
     runners = [runner(host, run, run.state.tokens_per_second) for host, run in told.items()]
     idle = [one.host for one in runners if one.takes and not one.left]
     won = lag(runners)
     if idle and next_moves(runners) and won > LAG_SECONDS:
-        sooner = (
-            f"and the run would end {duration(won)} earlier" if won < float("inf") else "of a host that stands still"
-        )
+        sooner = f"and the run would end {duration(won)} earlier" if won < float("inf") else "of a host that is idle"
         output.note(
             f"{name}: {', '.join(idle)} could take over open records, {sooner}: "
             f"`inv extract --hosts all --run {name}` moves them while it stays attached."
@@ -179,7 +180,7 @@ def _note_lag(output: Output, name: str, told: dict[str, RunStatus]) -> None:
 
 
 def _bill(name: str, values: Sequence[HostStatus]) -> Bill:
-    """What the run costs, over the hosts that answered."""
+    """Return the run's cost on the hosts that answered."""
     bills = []
     for value in values:
         for run in value.standing.runs:
@@ -222,12 +223,12 @@ def _row(host: str, value: HostStatus, run: RunStatus) -> tuple[object, ...]:
         _memory(value),
         f"{counts.tokens_done:,}",
         size(counts.bytes_done),
-        duration(max(state.backpressure_seconds, run.prefill_wait_seconds)),  # they wait at the same time
+        duration(max(state.backpressure_seconds, run.prefill_wait_seconds)),  # all hosts wait at the same time
     )
 
 
 def _memory(value: HostStatus) -> str:
-    """`8 x 71 of 141 GiB`: the fullest GPU's use."""
+    """Return `8 x 71 of 141 GiB`, with the memory of the fullest GPU."""
     gpus = value.standing.gpus
     if not gpus:
         return ""
@@ -236,7 +237,7 @@ def _memory(value: HostStatus) -> str:
 
 
 def _servers(result: ServersResult) -> str:
-    """`extract ready`, or `a: extract ready, b: extract ready` for several."""
+    """Return `extract ready`, or `a: extract ready, b: extract ready` for several servers."""
     several = len(result.servers) > 1
     said = [
         (f"{report.state.name}: " if several else "") + f"{report.state.mode} {report.state.status}"
@@ -251,7 +252,7 @@ def _reopened(reopened: ReopenResult) -> str:
 
 def _retry(run: str, task: str) -> str:
     command = f"inv {task} --hosts all --run {run} --retry-quarantined"
-    return f"Once the cause is mended, `{command}` tries the quarantined records again."
+    return f"Repair the cause, then `{command}` tries the quarantined records again."
 
 
 def _causes(causes: dict[str, int]) -> str:
@@ -272,13 +273,13 @@ def _troubles(state: ExtractorState) -> list[str]:
 
 
 def show_left_behind(output: Output, working: dict[str, list[RunStatus]], *, dry_run: bool) -> None:
-    """Name the runs whose servers were stopped (`dry_run`: would be) with records still to be done, and the way on."""
+    """Name the runs with open records whose servers were (with `dry_run`: would be) stopped, and how to continue."""
     waits = "would then wait" if dry_run else "waits"
     for host, runs in working.items():
         for run in runs:
             counts = run.state.counts
             left = counted(counts.assigned - _finished(counts) - counts.quarantined, "record")
             output.note(
-                f"{host}: the run {run.run!r} is at work there with {left} left and {waits} for a server: it goes on "
-                f"after inv serve; inv extract --run {run.run} --stop ends it."
+                f"{host}: the run {run.run!r} is working with {left} left and {waits} for a server. inv serve lets it "
+                f"continue; inv extract --run {run.run} --stop ends it."
             )

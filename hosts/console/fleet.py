@@ -1,4 +1,4 @@
-"""The fleet in words and cells, for `inv watch`: on a screen, and as lines where the output is piped."""
+"""Formats the fleet as text for `inv watch`: cells for the screen, and lines for a pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remote.shared.messages.history import Event
 
 _BARS = "▁▂▃▄▅▆▇█"
 WIDE_COLUMNS = 130
-"""From this width on, all columns are shown, and the last one takes what is left."""
+"""From this width on, all columns are shown, and the last column takes the remaining width."""
 PADDING = 2
 """Blank columns of the terminal beside each cell."""
 
@@ -27,7 +27,7 @@ class Column:
     title: str
     width: int
     wide: bool = False
-    """Shown on wide terminals alone."""
+    """Whether the column is shown only on wide terminals."""
 
 
 COLUMNS = (
@@ -46,7 +46,7 @@ COLUMNS = (
 
 
 def columns(width: int) -> list[Column]:
-    """The columns that fit a terminal of this width."""
+    """Return the columns for a terminal of this width."""
     if width < WIDE_COLUMNS:
         return [column for column in COLUMNS if not column.wide]
     taken = sum(column.width + PADDING for column in COLUMNS)
@@ -54,7 +54,7 @@ def columns(width: int) -> list[Column]:
 
 
 def row(host: HostView, now: float, width: int) -> list[str]:
-    """A host's cells, for `columns(width)`."""
+    """Return a host's cells for `columns(width)`."""
     cells = {
         "host": host.name,
         "state": host.word,
@@ -72,7 +72,7 @@ def row(host: HostView, now: float, width: int) -> list[str]:
 
 
 def fleet_line(view: FleetView) -> str:
-    """`run kimi-1: 1,204 of 90,000 records, 51,234 tokens/s, 3 h 12 min left, $12.40 so far; lost: gpu2`."""
+    """Return `run kimi-1: 1,204 of 90,000 records, 51,234 tokens/s, 3 h 12 min left, $12.40 so far; lost: gpu2`."""
     runs = ", ".join(view.runs)
     parts = [f"{view.done:,} of {view.assigned:,} records"] if view.assigned else ["no run is known"]
     if view.rate:
@@ -88,7 +88,7 @@ def fleet_line(view: FleetView) -> str:
 
 
 def host_line(host: HostView, now: float) -> str:
-    """One host in one line, for a pipe."""
+    """Return one host as one line."""
     parts = [host.word]
     if host.assigned:
         parts.append(f"{host.done:,}/{host.assigned:,} records")
@@ -108,7 +108,7 @@ def host_line(host: HostView, now: float) -> str:
 
 
 def event_line(host: str, event: Event) -> str:
-    """`08:12:03 gpu1: run kimi-1: paused: It takes no further record …`, by the laptop's clock."""
+    """Return `08:12:03 gpu1: run kimi-1: paused: It begins no further record …`, with the laptop's time."""
     try:
         moment = time.strftime("%H:%M:%S", time.localtime(event.at))
     except (OverflowError, ValueError, OSError):
@@ -117,7 +117,7 @@ def event_line(host: str, event: Event) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The last values as bars between 0 and the highest one."""
+    """Return the last values as bars between 0 and the highest value."""
     return "".join(_BARS[round((len(_BARS) - 1) * share)] for share in trend(values, width))
 
 
@@ -130,7 +130,7 @@ def trend(values: Sequence[float], most: int) -> list[float]:
 
 
 def gpu_use(host: HostView) -> str:
-    """The mean use of its GPUs, `97%`; "" if none tells."""
+    """Return the mean use of the host's GPUs, `97%`; "" if it is unknown."""
     if host.glance is None or host.is_lost:
         return ""
     uses = [gpu.use_percent for gpu in host.glance.reading.gpus if gpu.use_percent is not None]
@@ -138,18 +138,18 @@ def gpu_use(host: HostView) -> str:
 
 
 def disk_left(host: HostView) -> str:
-    """Free space on the shards' disk; "" if no run says so."""
+    """Return the free space on the shards' disk; "" if it is unknown."""
     free = [run.disk_free_bytes for run in host.runs]
     return size(min(free)) if free else ""
 
 
 def heard(host: HostView, now: float) -> str:
-    """How old its last word is."""
+    """Return the age of the host's last message."""
     return duration(max(0.0, now - host.heard_at)) if host.heard_at else "never"
 
 
 def document(view: FleetView) -> dict[str, Any]:
-    """One look for `--json`."""
+    """Return one view for `--json`."""
     return {
         "at": view.at,
         "runs": view.runs,

@@ -1,4 +1,4 @@
-"""`inv watch` where there is no screen to draw on: a line for the fleet, one for each host that changed, and events."""
+"""Prints `inv watch` as lines instead of a screen: the fleet, each host that changed, and events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_EVENTS = 50
 
 
 class WatchLines:
-    """Prints looks at the fleet; what has not changed since the last look is not repeated."""
+    """Prints views of the fleet, without lines that have not changed since the last view."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -22,7 +22,7 @@ class WatchLines:
         self._fleet = ""
 
     def show(self, view: FleetView) -> None:
-        """Print one look; with `--json`, as one document in one line."""
+        """Print one view; with `--json`, as one document in one line."""
         if self._output.as_json:
             self._output.out.file.write(json.dumps(document(view)) + "\n")
             self._output.flush()
@@ -44,5 +44,5 @@ class WatchLines:
 
 
 def _steady(host: HostView) -> str:
-    """What makes a host's line worth another one: not its age."""
+    """Return the parts of a host's view whose change causes a new line: everything except its age."""
     return f"{host.word} {host.done} {host.trouble}"

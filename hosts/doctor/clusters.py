@@ -1,4 +1,4 @@
-"""Findings about a cluster: what of its login host matters, and who may run code on Ray. Laptop's side."""
+"""Findings about a cluster: its login host, and who may run code on Ray. Laptop's side."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from remote.shared.messages.jobs import LookRequest, RayLook
 OF_NODES = frozenset(
     {"gpus", "driver", "gpu processes", "gpu links", "ram disk", "ports", "port", "servers", "limits", "logins"}
 )
-"""Subjects that matter where servers run: a login host runs none."""
+"""Subjects that matter only on hosts with servers, so not on a login host."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def of_cluster(diagnosis: Diagnosis, cluster: AnyCluster, backend: Backend) -> Diagnosis:
-    """Return what a cluster's login host says about the cluster."""
+    """Return the diagnosis of a cluster from its login host's."""
     findings = [finding for finding in diagnosis.findings if finding.subject not in OF_NODES]
     if isinstance(cluster, RayCluster):
         findings.append(_ray(cluster, backend))
@@ -34,13 +34,14 @@ def _ray(cluster: RayCluster, backend: Backend) -> Finding:
 
 
 def judge_ray(address: str, seen: RayLook) -> Finding:
-    """Judge who may run code on a cluster of Ray."""
+    """Return the finding on who may run code on a Ray cluster."""
     if not seen.is_open:
-        return green("ray", f"Ray {seen.version} at {address} asks for a token")
+        return green("ray", f"Ray {seen.version} at {address} requires a token")
     beyond = "" if urlsplit(address).hostname in LOOPBACK else f", and {address} is no loopback address"
     return yellow(
         "ray",
-        f"Ray {seen.version} asks for no token: whoever reaches its ports runs code on every node. They listen on all "
+        f"Ray {seen.version} requires no token: everybody who can connect to its ports can run code on every node. "
+        f"They listen on all "
         f"interfaces of the head and of the nodes, except the dashboard's{beyond}",
         "Let a firewall keep others from Ray's ports, start Ray with RAY_AUTH_MODE=token, and let `login` be the head "
         "node with the dashboard on 127.0.0.1.",

@@ -203,7 +203,7 @@ def _preview(
     reopen: extraction.Reopening | None,
     source: Path | None,
 ) -> None:
-    """Say what would be done: of a run that has no plan yet, everything was said when it was planned."""
+    """Print what a start would do. For a run without a plan, the printed plan says everything."""
     plan = planned.plan
     if planned.prompts is not None:
         shares = {share.host: {"prompts": share.records, "expected_tokens": share.tokens} for share in plan.shares}

@@ -1,4 +1,4 @@
-"""What `--cluster` does in the tasks that have it: the same words, asked of a scheduler."""
+"""The option `--cluster` of several tasks: the same actions, done by a cluster's scheduler. Prints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cluster_extract(
 
 
 def cluster_status(name: str, run: str, inventory: str | None, json: bool) -> None:
-    """Show how a run stands, and below it the scheduler's view of its jobs."""
+    """Show the run's status and, below it, the scheduler's view of the run's jobs."""
     with printing(json) as output:
         loaded = the_inventory(output, inventory)
         _, host = clusters.cluster_host(loaded, name)
@@ -65,7 +65,7 @@ def cluster_status(name: str, run: str, inventory: str | None, json: bool) -> No
 
 
 def _show_submitted(output: Output, cluster: str, run: str, result: SubmitResult) -> None:
-    """Say which job was submitted, or which ones are in the queue already."""
+    """Print which job was submitted, or which jobs of the run are in the queue already."""
     output.document({"cluster": cluster, "run": run, **result.model_dump(mode="json")})
     if result.over:
         output.line(f"{cluster}: every record of the run {run!r} is done; nothing was submitted.")
@@ -82,7 +82,7 @@ def _show_script(output: Output, result: SubmitResult) -> None:
 
 
 def _show_jobs(output: Output, cluster: str, jobs: Sequence[JobRow]) -> None:
-    """Print the scheduler's view, or that there is nothing in its queue."""
+    """Print the scheduler's view, or that no job is in its queue."""
     if not jobs:
         output.line(f"{cluster}: no job of this run is in the queue.")
         return

@@ -1,4 +1,4 @@
-"""The task that shows who changed what: `history`, from the laptop's own trail and from those of the hosts."""
+"""The task `history`, which shows who changed what, from the laptop's own trail and the hosts' trails."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _WORST: tuple[Ending, ...] = ("failed", "interrupted", "refused", "ok")
 
 @dataclass
 class Done:
-    """One command, from everything that is known of it."""
+    """One command, with all that the laptop and the hosts recorded of it."""
 
     at: float
     operator: str
     origin: str
-    """Where it was typed: the address that a host saw; "" for this laptop."""
+    """The address from which the command came, as a host saw it; "" for this laptop."""
     words: str
     hosts: list[str]
     ending: Ending | None = None
     seconds: float = 0.0
     amiss: list[str] = field(default_factory=list)
-    """What a host recorded otherwise than the laptop: `gpu1: serve failed`."""
+    """Endings that hosts recorded differently than the laptop: `gpu1: serve failed`."""
 
     @property
     def outcome(self) -> str:
-        """How it ended, in words."""
+        """Return how the command ended, in words."""
         return "; ".join([self.ending or UNKNOWN_END, *self.amiss])
 
 
@@ -82,8 +82,8 @@ def history(
 def merged(here: Iterable[Step], outcomes: Sequence[Outcome[TrailSteps]]) -> Iterator[Done]:
     """Yield every command that concerns these hosts once, oldest first.
 
-    A command of this laptop's is one line however many hosts it changed; a host adds to it only what it recorded
-    otherwise. A command of another laptop's is one line for each host.
+    A command of this laptop is one line for all of its hosts; a host adds only an ending that differs from the
+    laptop's. A command of another laptop is one line for each host.
     """
     names = {outcome.host.name for outcome in outcomes}
     own = {key: done for key, done in _commands(here) if not done.hosts or names.intersection(done.hosts)}
@@ -102,7 +102,7 @@ def merged(here: Iterable[Step], outcomes: Sequence[Outcome[TrailSteps]]) -> Ite
 
 
 def _commands(steps: Iterable[Step]) -> Iterator[tuple[tuple[str, str], Done]]:
-    """Pair the lines of each command's beginning and end; by its id and, on a host, its verb."""
+    """Pair the beginning and the end of each command, by its id and, on a host, its verb."""
     found: dict[tuple[str, str], Done] = {}
     for number, step in enumerate(steps):
         key = (step.typed.id or f"#{number if step.ending is None else number - 1}", step.verb)

@@ -1,4 +1,4 @@
-"""Beside a task that stays with a run: its work is moved between the hosts, and a line says so."""
+"""Moves records between hosts while a task follows a run, and prints a line for each move."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from remote.shared.messages.run import RunIdentity
 def moving(fleet: Fleet, output: Output, identity: RunIdentity) -> Iterator[Attendant | None]:
     """Move the run's open records to hosts that are done while the block lasts; None if they stay where they are.
 
-    They stay if there is one host alone, and in a run of answers, whose conversations lie beside each host's own share.
+    They stay if there is only one host, and in a run of answers, because only each host's own share has its
+    conversations.
     """
     if len(fleet.hosts) < 2 or identity.answers is not None:
         yield None
@@ -31,14 +32,14 @@ def moving(fleet: Fleet, output: Output, identity: RunIdentity) -> Iterator[Atte
 
 
 class Movers:
-    """Moves the work of every run that several hosts have, for a task that looks at them all again and again."""
+    """Moves records of every run that several hosts have, for a task that shows all runs repeatedly."""
 
     def __init__(self, fleet: Fleet, output: Output) -> None:
         self._fleet, self._output = fleet, output
         self._movers: dict[str, Mover | None] = {}
 
     def step(self, outcomes: list[Outcome[HostStatus]]) -> None:
-        """Make the steps that are due."""
+        """Move records of the runs that are due."""
         told: dict[str, dict[str, RunStatus]] = {}
         for outcome in outcomes:
             for run in outcome.value.standing.runs if outcome.value is not None else ():
@@ -52,7 +53,7 @@ class Movers:
                 found.step(hosts)
 
     def _mover(self, run: str) -> Mover | None:
-        """None if the hosts hold different runs of this name, or answers."""
+        """Return the run's mover; None if the hosts have different runs of this name, or answers."""
         identities = {one.assignment.identity for one in holders(held(self._fleet.unwatched(), run), run)}
         if len(identities) != 1 or (identity := identities.pop()).answers is not None:
             return None
@@ -60,14 +61,14 @@ class Movers:
 
 
 def mover(fleet: Fleet, output: Output, identity: RunIdentity) -> Mover:
-    """A mover that says what it does; a trouble is said when it begins, not at every try."""
+    """Return a mover that prints each move, and each error once and not at every attempt."""
     said: dict[str, str] = {}
 
     def tell(host: Host, told: Step | RoostError) -> None:
         if isinstance(told, Step):
             said.pop(host.name, None)
             what = f"{told.records:,} records ({told.tokens:,} tokens)"
-            output.note(f"{told.taker}: took over {what} of {told.giver}, which would have ended later")
+            output.note(f"{told.taker}: took over {what} from {told.giver}, which would have ended later")
         elif said.get(host.name) != told.message:
             said[host.name] = told.message
             output.note(f"{host.name}: records could not be moved: {told.message}")

@@ -1,4 +1,4 @@
-"""`--notify`, and the recorders that keep the hosts' histories and tell people while no laptop is awake."""
+"""The option `--notify`, and the hosts' recorders, which keep histories and notify while no laptop is awake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Teller:
         line: Callable[[Any], str],
         failed: Callable[[Any], bool] = lambda _: False,
     ) -> None:
-        """Raises UsageError if the inventory has no `notify` for one of the hosts."""
+        """Raises UsageError if the inventory has no `notify` for a host of the fleet."""
         check_notify(fleet)
         self._output = output
         self._subject = subject
@@ -38,7 +38,7 @@ class Teller:
         self._line = line
         self._failed = failed
         self.host_tells: set[str] = set()
-        """Hosts that tell the webhook by themselves."""
+        """The hosts that notify the webhook by themselves."""
 
     def __call__(self, outcome: Outcome[Any]) -> None:
         """Send the notification for one outcome."""
@@ -55,9 +55,9 @@ class Teller:
 
 
 def keep_watch(fleet: Fleet, output: Output, teller: Teller | None, run: str = "") -> None:
-    """Have every host keep its history; with a `teller`, the hosts tell people of `run` and servers by themselves.
+    """Start every host's recorder; with a `teller`, the hosts notify of `run` and of servers by themselves.
 
-    A host without a recorder works as well: that is a note.
+    A recorder that does not start is only a note, because runs and servers work without it.
     """
     for outcome in record(fleet, notify=teller is not None, run=run):
         name = outcome.host.name
@@ -65,13 +65,13 @@ def keep_watch(fleet: Fleet, output: Output, teller: Teller | None, run: str = "
             if not isinstance(outcome.error, UNREACHED):
                 output.note(f"{name}: no history is kept: {outcome.error}")
         elif outcome.result.notify_problem:
-            output.note(f"{name}: {outcome.result.notify_problem} This laptop tells instead, while a command runs.")
+            output.note(f"{name}: {outcome.result.notify_problem} This laptop notifies instead, while a command runs.")
         elif teller is not None and outcome.host.notify.sent_by == "host":
             teller.host_tells.add(name)
 
 
 def record(fleet: Fleet, *, notify: bool, run: str = "") -> list[Outcome[RecordResult]]:
-    """Start each host's recorder, or give the one that runs these settings; with `notify`, people are told of `run`."""
+    """Start each host's recorder, or give these settings to a running one; with `notify`, it notifies of `run`."""
 
     def request(host: Host) -> RecordRequest:
         return RecordRequest(

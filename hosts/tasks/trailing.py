@@ -1,4 +1,4 @@
-"""Writes the laptop's trail: one command, when it began and how it ended, beside the inventory that it used.
+"""Writes the laptop's trail: when a command began and how it ended, beside the inventory that it used.
 
 Laptop's side, used by `session` for every task that changes something. The line is written once the inventory and the
 hosts are known; wrong usage that is found before that leaves no line, and later it ends as `refused`.
@@ -18,12 +18,12 @@ from remote.shared.messages.trail import Ending
 from remote.shared.trail import Command, Trail
 
 _begun: list[Command] = []
-"""The command of this process, once its line is written."""
+"""The command of this process, or None until its line is written."""
 
 
 @contextmanager
 def in_trail(changes: bool) -> Iterator[None]:
-    """Let the block's command leave its line in the trail if it changes something."""
+    """Write the block's command to the trail if it changes something."""
     if not changes:
         yield
         return
@@ -42,7 +42,7 @@ def in_trail(changes: bool) -> Iterator[None]:
 
 
 def note_in_trail(inventory: Path, hosts: Sequence[str], output: Output) -> None:
-    """Write that the command begins, once; nothing for a command that changes nothing."""
+    """Write once that the command begins; do nothing for a command that changes nothing."""
     command = typed.current()
     if not command.id or _begun:
         return

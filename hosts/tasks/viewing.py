@@ -1,4 +1,4 @@
-"""Tasks that show how runs go and went: `watch`, `report`, `metrics`."""
+"""Tasks that show present and past runs: `watch`, `report`, `metrics`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from hosts.tasks.session import JSON, TARGET, chosen_run, finish, printing, roos
 from remote.shared.files import SHARED_MODE, write_whole
 
 LINES_SECONDS = 10.0
-"""Between two looks where lines are printed."""
+"""Seconds between two refreshes of printed lines."""
 FIRST_SECONDS = 20.0
-"""The first lines wait so long for hosts that have not answered yet."""
+"""Seconds for which the first lines wait for hosts that have not answered yet."""
 METRICS_SECONDS = 10.0
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MOST_PORT = 65535
@@ -142,7 +142,7 @@ def metrics(
         ):
             output.line(f"http://{listen} serves /metrics; Ctrl-C ends it.")
             if address not in LOOPBACK:
-                output.note(f"Whoever reaches {address} can read the hosts' names and their progress.")
+                output.note(f"Everybody who can connect to {address} can read the hosts' names and their progress.")
             output.flush()
             serving.serve(app.metrics_app, series.view, sock)
 
@@ -159,7 +159,7 @@ def _serve_page(fleet: Fleet, output: Output, run: str, port: int) -> None:
     actions, token = HostActions(fleet), secrets.token_urlsafe(16)
     with serving.listen("127.0.0.1", port, "--port") as sock, FleetSeries(fleet, run) as series:
         output.line(f"http://127.0.0.1:{sock.getsockname()[1]}/{token}/")
-        output.note("Whoever has this address can read the page; nothing can be changed there. Ctrl-C ends it.")
+        output.note("Everybody who has this address can read the page; nothing can be changed there. Ctrl-C ends it.")
         output.flush()
         serving.serve(lambda view: app.page_app(view, actions.tail, token), series.view, sock)
 
@@ -193,7 +193,7 @@ def _draw(fleet: Fleet, run: str) -> None:
     except ModuleNotFoundError as error:
         raise UsageError(
             f"The screen of inv watch needs the extra [watch], and {error.name} is not installed.",
-            remedy=f"{EXTRA} installs it; --lines goes without.",
+            remedy=f"{EXTRA} installs it; inv watch --lines does not need it.",
         ) from error
     with FleetSeries(fleet, run) as series:
         app = WatchApp(series.view, HostActions(fleet))
@@ -203,7 +203,7 @@ def _draw(fleet: Fleet, run: str) -> None:
 
 
 def _print(fleet: Fleet, output: Output, run: str) -> None:
-    """Print until no run is at work, or until Ctrl-C."""
+    """Print until no run works any more, or until Ctrl-C."""
     shown = WatchLines(output)
     with FleetSeries(fleet, run) as series:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""What tasks of detached work share: agreeing to give a share away, starting, following, steering. Laptop's side."""
+"""Shared by the tasks of detached work: asking before a share is given away, starting, following, steering."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def refuse_other_task(plan: Plan, task: str) -> None:
 
 
 def teller_of(fleet: Fleet, output: Output, run: str, notify: bool) -> Teller | None:
-    """Tells the inventory's `notify` how the run ended on each host, if it was asked for."""
+    """Return the sender of a notification for each host's end, or None without --notify."""
     return Teller(fleet, output, f"run {run}", "finished", end_line, has_failed) if notify else None
 
 
@@ -80,7 +80,7 @@ def begin(
 ) -> int:
     """Start the run on every host, and follow it unless told to `detach`; return the exit code.
 
-    `at_end` prints what is to be said once every host has ended.
+    `at_end` is called when every host has ended, and prints the results.
     """
     _agree_to_give_away(fleet, output, run, yes=yes)
     with live_lines(output, fleet) as lines:

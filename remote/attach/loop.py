@@ -1,7 +1,7 @@
 """Reads from a model's source in SGLang whether its loop over the blocks has the shape of a known family. Host side.
 
-`inv attach --probe` asks, and the tests hold every family to it in every release. Parses files; imports nothing of
-SGLang. What a block's call is assigned to tells how the residual stream is carried.
+Called by `inv attach --probe`, and by tests for every family in every release. Parses files and imports nothing of
+SGLang. The variables to which a block's result is assigned show how the loop passes the residual stream on.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from remote.shared.messages.attach import ProbeReport, ProbeRequest
 SHAPES = {
     "sum": "a block returns its contribution and the residual, whose sum is the stream",
     "whole": "a block returns the whole stream",
-    "batch": "the residual lies in the forward batch",
+    "batch": "the residual is in the forward batch",
 }
 _PACKAGE = "sglang.srt.models."
 _DEPTH = 6
-"""Classes that are followed from an architecture to its loop."""
+"""The largest number of classes that are followed from an architecture to its loop."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """Where an architecture's blocks are run, and how."""
+    """The loop over an architecture's blocks, and the loop's class."""
 
     module: str
     model_class: str
     shape: str
-    """A key of `SHAPES`; empty if it has none of them."""
+    """A key of `SHAPES`; empty if the loop has another shape."""
     source: str
-    """The loop's own text; empty if it is not known."""
+    """The loop's source text; empty if it is unknown."""
 
 
 def probe(request: ProbeRequest, context: Context) -> ProbeReport:
@@ -73,7 +73,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _near(loop: Loop, models: Models) -> list[str]:
-    """The families whose loop has this shape, by how alike its text is."""
+    """Return the families whose loop has this shape, sorted by the similarity of the text."""
     likeness = {}
     for family in FAMILIES:
         own = models.loop(family.module.removeprefix(_PACKAGE), family.model_class)
@@ -90,19 +90,19 @@ class Models:
         self._parsed: dict[str, ast.Module | None] = {}
 
     def module_of(self, name: str) -> str:
-        """The module that defines a class of this name; empty if none does."""
+        """Return the module that defines a class of this name; empty if none does."""
         for path in sorted(self._folder.glob("*.py")):
             if f"class {name}(" in path.read_text(errors="replace"):
                 return path.stem
         return ""
 
     def loop_of(self, architecture: str) -> Loop | None:
-        """The loop that runs an architecture's blocks; None if no class of that name, or no loop, is found."""
+        """Return the loop over an architecture's blocks; None if no class of that name, or no loop, is found."""
         module = self.module_of(architecture)
         return self.loop(module, architecture) if module else None
 
     def loop(self, module: str, name: str, depth: int = _DEPTH) -> Loop | None:
-        """The loop of a class: its own, its base's, or that of a class which it builds."""
+        """Return the loop of a class: its own, its base class's, or that of a class which it constructs."""
         found = self._class(module, name)
         if found is None or depth == 0:
             return None
@@ -128,7 +128,7 @@ class Models:
         return next((node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name), None)
 
     def _place(self, module: str, name: str) -> str:
-        """The module where a class that `module` speaks of is defined."""
+        """Return the module that defines a class which `module` uses."""
         if self._class(module, name) is not None:
             return module
         tree = self._tree(module)
@@ -141,7 +141,7 @@ class Models:
 
 
 def _built(found: ast.ClassDef) -> Iterator[str]:
-    """Names of classes that its methods call or take as a default, the language model's among them."""
+    """Return the names of classes that the class's methods call or take as a default."""
     for method in found.body:
         if isinstance(method, ast.FunctionDef) and method.name in ("__init__", "_init_model"):
             for default in method.args.defaults:
@@ -153,7 +153,7 @@ def _built(found: ast.ClassDef) -> Iterator[str]:
 
 
 def _shape(found: ast.ClassDef) -> tuple[str, str] | None:
-    """The shape and text of the class's own loop over `self.layers`; None if it has no such loop."""
+    """Return shape and text of the class's own loop over `self.layers`; None if it has no such loop."""
     for method in found.body:
         if isinstance(method, ast.FunctionDef) and method.name == "forward":
             for loop in (node for node in ast.walk(method) if isinstance(node, ast.For)):

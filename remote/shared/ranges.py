@@ -1,6 +1,6 @@
 """Sets of record indices as sorted, disjoint, half-open ranges: compact in a plan file, cheap at a million records.
 
-Pure; called on both sides: by the plan, by whoever re-plans, and by the leases of a host.
+Pure; called on both sides: by the plan, by a new plan, and by the leases of a host.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from remote.shared.messages.trail import Ending, Step, TrailSteps
 
 LIMIT_BYTES = 1 << 20
 LONGEST_LINE = 4096
-"""More of a command is cut off: a line is written at once, and whoever types a megabyte is still told from others."""
+"""The rest of a longer command is cut off, because a line is written by a single `write`."""
 
 
 class Trail:
@@ -67,7 +67,7 @@ class Trail:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """The current file, open to append and locked; a full one is put aside first."""
+        """Yield the current file, open to append and locked. A full file is put aside first."""
         while True:
             descriptor = open_own(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             try:
@@ -81,7 +81,7 @@ class Trail:
                 os.close(descriptor)
 
     def _is_current(self, descriptor: int) -> bool:
-        """Whether another process has not put this file aside meanwhile."""
+        """Return whether no other process has put this file aside meanwhile."""
         with suppress(FileNotFoundError):
             return os.path.samestat(self._path.lstat(), os.fstat(descriptor))
         return False

@@ -26,7 +26,7 @@ from tests.fleet.extraction.test_extract import finished
 from tests.remote.extract.standin_process import until
 
 EVERY = set(range(len(LENGTHS)))
-TOOK_OVER = re.compile(r"a: took over [\d,]+ records \([\d,]+ tokens\) of b, which would have ended later")
+TOOK_OVER = re.compile(r"a: took over [\d,]+ records \([\d,]+ tokens\) from b, which would have ended later")
 PATIENCE_SECONDS = 180.0
 
 

@@ -126,10 +126,10 @@ def test_quarantined_records_are_named_with_the_command_that_tries_them_again(si
 
     retry = f"inv extract --hosts all --run {RUN} --retry-quarantined"
     assert f"`{retry}` tries the quarantined records again" in said()
-    assert "a: quarantined, and would be open again: 1 (1 with" in said("--retry-quarantined", "--dry-run")
+    assert "a: would be opened again: 1 (1 with" in said("--retry-quarantined", "--dry-run")
     assert finished(site.fleet())["a"] & {3} == set()
     site.servers["a"].set_faults({})
-    assert "a: quarantined, and open again now: 1 (1 with" in said("--retry-quarantined", "--records", "3")
+    assert "a: opened again: 1 (1 with" in said("--retry-quarantined", "--records", "3")
     assert 3 in finished(site.fleet())["a"]
 
 

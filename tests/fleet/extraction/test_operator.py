@@ -55,8 +55,8 @@ def test_an_extractor_that_is_frozen_is_called_silent_by_status(working: Fleet, 
 
 def test_stop_in_the_middle_names_the_run_and_what_is_left(working: Fleet, site: Site, clone: Path) -> None:
     said = inv(site, clone, "stop", "--host", "a", "--dry-run")
-    assert f"a: the run '{RUN}' is at work there with " in said.stderr + said.stdout, said
-    assert "records left and would then wait for a server: it goes on after inv serve" in said.stderr + said.stdout
+    assert f"a: the run '{RUN}' is working with " in said.stderr + said.stdout, said
+    assert "records left and would then wait for a server. inv serve lets it continue" in said.stderr + said.stdout
     assert f"inv extract --run {RUN} --stop ends it" in said.stderr + said.stdout
 
 

@@ -11,9 +11,9 @@ from remote.shared.messages.jobs import RayLook
 @pytest.mark.parametrize(
     ("address", "is_open", "level", "words"),
     [
-        ("http://127.0.0.1:8265", True, "yellow", "whoever reaches its ports runs code on every node"),
+        ("http://127.0.0.1:8265", True, "yellow", "everybody who can connect to its ports can run code"),
         ("http://head:8265", True, "yellow", "http://head:8265 is no loopback address"),
-        ("http://head:8265", False, "green", "asks for a token"),
+        ("http://head:8265", False, "green", "requires a token"),
     ],
 )
 def test_a_ray_without_a_token_is_a_warning(address: str, is_open: bool, level: str, words: str) -> None:

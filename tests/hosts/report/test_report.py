@@ -99,7 +99,7 @@ def test_a_destination_keeps_the_data_for_a_report(tmp_path: Path) -> None:
     assert record.account is not None
     keep(tmp_path, record)
     assert kept(tmp_path, record.account.run) == [record]
-    with pytest.raises(UsageError, match="keeps no account of the run 'other'"):
+    with pytest.raises(UsageError, match="has no data for a report on the run 'other'"):
         kept(tmp_path, "other")
     (tmp_path / "roost" / "report" / "bad.json").write_text(json.dumps({"host": 3}))
     problems = {one.host: one.problem for one in kept(tmp_path, record.account.run)}
