@@ -19,14 +19,13 @@ from hosts.transport.backend import Backend
 from remote.shared.messages.dataset import Manifest
 from remote.shared.messages.extract import Rate, RateRequest, longest_record
 from remote.shared.messages.plan import Prospect, ProspectRequest
-from remote.shared.messages.run import RunIdentity, new_nonce
+from remote.shared.messages.run import DTYPES, RunIdentity, new_nonce
 from remote.shared.shard.boundaries import boundaries_of
 from remote.shared.transfer.destination import PACKED_SHARE
 
 FASTEST_TOKENS_PER_SECOND = 1e9
 PROSPECT_DEADLINE_SECONDS = 300.0
 """The first plan reads 4 MiB of every weight file of the model."""
-_DTYPES = {"bfloat16": "BF16", "float16": "F16", "half": "F16", "float32": "F32", "float": "F32"}
 
 
 @dataclass(frozen=True)
@@ -184,7 +183,7 @@ def _dtype(host: Host, of_weights: str) -> str:
     """Return the server's dtype: its `--dtype`, else that of the weights (SGLang runs float32 weights as float16)."""
     mode = host.modes.get("extract")
     asked = str(mode.flags.get("dtype", "auto")) if mode else "auto"
-    return _DTYPES.get(asked, "F16" if of_weights == "F32" else of_weights)
+    return DTYPES.get(asked, "F16" if of_weights == "F32" else of_weights)
 
 
 def context_length(host: Host, prospect: Prospect) -> int:

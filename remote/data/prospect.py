@@ -18,9 +18,8 @@ from remote.model_config import language_model
 from remote.model_digest import model_digest
 from remote.shared.errors import HostError
 from remote.shared.messages.plan import Generation, ModelShape, Prospect, ProspectRequest
+from remote.shared.messages.run import DTYPES
 from remote.shared.paths import Workdir
-
-_DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
 def prospect(request: ProspectRequest, context: Context) -> Prospect:
@@ -72,7 +71,7 @@ def model_shape(folder: Path, workdir: Workdir) -> ModelShape:
         digest=model_digest(folder, workdir),
         hidden_size=_number(text, "hidden_size", path),
         blocks=_number(text, "num_hidden_layers", path),
-        dtype=_DTYPES.get(str(text.get("dtype") or text.get("torch_dtype")), "BF16"),
+        dtype=DTYPES.get(str(text.get("dtype") or text.get("torch_dtype")), "BF16"),
         vocab_size=_number(text, "vocab_size", path),
         context_length=_number(text, "max_position_embeddings", path),
     )

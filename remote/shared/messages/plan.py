@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from remote.shared.messages.envelope import Message
+from remote.shared.messages.run import Dtype
 
 
 class ProspectRequest(Message):
@@ -27,7 +26,7 @@ class ModelShape(Message):
     hidden_size: int = Field(ge=1)
     blocks: int = Field(ge=1)
     """The number n of decoder blocks; boundary n is the final state."""
-    dtype: Literal["BF16", "F16", "F32"]
+    dtype: Dtype
     """The dtype of the weights, by safetensors' name."""
     vocab_size: int
     """The number of rows of the embedding."""

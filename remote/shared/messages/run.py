@@ -22,6 +22,8 @@ from remote.shared.shard.header import ITEM_BYTES
 
 Dtype = Literal["BF16", "F16", "F32"]
 """The dtype of states, by safetensors' name."""
+DTYPES: dict[str, Dtype] = {"bfloat16": "BF16", "float16": "F16", "half": "F16", "float32": "F32", "float": "F32"}
+"""The same by the names in a model's `config.json` and in SGLang's `--dtype`."""
 
 Turns = Literal["all", "last"]
 """Which of the assistant's turns the model answers again: all turns, each after its own earlier answers, or the last.
