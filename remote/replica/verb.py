@@ -44,13 +44,12 @@ def replica(request: ReplicaRequest, context: Context) -> ReplicaResult:
     _end_earlier(scratch)
     with Desk(shared, spec, request.name, scratch) as desk, guard.posted(scratch):
         own = scratch.workdir.run(shared.root.name)
-        if desk.is_over():
-            return desk.result()
-        try:
-            _serve(spec, scratch)
-            _work(desk, own, spec, scratch)
-        finally:
-            _end_servers(scratch)
+        if not desk.is_over():
+            try:
+                _serve(spec, scratch)
+                _work(desk, own, spec, scratch)
+            finally:
+                _end_servers(scratch)
         result = desk.result()
         if result.over:
             shared.over.touch()

@@ -15,6 +15,7 @@ from hosts.practice.nodes import until
 from hosts.practice.ray import lab
 from hosts.practice.ray.lab import Lab
 from remote.engines.ray.folder import Folder
+from remote.engines.ray.server import Server
 from tests.clusters.suite import Fault, Suite, nothing
 from tests.clusters.trial import PATIENCE_SECONDS, Site
 from tests.faults.box import CLONE
@@ -97,6 +98,11 @@ def restart_head(site: Site[Lab], _: random.Random) -> None:
     site.submit()
 
 
+def ask_without_token(_: Site[Lab], __: random.Random) -> None:
+    """The cluster refuses whoever has no token; the login host has it."""
+    assert not Server(lab.ADDRESS).is_open()
+
+
 def join(site: Site[Lab], draw: random.Random) -> None:
     for node in site.lab.absent:
         site.lab.start_node(node)
@@ -111,13 +117,14 @@ def stop(site: Site[Lab], _: random.Random) -> None:
     site.submit()
 
 
-def of(nodes: int, absent: str = "", slow: str = "") -> Callable[[Path], Lab]:
+def of(nodes: int, absent: str = "", slow: str = "", token: str = "") -> Callable[[Path], Lab]:
     slower = {slow: 10} if slow else {}
-    return lambda root: Lab(root, CLONE / ".ray", nodes, frozenset([absent] if absent else []), slower)
+    return lambda root: Lab(root, CLONE / ".ray", nodes, frozenset([absent] if absent else []), slower, token)
 
 
 FAULTS = {
     "undisturbed": Fault(nothing, of(3)),
+    "token-asked-for": Fault(ask_without_token, of(2, token="0123456789abcdef0123456789abcdef0123456789abcdef")),
     "actor-killed": Fault(kill_actor, of(3)),
     "replica-killed": Fault(kill_replica, of(3)),
     "server-killed": Fault(kill_server, of(3)),

@@ -21,6 +21,7 @@ import psutil
 
 from hosts.practice import namespaces
 from hosts.practice.nodes import HERE, Nodes, until
+from remote.shared.files import write_whole
 
 NODE = "ROOST_PRACTICE_NODE"
 HEAD = "head"
@@ -31,7 +32,6 @@ STORE_BYTES = 80_000_000
 START_SECONDS = 180.0
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "disabled",
     "RAY_enable_open_telemetry": "0",
     "RAY_metrics_report_interval_ms": "0",
     "RAY_raylet_start_wait_time_s": "120",
@@ -65,6 +65,8 @@ class Lab:
     """Nodes that are not started at first."""
     slower: dict[str, int] = field(default_factory=dict)
     """How many times as long as the others some nodes take."""
+    token: str = ""
+    """What every request must carry, if the cluster asks for a token."""
     _nodes: Nodes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +80,9 @@ class Lab:
     def start(self) -> None:
         """Return once every node that is not absent has joined."""
         self.root.mkdir(parents=True, exist_ok=True)
+        if self.token:
+            write_whole(self._token_file, self.token.encode())
+            os.environ["RAY_AUTH_TOKEN_PATH"] = str(self._token_file)
         self._nodes.start()
         self.start_head()
         for name in self.names:
@@ -156,8 +161,8 @@ class Lab:
 
     def is_idle(self) -> bool:
         """Whether Ray has neither a job that runs nor a replica's placement group."""
-        jobs = _get("/api/jobs/")
-        groups = _get("/api/v0/placement_groups?limit=1000")
+        jobs = self._get("/api/jobs/")
+        groups = self._get("/api/v0/placement_groups?limit=1000")
         if not isinstance(jobs, list) or not isinstance(groups, dict):
             return False
         states = [group["state"] for group in groups["data"]["result"]["result"]]
@@ -165,15 +170,30 @@ class Lab:
 
     def version(self) -> str:
         """Ray's version, as its job server tells it."""
-        told = _get("/api/version")
+        told = self._get("/api/version")
         return f"Ray {told['ray_version']}" if isinstance(told, dict) else ""
 
     def logs(self) -> list[Path]:
         """What the job's controller said."""
         return sorted(self.root.glob("s/session_latest/logs/job-driver-*.log"))
 
+    @property
+    def _token_file(self) -> Path:
+        return self.root / "token"
+
     def _answers(self) -> bool:
-        return _get("/api/version") is not None
+        return self._get("/api/version") is not None
+
+    def _get(self, path: str) -> object:
+        """What the head's HTTP server says; None if it does not answer."""
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with direct.open(urllib.request.Request(ADDRESS + path, headers=headers), timeout=10) as answer:  # noqa: S310
+                told: object = json.load(answer)
+        except (OSError, ValueError):
+            return None
+        return told
 
     def _raylets(self, name: str) -> list[psutil.Process]:
         return [process for process in self.processes(name) if process.name() == "raylet"]
@@ -182,7 +202,15 @@ class Lab:
         """Run `ray start` as a node; raises AssertionError with what it said if it fails."""
         slower = {"ROOST_PRACTICE_SLOWER": str(self.slower.get(name, 1))}
         kept = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
-        environ = {**kept, **SETTINGS, **slower, NODE: name, "PATH": f"{self.venv / 'bin'}:{os.environ['PATH']}"}
+        mode = {"RAY_AUTH_MODE": "token" if self.token else "disabled"}
+        environ = {
+            **kept,
+            **SETTINGS,
+            **mode,
+            **slower,
+            NODE: name,
+            "PATH": f"{self.venv / 'bin'}:{os.environ['PATH']}",
+        }
         argv = [*entering, str(self.venv / "bin" / "ray"), "start", *options, f"--node-name={name}"]
         argv += [f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"]
         with (self.root / f"{name}.out").open("w+") as out:
@@ -205,14 +233,3 @@ def node_of(process: psutil.Process) -> str:
         return str(process.environ().get(NODE, ""))
     except psutil.Error:
         return ""
-
-
-def _get(path: str) -> object:
-    """What the head's HTTP server says; None if it does not answer."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with direct.open(ADDRESS + path, timeout=10) as answer:
-            told: object = json.load(answer)
-    except (OSError, ValueError):
-        return None
-    return told

@@ -45,6 +45,14 @@ def test_one_replica_does_a_run_and_ends_its_server(cluster: Cluster) -> None:
     assert not list(cluster.scratch("a").glob("runs/*/shards/hs_*"))
 
 
+def test_a_replica_that_comes_when_all_is_published_says_that_the_run_is_over(cluster: Cluster) -> None:
+    cluster.prepare()
+    assert cluster.start("r0.0", "a").wait(120) == 0, cluster.log("r0.0")
+    cluster.run.over.unlink()
+    assert cluster.start("r1.0", "b").wait(60) == 0, cluster.log("r1.0")
+    assert cluster.run.over.exists()
+
+
 def test_a_killed_replica_s_chunks_are_done_by_the_others(cluster: Cluster) -> None:
     cluster.prepare(delay=0.05)
     first, second = cluster.start("r0.0", "a"), cluster.start("r1.0", "b")
