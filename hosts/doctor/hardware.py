@@ -123,4 +123,4 @@ def _advice(gpu: GpuFacts) -> str:
     """Return advice for slow links: servers run faster on GPUs that NVLink joins."""
     near = any(link.way.startswith("NV") for link in gpu.links)
     inside = "Give each server GPUs that NVLink joins (`servers`); " if near else ""
-    return f"{inside}`inv tune` finds the NCCL variables for this box."
+    return f"{inside}`inv tune` finds the NCCL variables for this host."

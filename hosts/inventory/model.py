@@ -123,7 +123,7 @@ _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,80}")
 
 
 class ServerEntry(Section):
-    """One of several servers on a box."""
+    """One of several servers on a host."""
 
     name: str | None = None
     gpus: list[GpuId] | None = None
@@ -143,7 +143,7 @@ class ServerEntry(Section):
 
 
 class Notify(Section):
-    """Whom to notify of servers that are ready, failed or restarted, and of runs that finished, failed or stalled."""
+    """What is notified of servers that are ready, failed or restarted, and of runs that finished, failed or stalled."""
 
     command: str | None = None
     """A command that runs on the laptop with the event's JSON on stdin, split like a shell line but without a shell."""
@@ -152,9 +152,9 @@ class Notify(Section):
     form: Literal["auto", "json", "slack"] = "auto"
     """What is posted: the event's JSON, or the `text` that Slack and Mattermost expect; by the address if `auto`."""
     sent_by: Literal["host", "laptop"] = "host"
-    """`laptop` for hosts that reach no webhook; nothing is sent then while no command runs here."""
+    """`laptop` for hosts that reach no webhook; then nothing is sent while no command runs here."""
     stalled_after: Seconds = Field(default=600.0, gt=0)
-    """A run that should work and has finished no record for so long is told as stalled."""
+    """A run that should work but has finished no record for this long is reported as stalled."""
 
     @property
     def posts_as(self) -> Literal["json", "slack"]:
@@ -229,9 +229,9 @@ class Host(Section):
     """The grid of NCCL variables and server flags for `inv tune`."""
     notify: Notify = Field(default_factory=Notify)
     cost_per_hour: float | None = Field(default=None, gt=0)
-    """Dollars for an hour of this box; plan, status, watch and report then say what a run costs."""
+    """Dollars for an hour of this host; plan, status, watch and report then say what a run costs."""
     idle_stop: Seconds | None = Field(default=None, ge=60)
-    """End servers that no run and nobody else needed for so long, as in `30min`; never, if unset."""
+    """End servers that no run and no other client has used for this long, as in `30min`; never, if unset."""
 
     @model_validator(mode="before")
     @classmethod

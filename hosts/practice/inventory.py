@@ -1,6 +1,6 @@
 """The practice fleet's `inventory.yaml`, written from the running hosts. Laptop's side, called by `fleet.py`.
 
-It is an ordinary inventory: every command works on it as on real boxes.
+It is an ordinary inventory: every command works on it as on real hosts.
 """
 
 from __future__ import annotations

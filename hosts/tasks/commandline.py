@@ -56,8 +56,10 @@ class RoostTask(Task[Any]):
             self.help = texts
 
     def arg_opts(self, name: str, default: Any, taken_names: set[str]) -> dict[str, Any]:
-        """Return Invoke's options for one argument, with the kinds that `as_typed` turns into values."""
+        """Return Invoke's options for an argument, with the kinds that `as_typed` reads and the default in the help."""
         options: dict[str, Any] = super().arg_opts(name, default, taken_names)
+        if default and isinstance(default, str | int | float) and not isinstance(default, bool):
+            options["help"] = f"{options.get('help') or ''} (default: {_shown(default)})".lstrip()
         if type(default) in (int, float):
             options["kind"] = str
         elif name in _REPEATABLE:
@@ -65,6 +67,10 @@ class RoostTask(Task[Any]):
         elif name == "follow":
             options["names"] = [*options["names"], "f"]
         return options
+
+
+def _shown(default: str | float) -> str:
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def as_typed(body: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,13 @@ def values(typed: str, tasks: Collection) -> list[str]:
     flag, begun = _open_option(words)
     if flag == "--help":
         return sorted(tasks.task_names)
+    last = typed.rsplit(maxsplit=1)[-1] if words else ""
+    joined = f"{flag}=" if last.startswith(f"{flag}=") else ""  # zsh and fish replace the word as a whole
+    return [joined + value for value in _known(flag, begun, words)]
+
+
+def _known(flag: str | None, begun: str, words: Sequence[str]) -> list[str]:
+    """Return the values that the inventory and the plans beside it know for an option."""
     if flag not in (*_HOSTS, "--run", "--mode"):
         return []
     try:

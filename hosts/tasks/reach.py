@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from hosts.console.live import live_lines
 from hosts.console.output import Output
-from hosts.console.text import sentence
+from hosts.console.text import as_spoken, sentence
 from hosts.doctor.clusters import of_cluster
 from hosts.doctor.examine import examine
 from hosts.doctor.findings import Diagnosis, Finding, Level
@@ -27,6 +28,7 @@ from hosts.transport.payload import current_payload
 from hosts.units import size
 from remote.shared.messages.attach import AttachReport, AttachRequest
 
+_LOCAL_PYTHON = "local:\n  python: python3 "
 ATTACH_DEADLINE_SECONDS = 300.0
 """Importing SGLang on a host with cold file caches takes a minute and more."""
 
@@ -50,16 +52,25 @@ class Deployed(BaseModel):
     example="inv init --out inventory.yaml",
 )
 def init(context: Context, out: str = DEFAULT_NAME) -> None:
-    """Write an example inventory that explains every key; put your own boxes in, then `inv trust --hosts all`."""
+    """Write an example inventory that explains every key; put your own hosts in, then type `inv trust --hosts all`."""
     with printing(json=False) as output:
         try:
             with Path(out).expanduser().open("x", encoding="utf-8") as file:
-                file.write(EXAMPLE.read_text(encoding="utf-8"))
+                file.write(_example())
         except FileExistsError as error:
             raise UsageError(f"{out} exists already.", remedy="Edit it, or name another file with --out.") from error
         except OSError as error:
             raise UsageError(f"{out} could not be written: {error.strerror}.") from error
-        output.line(f"✓ {out} written. Put your boxes in; then: inv trust --hosts all")
+        output.line(f"✓ {out} written. Put your hosts in, then type: inv trust --hosts all")
+
+
+def _example() -> str:
+    """Return the example with the commands as this program is typed, and with the Python that runs this program.
+
+    `python3` on the PATH would be another Python than that of `pipx`, which has the extra `data`.
+    """
+    text = EXAMPLE.read_text(encoding="utf-8")
+    return as_spoken(text.replace(_LOCAL_PYTHON, f"local:\n  python: {json.dumps(sys.executable)} ", 1))
 
 
 @roost_task(

@@ -47,7 +47,7 @@ def _task(task: Task[Any]) -> Iterator[str]:
     yield f"### inv {task.name}\n\n{text}\n\n```\n{example}\n```\n"
     yield "| option | what it does |\n|---|---|"
     for argument in task.get_arguments():
-        yield f"| `{_flags(argument)}` | {_cell(argument.help or '')}{_default(argument)} |"
+        yield f"| `{_flags(argument)}` | {_cell(argument.help or '')} |"
     yield ""
 
 
@@ -57,10 +57,6 @@ def _flags(argument: Argument) -> str:
     numeric = type(argument.default) in (int, float)
     value = "" if argument.kind is bool else " N" if numeric else " TEXT"
     return ", ".join(("-" if len(name) == 1 else "--") + name for name in argument.names) + value
-
-
-def _default(argument: Argument) -> str:
-    return f" (default: {argument.default})" if argument.default not in (None, "", False, []) else ""
 
 
 def _cell(text: str) -> str:

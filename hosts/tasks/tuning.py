@@ -59,7 +59,7 @@ def diff_modes(
     label="name to keep the result under (default: mode and time)",
     prompt_tokens="length of the random prompts for single and concurrent",
     output_tokens="tokens generated for each prompt",
-    concurrency="requests at once for concurrent, as 1,8,64",
+    concurrency="requests at once for concurrent",
     compare="compare two kept results instead of measuring: A,B; with a * each side is several measurements",
     changes=True,
     example="inv bench --host gpu1 --mode serve --label before",

@@ -195,7 +195,8 @@ class Conversation:
         if missing := _MISSING_MODULE.search(words):
             return PythonError(
                 f"The host's Python has no module {missing.group(1)!r}.",
-                remedy="Set `python` for this host to the interpreter that SGLang is installed in.",
+                remedy="Set the host's `python` to the one with SGLang; for the laptop, set `python` under `local:` to "
+                "one with the `data` extra (pip install 'roost-fleet[data]').",
             )
         if not self._greeted:
             return self._something_else_ran(status)

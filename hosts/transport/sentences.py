@@ -47,7 +47,7 @@ def bad_key(hop: Hop, verdict: Verdict, name: str) -> HostKeyError:
         return HostKeyError(
             f"The host key of {hop.where} has CHANGED since it was trusted ({line.place}, {line.kind}); "
             "nothing was sent.",
-            remedy=f"If the box was reinstalled: ssh-keygen -f {line.path} -R '{hop.names[0]}', "
+            remedy=f"If the host was reinstalled: ssh-keygen -f {line.path} -R '{hop.names[0]}', "
             f"then inv trust --host {name}.",
         )
     return HostKeyError(

@@ -1,1 +1,1 @@
-"""`inv tune`: search for the NCCL settings and all-reduce flags that serve a model fastest on a box."""
+"""`inv tune`: search for the NCCL settings and all-reduce flags that serve a model fastest on a host."""

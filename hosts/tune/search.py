@@ -18,7 +18,7 @@ KEPT_SHARE = 0.5
 """Each round of successive halving keeps this share of the settings and doubles the repetitions."""
 MOST_ROUNDS = 4
 BASELINE_EVERY = 8
-"""Settings between two measurements of the current one: about a minute on an 8-GPU box."""
+"""Settings between two measurements of the current one: about a minute on an 8-GPU host."""
 
 
 @dataclass(frozen=True)

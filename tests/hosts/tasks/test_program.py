@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from hosts.inventory.load import EXAMPLE, load_inventory
+from hosts.inventory.model import Host
 
 BIN = Path(sys.executable).parent
 INVENTORY = """
@@ -56,7 +60,8 @@ def test_a_mistyped_task_is_answered_with_the_nearest_one(folder: Path, words: t
 def test_init_writes_an_inventory_that_loads_and_never_overwrites_one(tmp_path: Path) -> None:
     assert typed(tmp_path, "init").returncode == 0
     first = (tmp_path / "inventory.yaml").read_bytes()
-    assert b"hosts:" in first
+    assert load_inventory(tmp_path / "inventory.yaml").local.python == str(BIN / "python")
+    assert b"`roost doctor --hosts all`" in first
     (tmp_path / "inventory.yaml").write_bytes(first + b"# mine")
     again = typed(tmp_path, "init")
     assert again.returncode == 2
@@ -65,9 +70,20 @@ def test_init_writes_an_inventory_that_loads_and_never_overwrites_one(tmp_path: 
     assert typed(tmp_path, "plan", "--hosts", "all", "--dataset", "none").returncode == 2
 
 
+def test_the_example_inventory_explains_every_key_of_a_host() -> None:
+    text = EXAMPLE.read_text()
+    keys = set(Host.model_fields) - {"name"}
+    assert {key for key in keys if not re.search(rf"^ *(# )?{key}:", text, re.MULTILINE)} == set()
+
+
+def test_help_shows_the_default_of_an_option(folder: Path) -> None:
+    assert "(default: 30)" in typed(folder, "--help", "stop").stdout
+
+
 COMPLETED = [
     ("roost status --hosts ", {"gpu1", "gpu2", "other", "east", "all"}),
     ("roost status --hosts gpu1,gp", {"gpu1,gpu1", "gpu1,gpu2"}),
+    ("roost status --hosts=gpu1,gp", {"--hosts=gpu1,gpu2"}),
     ("roost extract --run ", {"kimi-1"}),
     ("roost serve --mode ex", {"extract"}),
     ("roost extract --paus", {"--pause"}),
