@@ -1,9 +1,11 @@
 """A pull against what people use: MB/s and CPU seconds a GB, on loopback and behind 60 ms.
 
-Run under the laptop's Python: `python -m benchmarks.pull [--rounds N] [--folder DIR]`. Starts a private sshd, and for
-the slow link a userspace proxy (30 ms each way). Contenders, interleaved round by round, medians:
+Run under the laptop's Python: `python -m benchmarks.pull [--rounds N] [--folder DIR] [--before CHECKOUT]`. Starts a
+private sshd, and for the slow link a userspace proxy (30 ms each way). Contenders, interleaved round by round, another
+one first in each round, medians:
 
 - ours: the streams, landing, hashing, repair, fsync and ledger of `inv pull`, once its command has started
+- before (`--before CHECKOUT`): the same of another checkout, in a process that is started there
 - rsync -aW, scp, ssh cat: OpenSSH's own, the same cipher (aes128-gcm); a connection a file for cat
 - fabric get: a connection for all files
 
@@ -123,6 +125,66 @@ def ours(lane: Lane) -> str:
     return f"{tally.streams} streams"
 
 
+class Before:
+    """`ours` of another checkout's benchmark: a process that pulls a lane when it is told to."""
+
+    def __init__(self, checkout: Path) -> None:
+        asked = subprocess.run(
+            ["git", "-C", str(checkout), "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
+        )
+        self.commit = asked.stdout.strip()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", ELSEWHERE, str(checkout)],
+            cwd=checkout,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(checkout)},
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def prepare(self, lane: Lane) -> None:
+        """Let the process know the lane before the clock starts: reading 2,000 rows is no part of a pull."""
+        rows = [row.model_dump() for row in lane.rows]
+        self._say(json.dumps({"ssh": lane.ssh, "source": str(lane.source), "target": str(lane.target), "rows": rows}))
+
+    def __call__(self, lane: Lane) -> str:
+        return self._say("go")
+
+    def _say(self, line: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        said = self._process.stdout.readline()
+        if not said:
+            raise RuntimeError(f"The process of the checkout {self.commit} ended with {self._process.wait()}.")
+        return said.strip()
+
+    def close(self) -> None:
+        """End the process by its stdin's end."""
+        self._process.communicate()
+
+
+ELSEWHERE = """
+import json, sys
+from pathlib import Path
+from benchmarks import pull
+assert Path(pull.__file__).is_relative_to(sys.argv[1]), pull.__file__
+for line in sys.stdin:
+    order = json.loads(line)
+    rows = [pull.ShardRow(**{k: v for k, v in row.items() if k in pull.ShardRow.model_fields}) for row in order["rows"]]
+    lane = pull.Lane(None, order["ssh"], Path(order["source"]), Path(order["target"]), [], rows)
+    print("ready", flush=True)
+    assert next(sys.stdin).strip() == "go"
+    print(pull.ours(lane), flush=True)
+"""
+"""What the process of another checkout runs. Its first argument is the checkout."""
+
+
 def rsync(lane: Lane) -> str:
     listing = "\0".join(file.name for file in lane.files)
     shell = shlex.join(lane.ssh[:-1])
@@ -170,25 +232,28 @@ CONTENDERS: dict[str, Callable[[Lane], str]] = {
 }
 
 
-def cpu_seconds(sshd: int) -> float:
-    """Of this process, its ended children, and everything that the sshd has waited for."""
+def cpu_seconds(sshd: int, before: int | None) -> float:
+    """Of this process, its ended children, everything that the sshd has waited for, and the process of `Before`."""
     mine = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     server = psutil.Process(sshd)
     deadline = time.monotonic() + 10
     while server.children() and time.monotonic() < deadline:
         time.sleep(0.01)
-    times = server.cpu_times()
-    return mine + times.user + times.system + times.children_user + times.children_system
+    times = [server.cpu_times(), *([psutil.Process(before).cpu_times()] if before is not None else [])]
+    return mine + sum(one.user + one.system + one.children_user + one.children_system for one in times)
 
 
 def measure(contend: Callable[[Lane], str], lane: Lane, sshd: int) -> Measured:
     shutil.rmtree(lane.target, ignore_errors=True)
     lane.target.mkdir()
     size = sum(row.size_bytes for row in lane.rows)
-    cpu, began = cpu_seconds(sshd), time.perf_counter()
+    before = contend.pid if isinstance(contend, Before) else None
+    if isinstance(contend, Before):
+        contend.prepare(lane)
+    cpu, began = cpu_seconds(sshd, before), time.perf_counter()
     note = contend(lane)
     seconds = time.perf_counter() - began
-    cpu = cpu_seconds(sshd) - cpu
+    cpu = cpu_seconds(sshd, before) - cpu
     shutil.rmtree(lane.target)
     return Measured(size / MB / seconds, cpu / (size / 1e9), note)
 
@@ -250,8 +315,10 @@ def table(
             source = folder / "source"
             rows = rows_of(source, count, size)
             runs: dict[str, list[Measured]] = {name: [] for name in CONTENDERS}
+            names = list(CONTENDERS)
             for turn in range(rounds):
-                for name, contend in CONTENDERS.items():
+                for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                    contend = CONTENDERS[name]
                     once = name == "fabric" or (name, link, shape) in ONCE
                     if (name == "ssh cat" and count > 100) or (once and turn):
                         continue
@@ -298,10 +365,19 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=3, help="only so many rows of each link")
     parser.add_argument("--note", default="", help="about the machine, kept with the result")
     parser.add_argument("--links", nargs="*", choices=LINKS, default=list(LINKS))
+    parser.add_argument("--before", type=Path, help="a checkout of an older version, measured beside this one")
+    parser.add_argument("--only", nargs="*", default=[], help="only these contenders")
     options = parser.parse_args()
+    before = Before(options.before.absolute()) if options.before else None
+    if before is not None:
+        CONTENDERS["before"] = before
+    if unknown := set(options.only) - set(CONTENDERS):
+        parser.error(f"no such contender: {', '.join(sorted(unknown))}; there are {', '.join(CONTENDERS)}")
+    for name in set(CONTENDERS) - set(options.only or CONTENDERS):
+        del CONTENDERS[name]
     path = Path(__file__).parent / "results" / f"pull-{datetime.date.today().isoformat()}.json"
     result: dict[str, object] = json.loads(path.read_text()) if path.exists() else {}
-    result["machine"] = _machine(options.note)
+    result["machine"] = _machine(options.note) | ({"before": before.commit} if before is not None else {})
     for title in options.links:
         found: dict[str, object] = {"rounds": options.rounds, "load before": os.getloadavg()[0]}
         result[title] = found
@@ -310,6 +386,8 @@ def main() -> None:
             for shape, row in table(Path(name), title, shapes, options.rounds):
                 found |= {shape: row, "load after": os.getloadavg()[0]}
                 path.write_text(json.dumps(result, indent=1) + "\n")
+    if before is not None:
+        before.close()
     print(path)
 
 
