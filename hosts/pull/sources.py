@@ -54,15 +54,14 @@ def place_of(fleet: Fleet, to: str) -> Place | None:
 
 
 def laptop_origin(backend: Backend, plan: Plan, bounds: Bounds, folder: Path) -> Asked:
-    """Return a host that the laptop pulls from, asked through the laptop's connection; `folder` as below."""
-    source = source_for_laptop(backend.host, plan, bounds, folder)
+    """Return a host that the laptop pulls from, asked through the laptop's connection.
+
+    The private ssh configuration of the bulk streams goes into `folder` (0700).
+    """
+    local = backend.host.connection == "local"
+    login = [] if local else ssh_command(backend.host, folder)
+    source = _source(backend.host, plan, bounds, login, local=local)
     return Asked(source, bounds, partial(backend.call, deadline=CALL_SECONDS))
-
-
-def source_for_laptop(host: Host, plan: Plan, bounds: Bounds, folder: Path) -> Source:
-    """Return how the laptop reaches `host`; the private ssh configuration goes into `folder` (0700)."""
-    local = host.connection == "local"
-    return _source(host, plan, bounds, [] if local else ssh_command(host, folder), local=local)
 
 
 def source_for_host(host: Host, plan: Plan, bounds: Bounds, from_host: Host) -> Source:
