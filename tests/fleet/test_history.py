@@ -1,4 +1,4 @@
-"""Who typed what: over a real sshd, from two laptops, with a killed command and a trail that cannot be written."""
+"""`inv history` over a real sshd: from two laptops, with a killed command and a trail that cannot be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`inv watch --web` and `inv metrics` as typed, against a real sshd: the address, what it serves, and Ctrl-C."""
+"""`inv watch --web` and `inv metrics` against a real sshd: the printed address, the served content, and Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a disk did is a sentence, wherever on a host it happens."""
+"""An error of a disk is one sentence, anywhere on a host."""
 
 from __future__ import annotations
 

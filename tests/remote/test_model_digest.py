@@ -1,4 +1,4 @@
-"""One digest for a model: the same for the same files wherever they lie, another one for any change that counts."""
+"""One digest for a model: equal for equal files in any folder, and different after any change that matters."""
 
 from __future__ import annotations
 

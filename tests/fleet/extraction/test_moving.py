@@ -1,4 +1,4 @@
-"""A laptop that stays moves open records from the slowest host to one that is done; each record is made once."""
+"""A following laptop moves open records from the slowest host to a host that is done; each record is extracted once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A damaged shard, on a host or where it was pulled to: exactly that record is made again and brought again."""
+"""A damaged shard, on a host or at the destination: exactly that record is extracted and pulled again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`inv watch` as it is typed: on a real terminal of 80 columns without colour, left with q; and piped."""
+"""`inv watch` as a user types it: on a real terminal of 80 columns without colour, and piped."""
 
 from __future__ import annotations
 

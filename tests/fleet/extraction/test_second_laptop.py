@@ -1,4 +1,4 @@
-"""A laptop with a copy of the inventory and nothing else: it lists, pulls, verifies and goes on with a run."""
+"""A laptop that has only a copy of the inventory lists, pulls, verifies and continues a run."""
 
 from __future__ import annotations
 

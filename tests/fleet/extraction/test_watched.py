@@ -1,4 +1,4 @@
-"""A run that is recorded by its hosts: they tell people by themselves, and watch and report show what they kept."""
+"""Hosts record a run: they notify by themselves, and watch and report show the recorded history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make demo`, whole: over the remains of one that was killed in the middle, with nothing left behind at the end."""
+"""A complete `make demo`, after a demo that was killed; it leaves no process behind."""
 
 from __future__ import annotations
 

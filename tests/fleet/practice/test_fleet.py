@@ -1,4 +1,4 @@
-"""The practice fleet: up is idempotent and mends what was killed, down ends what was started and nothing else."""
+"""The practice fleet: `up` is idempotent and repairs killed hosts, and `down` ends only the fleet's processes."""
 
 from __future__ import annotations
 

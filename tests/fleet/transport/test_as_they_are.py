@@ -177,7 +177,7 @@ def test_a_forwarded_agent_and_a_remote_command_of_the_configuration_are_left_ou
 
 
 def slow_login(host_key_folder: Path, seconds: int) -> dict[str, str]:
-    """Settings with which sshd takes `seconds` to look up the key of whoever logs in."""
+    """Return settings with which sshd takes `seconds` to look up a user's key."""
     command = f"sleep {seconds}; cat {host_key_folder}/client_key.pub"
     return {
         "AuthorizedKeysFile": "none",

@@ -1,4 +1,4 @@
-"""Three of sixteen hosts are dead, each in its own way: the others are told of first, and the command ends."""
+"""Three of sixteen hosts are dead, each in another way: the others are shown first, and the command ends."""
 
 from __future__ import annotations
 

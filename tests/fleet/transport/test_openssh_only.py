@@ -1,4 +1,4 @@
-"""Logins that only OpenSSH itself can do, against a real sshd: `auto` takes it, and a verb runs."""
+"""Logins that only OpenSSH can do, against a real sshd: `auto` chooses OpenSSH, and a verb runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`inv trust` against a real sshd: what it prints, what it adds, and its exit code."""
+"""`inv trust` against a real sshd: its output, the added keys, and its exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Screening with real ranks under settings that crash and hang: both are recorded, skipped, and leave nothing."""
+"""Screening with real ranks under settings that crash or hang: both are recorded, skipped, and leave no process."""
 
 from __future__ import annotations
 

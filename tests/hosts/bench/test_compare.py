@@ -1,4 +1,4 @@
-"""Faster, slower or noise, and what else differs: on results made here."""
+"""Comparisons of constructed results: faster, slower or noise, and other differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line against a host that is an attacker's: one sentence, exit code 1, no escape, nothing written."""
+"""The command line against an attacker's host: one sentence, exit code 1, no escape sequence, no file written."""
 
 from __future__ import annotations
 

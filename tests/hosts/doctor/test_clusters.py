@@ -1,4 +1,4 @@
-"""`inv doctor` of a cluster: a login host needs no GPUs, and a Ray that everybody may use is told."""
+"""`inv doctor` of a cluster: a login host needs no GPUs, and a Ray that everybody can use is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses as people write them, and a contradiction that is told with its line."""
+"""Addresses in all written forms, and contradictions, which are reported with their line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs a server gets is said in one place, by ordinal or by UUID."""
+"""A server's GPUs are chosen in one place, by ordinal or by UUID."""
 
 from __future__ import annotations
 

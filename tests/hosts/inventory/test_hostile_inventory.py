@@ -1,4 +1,4 @@
-"""An inventory of any content: read, or refused with one sentence; and what it names cannot say more than a name."""
+"""An inventory of any content is read, or refused with one sentence; its names can be nothing but names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An inventory that is right loads with its defaults merged; one that is wrong says where and what would be right."""
+"""A correct inventory loads with its defaults merged; an error names its place and the correction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following over a connection that is cut after any byte: what arrives is what was written, byte by byte."""
+"""Following over a connection that is cut after any byte: the received bytes equal the written bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events reach a real command and a real web server, and a broken way to tell is one sentence."""
+"""Events reach a real command and a real web server, and a failed notification is one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dataset's folder that anybody may have written: its manifest and lengths are understood, or one sentence."""
+"""A dataset's folder of unknown origin: its manifest and lengths are understood, or refused in one sentence."""
 
 from __future__ import annotations
 

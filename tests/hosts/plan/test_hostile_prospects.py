@@ -1,4 +1,4 @@
-"""What a host says of itself cannot break a plan: it is refused in one sentence, or planned with finite numbers."""
+"""A host's facts cannot break a plan: they are refused in one sentence, or planned with finite numbers."""
 
 from __future__ import annotations
 

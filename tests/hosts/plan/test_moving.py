@@ -1,4 +1,4 @@
-"""Steps that bring all hosts to their end together: simulated hosts of any speeds, whatever is known of the speeds."""
+"""Steps that bring all hosts to their end together: simulated hosts of any speed, with known and unknown speeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan gives every record to one host, by tokens, and says what does not fit and what would help."""
+"""A plan gives every record to one host, by tokens, and reports what does not fit with remedies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`inv plan` on real hosts of the backend `local`: what it asks them, writes, and refuses."""
+"""`inv plan` on real hosts of the backend `local`: its requests, its files and its refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The practice fleet's inventory is an ordinary one, and its modes say why they differ."""
+"""The practice fleet's inventory is an ordinary inventory, and its modes explain their differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports that nothing else takes: no outgoing connection, no other process of Roost, nobody who listens already."""
+"""Reserved ports are taken by no outgoing connection, no other process of Roost and no present listener."""
 
 from __future__ import annotations
 

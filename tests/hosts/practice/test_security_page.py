@@ -1,4 +1,4 @@
-"""docs/security.md names tests that exist, and `make attacks` runs them; what is locked is what is asked for."""
+"""docs/security.md names tests that exist, `make attacks` runs them, and locks have what the requirements ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Setting up: what is there already costs nothing, what the machine lacks is said in one sentence."""
+"""Setting up: installed parts are not installed again, and missing programs are named in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of the recorded run: what it says, that it needs no network, and that hosts' text stays text."""
+"""The report of the recorded run: its content, no use of the network, and hosts' text stays text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen of `inv watch` on the recorded run: what it shows at 80 and 160 columns, and what its keys do."""
+"""The screen of `inv watch` on the recorded run: its content at 80 and 160 columns, and its keys."""
 
 from __future__ import annotations
 

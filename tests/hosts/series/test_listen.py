@@ -1,4 +1,4 @@
-"""Hosts are listened to at once; one that falls silent or talks nonsense is lost, and comes back by itself."""
+"""All hosts are listened to at once; a host that is silent or sends nonsense is lost, and comes back by itself."""
 
 from __future__ import annotations
 

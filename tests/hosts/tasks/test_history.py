@@ -1,4 +1,4 @@
-"""What `inv history` makes of the trails, and what of a command line reaches one."""
+"""`inv history` from constructed trails, and the parts of a command line that reach a trail."""
 
 from __future__ import annotations
 

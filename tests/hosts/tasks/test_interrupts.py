@@ -1,4 +1,4 @@
-"""Ctrl-C ends `inv` with 130 and without a traceback, at whatever moment it comes."""
+"""Ctrl-C ends `inv` with exit code 130 and without a traceback at any moment."""
 
 from __future__ import annotations
 

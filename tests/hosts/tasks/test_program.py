@@ -1,4 +1,4 @@
-"""The program as it is typed: `roost` beside `inv`, and what a shell completes."""
+"""The program's two names, `roost` and `inv`, and shell completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong usage is one sentence that says what would be right, and exit code 2; no host is touched."""
+"""Wrong usage is one sentence with a remedy, and exit code 2; no host is called."""
 
 from __future__ import annotations
 

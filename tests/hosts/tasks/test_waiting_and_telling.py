@@ -1,4 +1,4 @@
-"""`pull --notify` tells of each host; `deploy` waits for another operator's command if asked to, and is one exec."""
+"""`pull --notify` notifies of each host; `deploy --wait` waits for another operator's command, and is one exec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a host answers: one error sentence or a right result, in bounded memory, and never anything else."""
+"""Any answer of a host is a correct result or one error sentence, in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""known_hosts as OpenSSH reads it; nothing that a file may hold is a traceback."""
+"""known_hosts is read as OpenSSH reads it, and no content causes a traceback."""
 
 from __future__ import annotations
 

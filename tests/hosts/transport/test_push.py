@@ -1,4 +1,4 @@
-"""A pushed folder is there whole or not at all, and an interrupted push goes on where it stopped."""
+"""A pushed folder is complete or does not exist, and an interrupted push continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host without a way in: the sentence says what was tried, what came back and what to do."""
+"""An unreachable host: the sentence says what was tried, what came back and what to do."""
 
 from __future__ import annotations
 

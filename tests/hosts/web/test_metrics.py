@@ -1,4 +1,4 @@
-"""The metrics: read by Prometheus' own parser, bounded, and silent about what is not known."""
+"""The metrics: read by Prometheus' own parser, bounded, and without samples of unknown values."""
 
 from __future__ import annotations
 

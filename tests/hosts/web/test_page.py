@@ -1,4 +1,4 @@
-"""The live page: who may read it, what a slow or greedy reader costs, and what a real browser shows."""
+"""The live page: who may read it, slow and greedy readers, and its view in a real browser."""
 
 from __future__ import annotations
 

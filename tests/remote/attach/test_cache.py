@@ -1,4 +1,4 @@
-"""SGLang is not asked again for what a digest tells, and is asked again as soon as anything changed."""
+"""SGLang's answers are kept while their digest is the same, and asked again when something changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host's Python imports what was attached: the real SGLang, patched in a copy that stands in front of it."""
+"""The host's Python imports the attached files: the real SGLang, patched in a copy that comes first on the path."""
 
 from __future__ import annotations
 

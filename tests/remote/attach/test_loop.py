@@ -1,4 +1,4 @@
-"""The probe reads every family's loop in every release, and tells an unknown model by a family that is like it."""
+"""The probe reads every family's loop in every release, and names a similar family for an unknown model."""
 
 from __future__ import annotations
 

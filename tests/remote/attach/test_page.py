@@ -1,4 +1,4 @@
-"""`docs/attach.md` and `docs/models.md` say what is so."""
+"""`docs/attach.md` and `docs/models.md` agree with the code and with every release."""
 
 from __future__ import annotations
 

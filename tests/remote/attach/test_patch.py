@@ -1,4 +1,4 @@
-"""States of an install: what is patched, what is refused and stays as it is, and what a server sees of the block."""
+"""States of an install: patched files, refused files that stay unchanged, and the block in a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The patch in a real server: what its forward pass writes equals transformers, with no plugin on the path."""
+"""The patch in a real server: its captured states equal transformers', with no plugin on the path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a load generator's numbers can be believed, by what the server answered."""
+"""A load generator's numbers count only if the server's answers are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capturing servers on CPU, what they are asked, and what transformers says about the same prompts."""
+"""Capturing servers on CPU, their requests, and transformers' states for the same prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows on their way to disk, without SGLang: what a record needs to be whole, and what makes it fail alone."""
+"""Rows on their way to disk, without SGLang: complete records, and faults that fail a single record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capture's settings survive the trip through environment variables, and a wrong one is named."""
+"""Capture's settings pass unchanged through environment variables, and a wrong setting is named."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every family that SGLang serves on a CPU, on real SGLang in float32: one table of models, the same questions."""
+"""Every family that SGLang serves on a CPU, on real SGLang in float32: the same tests for each model of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rid says whether a request is Roost's and how many rows make it whole."""
+"""A request id tells if a request is Roost's, and how many rows complete it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A run's shards compressed in place: the ledger knows, the bytes are the same, and what is damaged stays as it was."""
+"""A run's shards compressed in place: the ledger is updated, bytes are equal, and damaged shards stay unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that only look compressed: refused in one sentence, before they cost memory."""
+"""Bytes that only look compressed are refused in one sentence, before they take memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`unpack` as a door: compressed shards of one run never come among another run's, and then nothing is touched."""
+"""`unpack` never writes compressed shards of one run among another run's shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every layout holds the same states as the shards, under the index's own name, and says what it is."""
+"""Every layout has the same states as the shards, names records by their index, and describes itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever form and keys a record has, what the assistant said is under the loss, or the record is refused by name."""
+"""In any form of a record, the assistant's words are under the loss, or the record is refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loss mask holds what the assistant had to generate, and the token that ends it, whatever the template does."""
+"""The loss mask covers exactly what the assistant generated and the token that ends it, with any template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prepare makes the dataset that its sources and options decide, and nothing else decides it."""
+"""Only its sources and options decide the dataset that prepare makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainers' own loaders, each in a venv of its own, find in an export what the shards hold."""
+"""The trainers' own loaders, each in its own venv, read the shards' states from an export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks of real models' chat templates: each turn's first token, its last one, and all between."""
+"""Masks of real models' chat templates: from each turn's first token to its last token."""
 
 # ruff: noqa: RUF001, E501
 

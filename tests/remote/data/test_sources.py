@@ -1,4 +1,4 @@
-"""Every file that an input names is read as it stands, compressed or in a bucket, or named as not read."""
+"""Every named input file is read, plain, compressed or in a bucket, or reported as not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A commit that fails, in whatever way, is told to whoever waits for it."""
+"""An error of a commit reaches every caller that waits for the commit."""
 
 from __future__ import annotations
 

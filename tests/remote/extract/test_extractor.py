@@ -1,4 +1,4 @@
-"""A whole extraction against the stand-in: what ends up in ledger and shards, whatever the server does."""
+"""A complete extraction against the stand-in: the content of ledger and shards, for any behaviour of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server answers and what it leaves in the dump directory: right, or that try's error, and in bounded memory."""
+"""A server's answers and dumps are correct or fail only their attempt, in bounded memory."""
 
 from __future__ import annotations
 

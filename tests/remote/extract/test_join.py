@@ -1,4 +1,4 @@
-"""Parts of a pipeline's stages: joined into what one process would have written, or refused."""
+"""Parts of a pipeline's stages are joined into the dump that one process would have written, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The extractor as a process: detached, in the foreground for other launchers, one a run, killed and resumed."""
+"""The extractor as a process: detached, in the foreground for other launchers, one for each run, killed and resumed."""
 
 from __future__ import annotations
 

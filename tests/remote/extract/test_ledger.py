@@ -1,4 +1,4 @@
-"""A ledger's promises: whole batches, durable ones, and a sentence where it cannot be opened or written."""
+"""A ledger commits whole batches durably, and one sentence says why it cannot be opened or written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open records go to another host while a run is under way: each is done once, by whoever holds it."""
+"""Open records move to another host during a run, and each record is done once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run-time parity and norm bands in a run: planted faults that no other check sees are caught, and by name."""
+"""Run-time parity and norm bands find planted faults that no other check finds, and name them."""
 
 from __future__ import annotations
 

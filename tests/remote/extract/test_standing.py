@@ -1,4 +1,4 @@
-"""Words and rates that a host tells of its runs: from what is there now, each with its age."""
+"""A host's status words and rates of its runs follow from their present state and its age."""
 
 from __future__ import annotations
 

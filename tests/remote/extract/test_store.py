@@ -1,4 +1,4 @@
-"""A dump against what was asked for: every way in which it can be another one, byte by byte."""
+"""A dump is compared with the request byte by byte, and every kind of difference is found."""
 
 from __future__ import annotations
 

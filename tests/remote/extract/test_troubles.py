@@ -1,4 +1,4 @@
-"""What goes wrong around a run: servers that die, hang or change, disks that fill up, a run that is not what it was."""
+"""Trouble around a run: servers that die, hang or change, disks that fill up, and changed runs."""
 
 from __future__ import annotations
 

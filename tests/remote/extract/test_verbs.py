@@ -1,4 +1,4 @@
-"""What the ledger tells from outside, and the few ways to change it there."""
+"""The verbs that read a run's ledger, and the verbs that change it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nvidia-smi says, read as it is printed; pids that mean nothing here."""
+"""Recorded output of nvidia-smi, and pids of other containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A working directory as extractors and supervisors leave it, written by hand."""
+"""A working directory with the files of extractors and supervisors, written by hand."""
 
 from __future__ import annotations
 

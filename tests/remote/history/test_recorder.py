@@ -1,4 +1,4 @@
-"""The recorder on a host's folder: what it writes, tells and survives; and the process that it is."""
+"""The recorder on a host's folder: its histories, its notifications, the faults that it survives, and its process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A history stays small for any length of run, keeps its counters right while it thins, and survives bad files."""
+"""A history stays small for any length of run, keeps counters correct while it thins, and survives damaged files."""
 
 from __future__ import annotations
 

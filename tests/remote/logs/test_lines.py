@@ -1,4 +1,4 @@
-"""Whole lines with exact offsets, whatever the file holds."""
+"""Complete lines with exact offsets, for any content of the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last norm and the head come out of any checkpoint, sharded, tied or wrapped, without the rest of it."""
+"""The last norm and the head are read from any checkpoint, sharded, tied or wrapped, without its other weights."""
 
 from __future__ import annotations
 

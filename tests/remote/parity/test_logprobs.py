@@ -1,4 +1,4 @@
-"""The server's answer is read as SGLang gives it, and one about other tokens is not compared."""
+"""The server's answer is read in SGLang's form, and an answer about other tokens is not compared."""
 
 from __future__ import annotations
 

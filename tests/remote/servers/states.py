@@ -1,4 +1,4 @@
-"""What a test knows of a started server: both of its processes are recorded."""
+"""The processes of a started server in tests: both are recorded."""
 
 from __future__ import annotations
 

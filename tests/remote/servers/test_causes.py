@@ -1,4 +1,4 @@
-"""Every row of the table reads its example; what is in no row still gets a sentence."""
+"""Every row of the table of causes recognises its example, and an unknown cause still gets a sentence."""
 
 from __future__ import annotations
 

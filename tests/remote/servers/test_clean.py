@@ -1,4 +1,4 @@
-"""Cleaning frees what is old or named, and never what is used or not yet pulled."""
+"""Cleaning removes old or named items, and never items in use or unpulled records."""
 
 from __future__ import annotations
 

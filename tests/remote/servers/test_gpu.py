@@ -1,4 +1,4 @@
-"""On a real GPU: who holds it is named with its memory, force gives it back, and torch's own words are understood."""
+"""On a real GPU: its holder is named with its memory, force frees the memory, and torch's errors are understood."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever answers on a server's port: it is a generation, or a phrase on what came instead; in bounded memory."""
+"""Any reply on a server's port is a generation, or a phrase that describes it; in bounded memory."""
 
 from __future__ import annotations
 

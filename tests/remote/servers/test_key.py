@@ -1,4 +1,4 @@
-"""A server's key: one a start, told to its owner alone, masked in the log; a server that needs none is never ready."""
+"""A server's key: new at each start, readable only by its owner, masked in the log, and required."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One operator at a time, and the second one reads who the first is."""
+"""One operator at a time changes a host, and a second operator is told who the first is."""
 
 from __future__ import annotations
 

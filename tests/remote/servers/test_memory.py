@@ -1,4 +1,4 @@
-"""GPU memory that is given back late is waited for; what a living process holds is not."""
+"""A start waits for GPU memory that is freed late, but not for memory of living processes."""
 
 from __future__ import annotations
 

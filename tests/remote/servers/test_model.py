@@ -1,4 +1,4 @@
-"""A model folder that could not be served is refused in one sentence, before anything is started."""
+"""A model folder that cannot be served is refused in one sentence before a server starts."""
 
 from __future__ import annotations
 

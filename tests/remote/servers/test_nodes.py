@@ -1,4 +1,4 @@
-"""A server over several hosts lives and dies as one: two supervisors, linked over loopback."""
+"""A server over several hosts lives and dies as a whole: two supervisors, linked over loopback."""
 
 from __future__ import annotations
 

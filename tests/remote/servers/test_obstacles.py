@@ -1,4 +1,4 @@
-"""What stands in the way is named, each process with its reasons; what only looks like it is not."""
+"""Processes in the way of a server are named with their reasons, and similar processes are not."""
 
 from __future__ import annotations
 

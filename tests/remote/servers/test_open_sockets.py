@@ -1,4 +1,4 @@
-"""SGLang's own sockets that ask nobody: DP attention is refused where other people have processes."""
+"""SGLang's sockets without authentication: DP attention is refused if other people have processes on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other users of the host can make `stop` and `free` do: neither wait, nor end a process, nor empty a folder."""
+"""Other users of the host cannot make `stop` or `free` wait, end a foreign process, or empty a folder."""
 
 from __future__ import annotations
 

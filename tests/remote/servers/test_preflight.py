@@ -1,4 +1,4 @@
-"""What a start needs is checked before anything is stopped or started, and each lack is one sentence."""
+"""The needs of a start are checked before any server is stopped or started, and each lack is one sentence."""
 
 from __future__ import annotations
 

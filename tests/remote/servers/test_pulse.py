@@ -1,4 +1,4 @@
-"""A server that accepts connections and serves nothing is named as such, with what is frozen and how to mend it."""
+"""A server that accepts connections but serves nothing is reported with the frozen process and a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`serve` on real SGLang: settled before anything starts, really ready, never twice, its end told within moments."""
+"""`serve` on real SGLang: refusals before a start, real readiness, no second start, and a prompt report of the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leftover shared memory: only what is of a known family, ours, and held by nobody."""
+"""Leftover shared memory is removed only if its kind is known, it is this user's, and no process holds it."""
 
 from __future__ import annotations
 

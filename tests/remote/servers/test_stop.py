@@ -1,4 +1,4 @@
-"""Stopping: what is Roost's dies, whatever it did to hide; what is anyone else's lives."""
+"""`stop` ends every process of Roost, even hidden ones, and no other process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A part of the supervisor that fails ends the server with the cause: nobody would learn what becomes of it."""
+"""A part of the supervisor that fails ends the server with the cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The header of a safetensors file: what the `safetensors` package writes is read, and nothing that cannot be."""
+"""Headers of safetensors files: headers of the `safetensors` package are read, and impossible headers are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names in a dump directory: what capture writes is read back; nothing else is taken for a dump, whatever its name."""
+"""Names in a dump directory: capture's names are read back, and no other name counts as a dump."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no row can be, at which row and boundary it is, and what looks odd and is right."""
+"""Impossible rows are found with their number and boundary, and odd but possible rows pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row sums: the same bits from torch and numpy, in pieces of any size; another sum for whatever is not the same."""
+"""Row sums: equal bits from torch and numpy for pieces of any size, and another sum for any difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pool of processes: a killed worker is told in a sentence, and neither a cut nor its owner's death leaves any."""
+"""A pool of processes: a killed worker is one sentence, and workers never outlive a cut or their owner."""
 
 from __future__ import annotations
 

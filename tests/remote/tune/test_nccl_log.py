@@ -1,4 +1,4 @@
-"""NCCL's own logs, recorded on two H200s with NCCL 2.28.9, say what it chose and what it refused."""
+"""NCCL's own logs, recorded on two H200s with NCCL 2.28.9, show its choices and refusals."""
 
 from __future__ import annotations
 
