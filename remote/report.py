@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import TextIO
 
 from pydantic import BaseModel
@@ -52,7 +53,7 @@ class LogReport(Report):
                 self._say(f"    {trace}")
 
     def _say(self, text: str) -> None:
-        with self._lock:
+        with self._lock, suppress(OSError):  # a log on a full disk loses lines, and the work goes on
             self._stream.write(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {text}\n")
             self._stream.flush()
 

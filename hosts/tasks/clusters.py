@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from hosts.commands import clusters
@@ -10,58 +11,77 @@ from hosts.commands import status as standing
 from hosts.console.extraction import any_failed, show_status
 from hosts.console.live import DeadHosts, live_lines
 from hosts.console.output import Output
+from hosts.errors import UsageError
 from hosts.fleet import Fleet
+from hosts.inventory.clusters import AnyCluster
 from hosts.tasks.session import chosen_run, finish, printing, the_inventory
+from hosts.tasks.trailing import note_in_trail
 from remote.shared.messages.jobs import JobRow, SubmitResult
 
 _JOB_COLUMNS = ("job", "state", "node", "running for", "reason", "expected start")
 CLUSTER = "NAME of a cluster of the inventory: its scheduler runs the replicas"
+Options = Mapping[str, object]
+"""What was given for options that a task has for hosts alone, by their names."""
+
+
+@contextmanager
+def cluster_session(
+    name: str, inventory: str | None, json: bool, others: Options
+) -> Iterator[tuple[AnyCluster, Fleet, Output]]:
+    """Yield a cluster, the fleet of its login host, and the output; a changing task's trail names the cluster.
+
+    Raises UsageError if one of the `others` was given: they are options for hosts, which mean nothing for a cluster.
+    """
+    with printing(json) as output:
+        given = [f"--{option.replace('_', '-')}" for option, value in others.items() if value]
+        if given:
+            raise UsageError(f"{', '.join(given)} cannot be combined with --cluster.", remedy="Leave out one of them.")
+        loaded = the_inventory(output, inventory)
+        cluster, host = clusters.cluster_host(loaded, name)
+        note_in_trail(loaded.path, [name], output)
+        fleet = Fleet(loaded, [host])
+        fleet.watcher = DeadHosts(output)
+        try:
+            yield cluster, fleet, output
+        finally:
+            fleet.close()
 
 
 def cluster_extract(
-    name: str, run: str, inventory: str | None, json: bool, *, dataset: str, dry_run: bool, stop: bool
+    name: str, run: str, inventory: str | None, json: bool, others: Options, *, dataset: str, dry_run: bool
 ) -> None:
-    """Submit a run's replicas; with `dry_run` show their script, with `stop` cancel their jobs."""
-    with printing(json) as output:
-        loaded = the_inventory(output, inventory)
-        cluster, host = clusters.cluster_host(loaded, name)
-        fleet = Fleet(loaded, [host])
-        fleet.watcher = DeadHosts(output)
-        try:
-            run = chosen_run(fleet, output, run)
-            if stop:
-                ended = clusters.cancel(fleet, run, dry_run=dry_run)
-                verb = "would be cancelled" if dry_run else "cancelled"
-                output.document({"cluster": name, "run": run, "jobs": ended})
-                output.line(f"{name}: {verb}: {', '.join(ended) or 'nothing; no job of this run is in the queue'}")
-            elif dry_run:
-                _show_script(output, clusters.preview(fleet, cluster, run))
-            else:
-                with live_lines(output, fleet) as lines:
-                    source = Path(dataset) if dataset else None
-                    submitted = clusters.submit(fleet, cluster, run, dataset=source, on_progress=lines)
-                _show_submitted(output, name, run, submitted.result)
-        finally:
-            fleet.close()
+    """Submit a run's replicas; with `dry_run`, show what would be submitted."""
+    with cluster_session(name, inventory, json, others) as (cluster, fleet, output):
+        run = chosen_run(fleet, output, run)
+        if dry_run:
+            _show_script(output, clusters.preview(fleet, cluster, run))
+            return
+        with live_lines(output, fleet) as lines:
+            source = Path(dataset) if dataset else None
+            submitted = clusters.submit(fleet, cluster, run, dataset=source, on_progress=lines)
+        _show_submitted(output, name, run, submitted.result)
 
 
-def cluster_status(name: str, run: str, inventory: str | None, json: bool) -> None:
+def cluster_stop(name: str, run: str, inventory: str | None, json: bool, others: Options, *, dry_run: bool) -> None:
+    """Cancel a run's own jobs; what their replicas have published stays."""
+    with cluster_session(name, inventory, json, others) as (_, fleet, output):
+        run = chosen_run(fleet, output, run)
+        ended = clusters.cancel(fleet, run, dry_run=dry_run)
+        verb = "would be cancelled" if dry_run else "cancelled"
+        output.document({"cluster": name, "run": run, "jobs": ended})
+        output.line(f"{name}: {verb}: {', '.join(ended) or 'nothing; no job of this run is in the queue'}")
+
+
+def cluster_status(name: str, run: str, inventory: str | None, json: bool, others: Options) -> None:
     """Show the run's status and, below it, the scheduler's view of the run's jobs."""
-    with printing(json) as output:
-        loaded = the_inventory(output, inventory)
-        _, host = clusters.cluster_host(loaded, name)
-        fleet = Fleet(loaded, [host])
-        fleet.watcher = DeadHosts(output)
-        try:
-            run = chosen_run(fleet, output, run)
-            with live_lines(output, fleet):
-                outcomes = standing.status(fleet, run)
-                jobs = clusters.jobs(fleet, run) if all(outcome.ok for outcome in outcomes) else []
-            show_status(output, outcomes)
-            _show_jobs(output, name, jobs)
-            finish(output.outcomes(outcomes, failed=any_failed))
-        finally:
-            fleet.close()
+    with cluster_session(name, inventory, json, others) as (_, fleet, output):
+        run = chosen_run(fleet, output, run)
+        with live_lines(output, fleet):
+            outcomes = standing.status(fleet, run)
+            jobs = clusters.jobs(fleet, run) if all(outcome.ok for outcome in outcomes) else []
+        show_status(output, outcomes)
+        _show_jobs(output, name, jobs)
+        finish(output.outcomes(outcomes, failed=any_failed))
 
 
 def _show_submitted(output: Output, cluster: str, run: str, result: SubmitResult) -> None:

@@ -21,7 +21,7 @@ from hosts.console.runs import show_runs
 from hosts.console.text import moment
 from hosts.errors import UsageError, nearest
 from hosts.fleet import Fleet, Outcome
-from hosts.tasks.clusters import CLUSTER, cluster_extract, cluster_status
+from hosts.tasks.clusters import CLUSTER, cluster_extract, cluster_status, cluster_stop
 from hosts.tasks.moving import Movers
 from hosts.tasks.notifying import NOTIFY
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, chosen_run, finish, indices, roost_task, session
@@ -70,7 +70,14 @@ def extract(
     without a share get one, so `--hosts all` includes a lost host again.
     """
     if cluster:
-        cluster_extract(cluster, run, inventory, json, dataset=dataset, dry_run=dry_run, stop=stop)
+        others: dict[str, object] = {
+            "host": host, "hosts": hosts, "pause": pause, "resume": resume, "retry_quarantined": retry_quarantined,
+            "records": records, "to": to, "then": then, "notify": notify,
+        }  # fmt: skip
+        if stop:
+            cluster_stop(cluster, run, inventory, json, others, dry_run=dry_run)
+        else:
+            cluster_extract(cluster, run, inventory, json, others, dataset=dataset, dry_run=dry_run)
         return
     with session(host, hosts, inventory, json) as (fleet, output):
         wish = wish_of(
@@ -151,7 +158,7 @@ def status(
 ) -> None:
     """Show the state of runs and servers on every host; exit code 1 if a host, a server or a record failed."""
     if cluster:
-        cluster_status(cluster, run, inventory, json)
+        cluster_status(cluster, run, inventory, json, {"host": host, "hosts": hosts, "watch": watch})
         return
     with session(host, hosts, inventory, json) as (fleet, output):
         if watch:

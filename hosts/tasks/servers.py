@@ -25,6 +25,7 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host
 from hosts.inventory.servers import server_needs
+from hosts.tasks.clusters import CLUSTER, cluster_stop
 from hosts.tasks.notifying import NOTIFY, Teller, keep_watch
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, roost_task, session
 from remote.shared.messages.server import StopRequest, StopResult
@@ -79,6 +80,8 @@ def restart(
     WAIT,
     _ENDING,
     server="only this server (default: all of Roost's on the host)",
+    cluster=CLUSTER,
+    run="with --cluster: name of the run whose jobs are cancelled (default: the one planned last)",
     example="inv stop --hosts all --dry-run",
 )
 def stop(
@@ -92,9 +95,20 @@ def stop(
     dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
+    cluster: str = "",
+    run: str = "",
 ) -> None:
-    """Stop Roost's servers; other processes on their GPUs, port or dump directory are named, and ended with --force."""
+    """Stop Roost's servers; other processes on their GPUs, port or dump directory are named, and ended with --force.
+
+    With --cluster, cancel a run's own jobs instead, and with them the servers of its replicas.
+    """
+    if cluster:
+        others: dict[str, object] = {"host": host, "hosts": hosts, "server": server, "force": force}
+        cluster_stop(cluster, run, inventory, json, others, dry_run=dry_run)
+        return
     with session(host, hosts, inventory, json) as (fleet, output):
+        if run:
+            raise UsageError("--run names the run whose jobs are cancelled.", remedy="Add --cluster NAME.")
         names = [server] if server else []
         _stop(fleet, output, names=names, everything=False, force=force, grace=grace, wait=wait, dry_run=dry_run)
 

@@ -7,10 +7,12 @@ node's ledger has one writer, the session that extracts; this reads it.
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -56,6 +58,8 @@ class Desk:
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._result = ReplicaResult()
+        self._is_full = False
+        """Whether the shared folder had no room at the last try."""
         self.draining = False
 
     def __enter__(self) -> Desk:
@@ -75,14 +79,30 @@ class Desk:
 
     def has_open(self) -> bool:
         """Whether chunks lie here that are not finished, after taking as many as there may be ahead."""
-        while not self.draining and len(self._held) < self._spec.ahead and (claim := self._queue.take()) is not None:
+        while len(self._held) < self._spec.ahead and (claim := self._claimed(self._queue.take)) is not None:
             self._bring(claim)
-        if not self._held and not self.draining and (slow := self._take_slow()) is not None:
+        if not self._held and (slow := self._claimed(self._take_slow)) is not None:
             self._bring(slow)
         for thread in self._threads:
             if thread.error is not None:
                 raise thread.error
         return any(not self._finished(chunk) for chunk in list(self._held))
+
+    def _claimed(self, take: Callable[[], Claim | None]) -> Claim | None:
+        """What was claimed; None while draining, or while the shared folder is full."""
+        try:
+            return None if self.draining else take()
+        except OSError as error:
+            self._refuse_unless_full(error)
+            return None
+
+    def _refuse_unless_full(self, error: OSError) -> None:
+        """Say once that the shared folder is full; raises the error again if it means anything else."""
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise error
+        if not self._is_full:
+            self._is_full = True
+            self._scratch.report.progress("the shared folder is full: finished chunks wait on this node for room")
 
     def _take_slow(self) -> Claim | None:
         return self._queue.take_slow(patience_seconds(self._seconds, self._spec.lease_seconds))
@@ -168,10 +188,14 @@ class Desk:
             if claim is None or len(rows) < len(self._chunks.places(chunk)):
                 return
             done = [row for row in rows if row.state == "done"]
-            if self._queue.results.has(chunk) or not self._put(claim, rows, done):
-                self._result.refused += 1
-            else:
-                self._result.published += 1
+            try:
+                is_published = not self._queue.results.has(chunk) and self._put(claim, rows, done)
+            except OSError as error:
+                self._refuse_unless_full(error)
+                return
+            self._is_full = False
+            self._result.published += is_published
+            self._result.refused += not is_published
             identity = self._share.assignment.identity
             records = [Delivered(index=row.index, xxh3=row.xxh3) for row in done]
             freed(FreedRequest(identity=identity, records=records), self._scratch)
@@ -179,16 +203,26 @@ class Desk:
             self._seconds.append(time.monotonic() - self._since.pop(chunk))
 
     def _put(self, claim: Claim, rows: list[Row], done: list[Row]) -> bool:
-        aside = self._queue.results.aside(claim.chunk)
-        for row in done:
-            shard = self._own.shard(row.index)
-            name = shard.name + (COMPRESSED_SUFFIX if row.stored == "compressed" else "")
-            _copy(shard.with_name(name), aside / name)
-        told = ChunkRows(holder=claim.holder, token=claim.token, rows=[asdict(row) for row in rows])
-        write_whole(aside / ROWS_FILE, told.model_dump_json().encode())
-        if self._queue.results.publish(claim.chunk, aside):
-            return True
-        shutil.rmtree(aside, ignore_errors=True)
+        """Copy a chunk's shards to the shared folder and publish them; False if somebody else published it first."""
+        results, aside = self._queue.results, None
+        try:
+            aside = results.aside(claim.chunk)
+            for row in done:
+                shard = self._own.shard(row.index)
+                name = shard.name + (COMPRESSED_SUFFIX if row.stored == "compressed" else "")
+                _copy(shard.with_name(name), aside / name)
+            told = ChunkRows(holder=claim.holder, token=claim.token, rows=[asdict(row) for row in rows])
+            write_whole(aside / ROWS_FILE, told.model_dump_json().encode())
+            if results.publish(claim.chunk, aside):
+                if claim.token > 1:
+                    results.sweep(claim.chunk)
+                return True
+        except OSError:
+            if not results.has(claim.chunk):  # else its publisher has swept this folder away
+                raise
+        finally:
+            if aside is not None:
+                shutil.rmtree(aside, ignore_errors=True)
         return False
 
 

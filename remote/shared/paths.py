@@ -226,6 +226,11 @@ class RunPaths:
         return self.root / "queue"
 
     @property
+    def token(self) -> Path:
+        """What a node must be able to read before anything is submitted, so that it sees this very folder."""
+        return self.jobs / "token"
+
+    @property
     def over(self) -> Path:
         """Exists once every chunk of the queue is published."""
         return self.queue / "over"

@@ -66,6 +66,8 @@ class Site(Generic[LabT]):
 
     root: Path
     lab: LabT
+    delay_seconds: float = DELAY_SECONDS
+    """That a stand-in takes for a record."""
     hidden: int = 0
     job: str = ""
     """That was submitted last."""
@@ -104,7 +106,7 @@ class Site(Generic[LabT]):
         cluster = {
             "login": "local", "workdir": str(self.shared), "scratch": str(self.root / "scratch"),
             "chunk_tokens": CHUNK_TOKENS, "lease": 10,
-            "serve_with": [python, str(SERVE), str(DELAY_SECONDS), str(self.hidden)],
+            "serve_with": [python, str(SERVE), str(self.delay_seconds), str(self.hidden)],
             "in_flight_tokens": 150, **self.lab.settings(), **settings,
         }  # fmt: skip
         content = {

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import random
+import secrets
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from hosts.practice import namespaces
+from hosts.practice.nodes import until
 from hosts.practice.slurm import lab
 from hosts.practice.slurm.lab import Lab, is_of
 from tests.clusters.suite import Fault, Suite, nothing
 from tests.clusters.trial import Site
 
 SPOT: dict[str, object] = {"partition": "spot"}
+LATE = "n2"
+FULL_SECONDS = 12.0
+"""Longer than the nodes need for the chunks that they hold, and than a lease."""
+MEMORY = next(
+    (path for path in map(Path, ("/sys/fs/cgroup/memory", "/sys/fs/cgroup")) if (path / "cgroup.procs").exists()),
+    Path("/sys/fs/cgroup"),
+)
 
 
 def kill_replica(site: Site[Lab], draw: random.Random) -> None:
@@ -66,6 +77,71 @@ def drain(site: Site[Lab], draw: random.Random) -> None:
     namespaces.run("scancel", "--batch", "--signal=USR1", job)
 
 
+def out_of_memory(site: Site[Lab], draw: random.Random) -> None:
+    """The kernel kills a replica that may not have one more page; its script names the cause."""
+    victim = draw.choice(list(site.lab.replicas().values()))
+    group = MEMORY / f"roost-{secrets.token_hex(4)}"
+    group.mkdir()
+    try:
+        (group / "cgroup.procs").write_text(str(victim.pid))
+        for limit in ("memory.limit_in_bytes", "memory.max"):  # version 1 and 2
+            if (group / limit).exists():
+                (group / limit).write_text(str(1 << 20))
+        until(lambda: any("137: killed" in log.read_text() for log in site.run.glob("jobs/*.log")))
+    finally:
+        until(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+
+
+def fill_disk(site: Site[Lab], _: random.Random) -> None:
+    """The shared folder is full for some seconds: nothing is claimed or published, and no log is written."""
+    filler = site.shared / "filler"
+    with filler.open("wb", buffering=0) as out, suppress(OSError):
+        while True:
+            out.write(bytes(1 << 16))
+    before = site.published()
+    time.sleep(FULL_SECONDS)
+    assert site.published() == before
+    filler.unlink()
+
+
+def start_late(site: Site[Lab], _: random.Random) -> None:
+    """The node that was drained from the beginning does its part of the rest."""
+    namespaces.run("scontrol", "update", f"nodename={LATE}", "state=resume")
+
+
+def limit_time(site: Site[Lab], draw: random.Random) -> None:
+    """A task's time limit becomes a minute, so Slurm sends what it sends before the limit, and the task is requeued."""
+    job = draw.choice(list(site.lab.running()))
+    namespaces.run("scontrol", "update", f"jobid={job}", "timelimit=1")
+
+
+def exceed_time(site: Site[Lab], draw: random.Random) -> None:
+    """A replica that hangs does not drain; Slurm ends its task at the limit, and never starts it again."""
+    node = draw.choice(list(site.lab.replicas()))
+    (job,) = [job for job, its in site.lab.running().items() if its == node]
+    site.lab.replicas()[node].suspend()
+    namespaces.run("scontrol", "update", f"jobid={job}", "timelimit=1")
+
+
+class SmallDisk(Lab):
+    """The shared folder is a small disk."""
+
+    def start(self) -> None:
+        shared = self.root.parent / "shared folder"
+        shared.mkdir(parents=True)
+        namespaces.run("mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(shared))
+        super().start()
+
+
+class LateNode(Lab):
+    """One node takes no task until it is resumed."""
+
+    def start(self) -> None:
+        super().start()
+        namespaces.run("scontrol", "update", f"nodename={LATE}", "state=drain", "reason=late")
+
+
 def of(nodes: int) -> Callable[[Path], Lab]:
     return lambda root: Lab(root, nodes)
 
@@ -80,6 +156,11 @@ FAULTS = {
     "split-brain": Fault(split_brain, of(3)),
     "controller-restarted": Fault(restart_controller, of(3)),
     "told-to-drain": Fault(drain, of(3)),
+    "disk-full": Fault(fill_disk, partial(SmallDisk, nodes=3)),
+    "out-of-memory": Fault(out_of_memory, of(3)),
+    "late": Fault(start_late, partial(LateNode, nodes=3)),
+    "time-limit": Fault(limit_time, of(3)),
+    "time-limit-while-hanging": Fault(exceed_time, of(3)),
     "cluster-of-one": Fault(kill_replica, of(1)),
 }
 

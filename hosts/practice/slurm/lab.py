@@ -167,6 +167,14 @@ class Lab:
         """Slurm's name and version."""
         return self.said("sinfo", "--version").strip()
 
+    def hide(self, name: str, folder: Path) -> None:
+        """Put an empty disk over a folder, for this node alone."""
+        self._nodes.on(name, "mount", "-t", "tmpfs", "tmpfs", str(folder))
+
+    def show(self, name: str, folder: Path) -> None:
+        """Take the empty disk away again."""
+        self._nodes.on(name, "umount", str(folder))
+
     def logs(self) -> list[Path]:
         """What slurmctld said."""
         return [self.root / "log" / "slurmctld.log"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +15,10 @@ from remote.shared.messages.jobs import JobRow, SlurmArray
 from remote.shared.paths import RunPaths
 
 SECONDS = 60.0
+LOOK = ("--immediate=5", "--nodes=1", "--ntasks=1", "--time=1", "--chdir=/", "--input=none", "--quiet")
+WHERE = ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude")
+"""Options of the array that decide on which nodes it runs, and who pays."""
+SEEN_FROM = "roost looks from"
 _JOB = re.compile(r"\d+")
 _FORMAT = "%i|%T|%N|%r|%S|%M"
 _LEAVE = ("", "N/A", "None")
@@ -37,12 +42,27 @@ class Slurm:
         said = _run("sbatch", "--test-only", str(batch))
         if said.returncode:
             raise _refused(said.stderr)
+        self._refuse_unshared(order)
         made = _run("sbatch", "--parsable", str(batch))
         job = made.stdout.strip().partition(";")[0]
         if made.returncode or not _JOB.fullmatch(job):
             raise _refused(made.stderr or made.stdout)
         write_whole(self._submitted / job, b"")
         return job
+
+    def _refuse_unshared(self, order: SlurmArray) -> None:
+        """Raise UsageError if a node that is free now does not see the run's folder; if none is free, replicas look."""
+        token = secrets.token_hex(16)
+        write_whole(self._paths.token, token.encode())
+        options = [f"--{name}={value}" for name, value in order.options.items() if name in WHERE and value]
+        look = ["sh", "-c", f'echo "{SEEN_FROM} $SLURMD_NODENAME"; exec cat -- "$1"', "sh", str(self._paths.token)]
+        said = _run("srun", *LOOK, f"--job-name=roost-look-{self._paths.root.name}", *options, *look)
+        seen = [line.removeprefix(SEEN_FROM).strip() for line in said.stdout.splitlines() if line.startswith(SEEN_FROM)]
+        if seen and token not in said.stdout:
+            raise UsageError(
+                f"The node {seen[0]} does not see {self._paths.root} as this host does, so nothing was submitted.",
+                remedy="The cluster's `workdir` must be on a file system that the login host and the nodes share.",
+            )
 
     def rows(self) -> list[JobRow]:
         """Jobs that this run's own file names, as far as they are in Slurm's queue."""
@@ -62,13 +82,17 @@ class Slurm:
         return [row.job for row in self.rows()]
 
     def cancel(self, *, dry_run: bool) -> list[str]:
-        """End the run's jobs; replicas drain on the TERM that comes first."""
+        """End the run's jobs: Slurm sends TERM, on which replicas drain, and KILL after its `KillWait`."""
         jobs = self.earlier()
         if jobs and not dry_run:
             numbers = sorted({job.partition("_")[0] for job in jobs})
-            _run("scancel", "--batch", "--signal=TERM", *numbers)
+            marks = [self._paths.jobs / f"{number}.cancelled" for number in numbers]
+            for mark in marks:  # or else a task would take the TERM for a preemption, and requeue itself
+                write_whole(mark, b"")
             said = _run("scancel", *numbers)
             if said.returncode:
+                for mark in marks:
+                    mark.unlink()
                 raise HostError(f"scancel refused: {said.stderr.strip()}.")
         return jobs
 

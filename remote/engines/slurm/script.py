@@ -18,6 +18,7 @@ FAILURES = 3
 _BODY = """
 failures={jobs}/"$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID.failures"
 again() {{
+  if [ -e {jobs}/"$SLURM_ARRAY_JOB_ID.cancelled" ]; then echo "roost: cancelled"; exit 0; fi
   echo "roost: this task is requeued: $1"
   scontrol requeue "$SLURM_JOB_ID"
   sleep 60

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,11 @@ class Results:
                 return False
         fsync_directory(target.parent)
         return True
+
+    def sweep(self, chunk: int) -> None:
+        """Remove what other holders have left beside a published chunk; one that still writes is refused anyway."""
+        for entry in self.path(chunk).parent.glob(f"{ASIDE}{chunk}-*"):
+            shutil.rmtree(entry, ignore_errors=True)
 
     def has(self, chunk: int) -> bool:
         """Whether a chunk is published."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import signal
+import sys
+from pathlib import Path
 
 import psutil
 import pytest
 import xxhash
 
+from remote.context import Context
+from remote.replica import desk, verb
+from remote.report import Report
 from remote.shared.leases.queue import Queue
 from remote.shared.messages.extract import RunRequest, ShardsRequest
+from remote.shared.messages.replica import ReplicaRequest
+from remote.shared.paths import Workdir
 from remote.shared.processes import MARK
 from remote.work.ledger import Ledger
 from remote.work.verbs import shards, status
@@ -99,3 +107,34 @@ def is_standin_of(process: psutil.Process, cluster: Cluster) -> bool:
 def test_a_node_that_does_not_see_the_folder_says_so(cluster: Cluster) -> None:
     assert cluster.start("r0.0", "a").wait(60) == 2
     assert "must be on a file system that the login host and the nodes share" in cluster.log("r0.0")
+
+
+def test_a_chunk_waits_on_its_node_while_the_shared_folder_is_full(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first two copies find no room; the chunk is published later, and nothing of the failed copies is left."""
+    cluster.prepare()
+    context = Context(Workdir(cluster.scratch("a")), Report(sys.stderr))
+    failures = [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EDQUOT, "Disk quota exceeded")]
+    copy = desk._copy
+
+    def full(source: Path, target: Path) -> None:
+        if failures:
+            target.write_bytes(b"half")
+            raise failures.pop()
+        copy(source, target)
+
+    monkeypatch.setattr(desk, "_copy", full)
+    monkeypatch.setattr(verb, "_drain_on_signals", lambda *_: None)  # this process keeps its own handlers
+    verb.replica(ReplicaRequest(folder=str(cluster.run.root), name="r0.0", scratch=str(cluster.scratch("a"))), context)
+    assert not failures
+    counted_once(cluster)
+    assert not list((cluster.run.queue / "published").glob("*/.aside-*"))
+
+
+def test_what_a_killed_replica_had_half_copied_goes_with_the_chunk_s_result(tmp_path: Path) -> None:
+    killed, other = Queue(tmp_path, 1, "r0.0"), Queue(tmp_path, 1, "r1.0")
+    (killed.results.aside(0) / "hs_0.safetensors").write_bytes(b"half")
+    assert other.results.publish(0, other.results.aside(0))
+    other.results.sweep(0)
+    assert [entry.name for entry in other.results.path(0).parent.iterdir()] == ["0"]

@@ -1,0 +1,92 @@
+"""`python -m tests.slurm.commands`: what a person types on a cluster and sees, on a real Slurm. Inside namespaces.
+
+Ends with 0 if every command said and did what it should.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+from hosts.practice import namespaces
+from hosts.practice.nodes import until
+from hosts.practice.slurm.lab import Lab
+from tests.clusters.trial import CLUSTER, RUN, Site
+
+SLOW_SECONDS = 5.0
+"""For a record, so that the run is not over while commands are typed."""
+HERE = ["--cluster", CLUSTER, "--run", RUN]
+
+
+def type_everything(site: Site[Lab]) -> None:
+    """A folder that is not shared, a submission, its state, and the end of its jobs alone."""
+    for name in site.lab.names:
+        site.lab.hide(name, site.shared)
+    refused = site.inv("extract", *HERE)
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert "does not see" in refused.stderr, refused.stderr
+    assert "so nothing was submitted" in refused.stderr, refused.stderr
+    until(site.lab.is_idle)
+    for name in site.lab.names:
+        site.lab.show(name, site.shared)
+    namespaces.run("sbatch", "--hold", "--job-name=foreign", "-o", "/dev/null", "--wrap", "true")
+    other = site.lab.said("squeue", "-h", "-n", "foreign", "-o", "%i").strip()
+    namespaces.run("scontrol", "update", "nodename=n1,n2", "state=drain", "reason=upkeep")
+    submitted = said(site, "extract", *HERE)
+    assert "submitted as job" in submitted, submitted
+    until(lambda: len(site.lab.running()) == 1)
+    table = said(site, "status", *HERE)
+    print(table)
+    assert "RUNNING" in table, table
+    assert "n0" in table, table
+    assert "PENDING" in table, table
+    again = said(site, "extract", *HERE)
+    assert "is in the queue already" in again, again
+    rows = json.loads(said(site, "status", *HERE, "--json"))
+    assert rows, rows
+    would = said(site, "stop", *HERE, "--dry-run")
+    assert "would be cancelled" in would, would
+    assert len(site.lab.running()) == 1
+    ended = said(site, "stop", *HERE)
+    print(ended)
+    assert "cancelled" in ended, ended
+    until(lambda: site.lab.said("squeue", "-h", "-o", "%i").split() == [other])
+    until(lambda: not site.lab.replicas())
+    assert "no job of this run is in the queue" in said(site, "status", *HERE)
+    wrong = site.inv("stop", "--cluster", CLUSTER, "--hosts", "all")
+    assert wrong.returncode == 2, wrong.stdout
+    assert "cannot be combined with --cluster" in wrong.stderr, wrong.stderr
+
+
+def said(site: Site[Lab], *words: str) -> str:
+    """What a command prints; raises AssertionError if it fails."""
+    ended = site.inv(*words)
+    assert ended.returncode == 0, f"inv {' '.join(words)} ended with {ended.returncode}: {ended.stdout}{ended.stderr}"
+    return ended.stdout
+
+
+def main() -> int:
+    """Build a lab and type; the traceback and Slurm's log tell why it failed."""
+    root = Path(tempfile.mkdtemp(prefix="roost-cluster-"))
+    site = Site(root, Lab(root / "lab", 3), delay_seconds=SLOW_SECONDS)
+    try:
+        namespaces.run("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")
+        site.lab.start()
+        site.build()
+        type_everything(site)
+        return 0
+    except Exception:
+        for log in [*site.run.glob("jobs/*.log"), *site.lab.logs()]:
+            print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}", file=sys.stderr)
+        traceback.print_exc()
+        return 1
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
