@@ -88,6 +88,9 @@ class Ray:
         rows = []
         if told.get("status") in LIVE:
             rows.append(JobRow(job=pool.job, state=str(told["status"]), seconds=_since(told["start_time"] / 1000)))
+        elif told.get("status") == "FAILED":
+            why = _why(server.log(pool.job), str(told.get("message", ""))).message
+            rows.append(JobRow(job=pool.job, state="FAILED", reason=why))
         actors = server.actors(pool.namespace)
         for name in sorted(server.groups(pool.group("")), key=_number):
             rows.append(_row(slots.pop(name, Slot(name)), actors.get(name, {}).get("state", ""), pool))

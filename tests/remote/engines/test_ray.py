@@ -171,6 +171,22 @@ def test_a_stop_without_a_controller_submits_one_that_withdraws_what_waits(
     assert [made["submission_id"] for made in job_server.submitted] == ray.earlier()
 
 
+def test_a_job_that_failed_later_is_shown_with_its_sentence(job_server: JobServer, folder: Folder) -> None:
+    folder.keep_pool(pool(address=job_server.address))
+    none: dict[str, Any] = {"data": {"result": {"result": []}}}
+    job_server.answers |= {
+        "/api/jobs/roost-kimi-1-0": (200, {"status": "FAILED", "message": "exit code 2"}),
+        "/api/jobs/roost-kimi-1-0/logs": (200, {"logs": "roost: no node of the Ray cluster has a GPU\n"}),
+        "/api/v0/placement_groups": (200, none),
+        "/api/v0/actors": (200, none),
+    }
+    ray = engine.Ray(RunPaths(folder.run))
+    (row,) = ray.rows()
+    assert (row.state, row.reason) == ("FAILED", "No node of the Ray cluster has a GPU.")
+    assert ray.earlier() == []
+    assert ray.cancel(dry_run=False) == []
+
+
 @pytest.mark.parametrize(
     ("nodes", "least", "sentence"),
     [
