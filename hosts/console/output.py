@@ -8,9 +8,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel
 from rich.cells import cell_len
@@ -204,6 +205,12 @@ def as_document(outcome: Outcome[T]) -> dict[str, Any]:
     if outcome.error is not None:
         return {"ok": False, "error": error_document(outcome.error)}
     return {"ok": True, "value": outcome.result.model_dump(mode="json")}
+
+
+def leave_without_reader() -> NoReturn:
+    """End the process because the reader of its output is gone, as in `inv logs | head`."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(EXIT_FAILED)
 
 
 def error_document(error: RoostError) -> dict[str, Any]:

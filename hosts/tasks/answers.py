@@ -43,7 +43,7 @@ from remote.shared.messages.answers import MARKS
     min_p="sample no token below this share of the likeliest token's probability (default: the model's)",
     repetition_penalty="factor against tokens that have occurred; 1 for none (default: the model's)",
     presence_penalty="penalty subtracted from tokens that have occurred; 0 for none",
-    max_tokens="longest answer in tokens",
+    max_tokens="longest answer in tokens (default: the model's, else 4096)",
     stop_string="text that ends an answer; may be given several times",
     seed="seed of sampling, from which the seed of every turn is derived",
     logprobs="keep the logprob of each sampled token",

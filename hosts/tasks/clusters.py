@@ -19,7 +19,7 @@ from hosts.tasks.trailing import note_in_trail
 from remote.shared.messages.jobs import JobRow, SubmitResult
 
 _JOB_COLUMNS = ("job", "state", "node", "running for", "reason", "expected start")
-CLUSTER = "NAME of a cluster of the inventory: its scheduler runs the replicas"
+CLUSTER = "NAME of a cluster of the inventory, whose nodes do the work"
 Options = Mapping[str, object]
 """What was given for options that a task has for hosts alone, by their names."""
 

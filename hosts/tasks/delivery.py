@@ -41,7 +41,7 @@ from remote.shared.words import counted
     compress="lossless compression on the wire: never, always, or auto (measures which is faster)",
     store="how shards are stored here: plain, or compressed (see inv unpack)",
     follow="continue while extraction runs, until the run is complete",
-    free="let each host delete records that are verified and durable here",
+    free="let each host delete its copy of every record that is verified and durable here",
     notify=NOTIFY["notify"],
     check="read the records of earlier pulls again; damaged records are pulled again",
     export="folder for an export in the inventory's `format`, made as soon as no record is missing",

@@ -20,8 +20,8 @@ from hosts.tasks.session import JSON, finish, printing, roost_task
 def practice(context: Context, action: str, count: int = 2, json: bool = False) -> None:
     """Start, end or show this machine's practice fleet: sshd on loopback, SGLang on CPU (`inv practice up`).
 
-    inv practice up [--count N], inv practice status, inv practice down. The fleet is only on this machine, so there is
-    no --hosts; after `export ROOST_INVENTORY=.practice/inventory.yaml` every other task works on its hosts.
+    Also: inv practice status, down, and demo (the whole job). There is no --hosts, because the fleet is only on this
+    machine; after `export ROOST_INVENTORY=.practice/inventory.yaml` every other task works on its hosts.
     """
     with printing(json) as output:
         if action == "demo":

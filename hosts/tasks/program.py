@@ -20,7 +20,7 @@ from invoke.exceptions import Exit, ParseError  # noqa: E402
 from invoke.parser.context import ParserContext  # noqa: E402
 from invoke.program import Program  # noqa: E402
 
-from hosts.console.output import EXIT_USAGE  # noqa: E402
+from hosts.console.output import EXIT_USAGE, leave_without_reader  # noqa: E402
 from hosts.console.text import as_spoken, speak_of, write_to_any_terminal  # noqa: E402
 from hosts.errors import nearest  # noqa: E402
 from hosts.tasks import completion  # noqa: E402
@@ -54,6 +54,8 @@ class RoostProgram(Program):
             super().parse_cleanup()
         except ParseError as error:
             self._explain(error)
+        except BrokenPipeError:
+            leave_without_reader()
 
     def _help_of_last(self, words: Sequence[str]) -> None:
         """Print a task's help for `TASK --help` if the task's first argument would take `--help` as its value."""

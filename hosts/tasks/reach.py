@@ -137,7 +137,7 @@ def deploy(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Push the payload (nothing, if the host has it) and attach capture to the host's SGLang."""
+    """Push Roost's code to the hosts (nothing, if a host has it) and attach capture to their SGLang."""
     with session(host, hosts, inventory, json) as (fleet, output):
         with live_lines(output, fleet) as lines:
             outcomes = fleet.each(lambda backend: _deploy(backend, lines, dry_run=dry_run, wait=wait))

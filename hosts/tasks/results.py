@@ -63,7 +63,7 @@ def verify(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Check every shard's bytes, shape, values, token ids; name missing and unknown files; exit code 1 on any fault."""
+    """Check every shard's bytes, shape, values and ids; name missing and unknown files; exit code 1 on any fault."""
     if dry_run and not repair:
         with printing(json):
             raise UsageError("--dry-run needs --repair: a verification changes nothing.")

@@ -5,7 +5,6 @@ Exit codes: 0 success, 1 a host or a record failed, 2 wrong usage, 130 interrupt
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from invoke.tasks import task
 
 from hosts.commands.extract import newest_run
 from hosts.console.live import DeadHosts
-from hosts.console.output import EXIT_FAILED, EXIT_USAGE, Output, error_document
+from hosts.console.output import EXIT_FAILED, EXIT_USAGE, Output, error_document, leave_without_reader
 from hosts.errors import RoostError, UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.load import inventory_path, is_from_above, load_inventory
@@ -89,9 +88,8 @@ def printing(json: bool) -> Iterator[Output]:
     except KeyboardInterrupt:
         output.note(f"Interrupted; {output.detached or 'nothing'} continues.")
         interrupts.leave()
-    except BrokenPipeError:  # the reader of the output is gone, as in `inv logs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(EXIT_FAILED)
+    except BrokenPipeError:
+        leave_without_reader()
 
 
 def the_inventory(output: Output, given: str | None) -> Inventory:

@@ -47,7 +47,7 @@ def clean(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Remove old runs, payloads and logs from the hosts' disks, unless they are in use or not yet pulled."""
+    """Remove old runs, logs and copies of Roost's code (payloads), unless they are in use or not yet pulled."""
     with session(host, hosts, inventory, json) as (fleet, output):
         if not older_than >= 0:
             raise UsageError(f"--older-than is {older_than:g}, but must be a number of days from 0 on.")

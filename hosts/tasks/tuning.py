@@ -60,7 +60,7 @@ def diff_modes(
     prompt_tokens="length of the random prompts for single and concurrent",
     output_tokens="tokens generated for each prompt",
     concurrency="requests at once for concurrent",
-    compare="compare two kept results instead of measuring: A,B; with a * each side is several measurements",
+    compare="compare the kept results A,B instead of measuring; with a * a side is several measurements",
     changes=True,
     example="inv bench --host gpu1 --mode serve --label before",
 )
@@ -106,7 +106,7 @@ def bench(
     JSON,
     DRY_RUN,
     mode="the mode to tune",
-    goal="decode or prefill, which decides the message sizes and the measurement",
+    goal="what to make fast, decode or prefill",
     confirm="how many of the best NCCL settings get real servers, each with every combination of the grid's flags",
     repetitions="repetitions of each confirming measurement",
     deadline="seconds that the benchmark of collectives may take under one setting",

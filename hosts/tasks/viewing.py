@@ -58,7 +58,7 @@ def watch(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Watch the fleet live, full-screen, or print lines until every run ends if piped. Leaving changes nothing."""
+    """Show the fleet live, full-screen; if piped, print lines until every run has ended. Leaving changes nothing."""
     with session(host, hosts, inventory, json) as (fleet, output):
         fleet.watcher = None
         if web:
@@ -131,7 +131,7 @@ def metrics(
     listen: str = "127.0.0.1:9109",
     inventory: str | None = None,
 ) -> None:
-    """Serve the fleet's numbers for Prometheus until Ctrl-C; a Grafana dashboard for them is docs/grafana.json."""
+    """Serve the fleet's numbers for Prometheus until Ctrl-C; docs/grafana.json in a clone is a Grafana dashboard."""
     with session(host, hosts, inventory, json=False) as (fleet, output):
         fleet.watcher = None
         address, port = _address(listen)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -78,6 +80,15 @@ def test_the_example_inventory_explains_every_key_of_a_host() -> None:
 
 def test_help_shows_the_default_of_an_option(folder: Path) -> None:
     assert "(default: 30)" in typed(folder, "--help", "stop").stdout
+
+
+def test_a_list_of_tasks_whose_reader_is_gone_ends_without_a_traceback(folder: Path) -> None:
+    script = f"{shlex.quote(str(BIN / 'roost'))} --list > pipe"
+    os.mkfifo(folder / "pipe")
+    child = subprocess.Popen(["sh", "-c", script], cwd=folder, stderr=subprocess.PIPE, text=True)
+    (folder / "pipe").open().close()
+    _, said = child.communicate()
+    assert said == ""
 
 
 COMPLETED = [
