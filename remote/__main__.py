@@ -133,7 +133,7 @@ def _lacking(verb: str, error: ModuleNotFoundError) -> RoostError:
     return PythonError(
         f"{sys.executable} has no module {error.name!r}, which {verb!r} needs.",
         remedy="Set the host's `python` to the one with SGLang; for the laptop, set `python` under `local:` to one "
-        "with the `data` extra (pip install 'roost-fleet[data]').",
+        "with Roost's extra `data` (in a clone: pip install -e '.[data]').",
     )
 
 

@@ -28,7 +28,7 @@ from hosts.transport.payload import current_payload
 from hosts.units import size
 from remote.shared.messages.attach import AttachReport, AttachRequest
 
-_LOCAL_PYTHON = "local:\n  python: python3 "
+_LOCAL_PYTHON = "local:\n  python: python3\n"
 ATTACH_DEADLINE_SECONDS = 300.0
 """Importing SGLang on a host with cold file caches takes a minute and more."""
 
@@ -70,7 +70,7 @@ def _example() -> str:
     `python3` on the PATH would be another Python than that of `pipx`, which has the extra `data`.
     """
     text = EXAMPLE.read_text(encoding="utf-8")
-    return as_spoken(text.replace(_LOCAL_PYTHON, f"local:\n  python: {json.dumps(sys.executable)} ", 1))
+    return as_spoken(text.replace(_LOCAL_PYTHON, f"local:\n  python: {json.dumps(sys.executable)}\n", 1))
 
 
 @roost_task(

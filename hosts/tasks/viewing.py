@@ -35,7 +35,7 @@ FIRST_SECONDS = 20.0
 METRICS_SECONDS = 10.0
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MOST_PORT = 65535
-EXTRA = "pip install 'roost-fleet[watch]'"
+EXTRA = "`make venv` in a clone, or the extra `watch` of the wheel,"
 
 
 @roost_task(

@@ -196,7 +196,7 @@ class Conversation:
             return PythonError(
                 f"The host's Python has no module {missing.group(1)!r}.",
                 remedy="Set the host's `python` to the one with SGLang; for the laptop, set `python` under `local:` to "
-                "one with the `data` extra (pip install 'roost-fleet[data]').",
+                "one with Roost's extra `data` (in a clone: pip install -e '.[data]').",
             )
         if not self._greeted:
             return self._something_else_ran(status)
