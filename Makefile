@@ -69,11 +69,11 @@ test-fast: venv engine ## the tests that start no server and open no connection
 	.engine/bin/python -m pytest -n 2 -m "$(FAST)" tests/remote
 
 test: lint readers ## lint, types and the tests, with real sshd, rsync and SGLang
-	$(BIN)/python -m pytest $(SHARED) -m "not long" tests/fleet tests/faults tests/hosts
+	$(BIN)/python -m pytest $(SHARED) -m "not long" tests/fleet tests/faults tests/slurm tests/hosts
 	.engine/bin/python -m pytest $(SHARED) -m "not long" tests/remote/servers tests/remote
 
-test-long: venv engine ray ## what `make test` leaves out: every family of models, the wheel alone, real Slurm and Ray
-	$(BIN)/python -m pytest $(SHARED) -m long tests/fleet tests/faults tests/hosts tests/slurm tests/ray
+test-long: venv engine ray ## what `make test` leaves out: every family of models, the wheel alone, real Ray
+	$(BIN)/python -m pytest $(SHARED) -m long tests/fleet tests/faults tests/hosts tests/ray
 	.engine/bin/python -m pytest $(SHARED) -m long tests/remote
 
 faults: venv engine ## break a fleet in every way (root on Linux for all of it): FAULTS='--seed 7 --only reboot --minutes 30'
