@@ -16,9 +16,9 @@ from remote.shared.messages.extract import Assignment
 from remote.shared.paths import PLAN_FILE
 
 PREFILL_SECONDS = 600.0
-"""For a request to wait its turn and to be prefilled."""
+"""Seconds for a request to wait in the queue and to be prefilled."""
 SLOWEST_TOKENS_PER_SECOND = 5.0
-"""Of one request, while its server runs as many as it can."""
+"""Tokens per second of one request on a fully used server."""
 
 
 def assignments(
@@ -77,7 +77,7 @@ def _host_share(plan: Plan, share: PlannedShare, host: Host, folder: Path) -> Ho
 
 
 def _patience(plan: Plan) -> dict[str, float]:
-    """An answer may take as long as its most tokens do on a server that is as full as it gets."""
+    """Return the timeout of a run of answers: the longest answer's seconds on a fully used server."""
     answers = plan.identity.answers
     if answers is None:
         return {}

@@ -1,4 +1,4 @@
-"""A laptop that stays with a run: it moves work meanwhile, and knows when the run is over for a host. Laptop's side."""
+"""Follows a run from an attached laptop: moves records between hosts, and tells when the run is over for a host."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ POLL_SECONDS = 3.0
 
 
 class Attendant:
-    """Looks at a run again and again, on a thread of its own, and moves its work."""
+    """Reads a run's status repeatedly, on a thread of its own, and moves its records."""
 
     def __init__(self, mover: Mover, on_busy: Callable[[bool], None] = lambda _: None) -> None:
         self._mover, self._on_busy = mover, on_busy
         self._over = False
         self._wanted = threading.Event()
-        """Somebody waits for a look."""
+        """Set while a caller waits for the next reading."""
         self._looked = threading.Condition()
         self._looks = 0
         self._at_work: set[str] = set()
         self._thread = Thread(self._run, "the moves between hosts", self._ended)
 
     def goes_on(self, host: Host) -> bool:
-        """Wait until a host whose process has ended is at work again; False once no host is at work any more."""
+        """Wait until a host whose process has ended works again. Return False once no host works any more."""
         with self._looked:
-            enough = self._looks + 2  # the look that is under way may have begun before the process ended
+            enough = self._looks + 2  # the present reading may have begun before the process ended
             while self._looks < enough or (self._at_work and host.name not in self._at_work):
                 if not self._thread.alive:
                     return False
@@ -41,7 +41,7 @@ class Attendant:
             return host.name in self._at_work
 
     def close(self) -> None:
-        """Return once the step that is under way is made; raises what ended the looks unexpectedly."""
+        """Return when the present step is made; raises the error that ended the readings."""
         self._over = True
         self._wanted.set()
         self._thread.join()
@@ -61,7 +61,7 @@ class Attendant:
             self._wanted.wait(POLL_SECONDS)
 
     def _step(self) -> dict[str, RunStatus]:
-        """Look, make the steps that are due, and return how the run stands after them."""
+        """Read the run's status, make the steps that are due, and return the status after them."""
         told = self._mover.ask()
         return self._mover.ask() if self._mover.step(told) else told
 
@@ -72,7 +72,7 @@ class Attendant:
 
 @contextmanager
 def attended(mover: Mover, on_busy: Callable[[bool], None] = lambda _: None) -> Iterator[Attendant]:
-    """Move a run's work while the block lasts."""
+    """Move a run's records while the block lasts."""
     attendant = Attendant(mover, on_busy)
     yield attendant
-    attendant.close()  # left by an exception, the thread is left behind: the connections that it uses are closed
+    attendant.close()  # after an exception nobody waits for the thread, whose connections are closed

@@ -56,7 +56,7 @@ class Planned:
 
     @property
     def bill(self) -> Bill:
-        """What the run will cost, if each host is paid for until its own share is done."""
+        """Return the run's cost, if each host is paid for until its own share is done."""
         return total(
             bill(self.prices.get(one.share.host), None if one.hours is None else one.hours * 3600, None,
                  one.share.tokens, int(one.disk_bytes))
@@ -114,7 +114,7 @@ def plan(
 
 
 def _of_nodes(fleet: Fleet, prospects: dict[str, Prospect]) -> dict[str, Prospect]:
-    """A cluster's login host was looked at, and the RAM disks are its nodes': nothing is known of them here."""
+    """Return the prospects; for clusters with unlimited RAM, because a login host's RAM is not its nodes'."""
     unknown = {"ramdisk_total_bytes": 1 << 60, "memory_available_bytes": 1 << 60}
     return {
         name: found.model_copy(update=unknown) if name in fleet.inventory.cluster_hosts else found
@@ -142,7 +142,7 @@ def identity_of(run: str, hosts: list[Host], prospects: dict[str, Prospect], man
 
 
 def one_model(hosts: list[Host], prospects: dict[str, Prospect]) -> Prospect:
-    """The first host's prospect; raises UsageError if another host has another model."""
+    """Return the first host's prospect; raises UsageError if another host has another model."""
     first = prospects[hosts[0].name]
     for host in hosts:
         model = prospects[host.name].model
@@ -199,7 +199,7 @@ def weights(rates: dict[str, float | None]) -> dict[str, float]:
 
 
 def prospects_of(fleet: Fleet) -> dict[str, Prospect]:
-    """What every host has to offer; raises the first host's error if one cannot be looked at."""
+    """Return every host's prospect; raises the first error of a host."""
     if not fleet.hosts:
         raise UsageError("There is no host to plan for.", remedy="Name hosts with --hosts.")
 

@@ -18,15 +18,15 @@ class HostStatus(BaseModel):
     standing: Standing
     servers: ServersResult
     cost_per_hour: float | None = None
-    """Dollars, by the inventory."""
+    """Dollars for an hour of the host, from the inventory."""
 
 
 LOOK_SECONDS = 15.0
-"""For a look beside something else, which must not wait for it."""
+"""Deadline in seconds of a reading beside other work, which must not wait for it."""
 
 
 def status(fleet: Fleet, run: str = "") -> list[Outcome[HostStatus]]:
-    """Ask every host at once; without a name, each answers for its runs at work, or else for its newest run."""
+    """Ask every host at once. Without a name, each answers for its working runs, or else for its newest run."""
 
     def one(backend: Backend) -> HostStatus:
         return HostStatus(
@@ -39,7 +39,7 @@ def status(fleet: Fleet, run: str = "") -> list[Outcome[HostStatus]]:
 
 
 def at_work(fleet: Fleet) -> dict[str, list[RunStatus]]:
-    """The runs at work on each host, by host; a host that does not tell in time has none."""
+    """Return the working runs of each host; a host that does not answer in time has none."""
     told = fleet.call("standing", StandingRequest(), Standing, deadline=LOOK_SECONDS)
     return {
         outcome.host.name: [run for run in outcome.value.runs if run.alive]

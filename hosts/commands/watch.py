@@ -1,4 +1,4 @@
-"""What a person can do to a host while watching it: pause or resume its runs, and read the end of its log."""
+"""A person's actions on a watched host: pause or resume its runs, and read the end of its log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HostActions:
         self._fleet = fleet
 
     def steer(self, host: str, action: str) -> str:
-        """Pause or resume every run that is at work on the host; raises RoostError."""
+        """Pause or resume every working run of the host; raises RoostError."""
         backend = self._backend(host)
         standing = backend.call("standing", StandingRequest(), Standing, deadline=DEADLINE_SECONDS)
         told = []
@@ -33,7 +33,7 @@ class HostActions:
         return ", ".join(f"{one.run}: {one.word or one.state.status}" for one in told)
 
     def tail(self, host: str) -> list[str]:
-        """The last lines of the newest run's log, or of the servers' where no run is; raises RoostError."""
+        """Return the last lines of the newest run's log, or of the servers' logs without a run; raises RoostError."""
         backend = self._backend(host)
         runs = backend.call("standing", StandingRequest(), Standing, deadline=DEADLINE_SECONDS).runs
         sources = [LogSource(kind="run", name=run.run) for run in runs[:1]]

@@ -36,7 +36,7 @@ def _loop(report: ProbeReport) -> str:
 
 
 def is_strange(report: ProbeReport) -> bool:
-    """Return whether no known family hands the residual stream on as this model does."""
+    """Return whether no known family passes the residual stream on in this model's way."""
     return not report.served and not report.shape
 
 

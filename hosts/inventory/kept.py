@@ -43,7 +43,7 @@ class Kept:
 
     @property
     def trail(self) -> Path:
-        """Who typed what that changes something (`remote.shared.trail`)."""
+        """The laptop's trail of changing commands (`remote.shared.trail`)."""
         return self.root / "trail.jsonl"
 
     @property

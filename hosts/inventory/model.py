@@ -35,7 +35,7 @@ def _text(value: object) -> object:
 
 
 def as_text(value: object) -> object:
-    """A value as it was written, if it is none that is read otherwise."""
+    """Return a number or switch as the text that was written in the file; any other value unchanged."""
     if isinstance(value, Written | WrittenFloat):
         return value.text
     if isinstance(value, bool):
@@ -59,7 +59,7 @@ _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def _seconds(value: object) -> object:
-    """`30min` as seconds; a plain number is seconds already."""
+    """Return `30min` in seconds; a plain number is in seconds already."""
     written = value.text if isinstance(value, Written | WrittenFloat) else value
     if not isinstance(written, str):
         return written
@@ -158,7 +158,7 @@ class Notify(Section):
 
     @property
     def posts_as(self) -> Literal["json", "slack"]:
-        """The form, decided."""
+        """The form of the post, with `auto` decided."""
         if self.form != "auto":
             return self.form
         return "slack" if (urlsplit(self.webhook or "").hostname or "") == "hooks.slack.com" else "json"

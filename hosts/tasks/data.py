@@ -194,14 +194,14 @@ def _not_negative(option: str, number: float) -> None:
 
 
 def one_of(value: str, option: str, known: tuple[str, ...]) -> str:
-    """The value of an option that takes one of a few words; raises UsageError for any other."""
+    """Return the value of an option with a few possible words; raises UsageError for any other."""
     if value not in known:
         raise UsageError(f"{option} is {value!r}, but must be {' or '.join(known)}.")
     return value
 
 
 def template_options_of(text: str) -> dict[str, Any]:
-    """Variables of the chat template from JSON; raises UsageError if it is no object."""
+    """Return variables of the chat template from JSON; raises UsageError if it is no object."""
     try:
         values = jsonlib.loads(text)
     except ValueError as error:
@@ -212,7 +212,7 @@ def template_options_of(text: str) -> dict[str, Any]:
 
 
 def day(text: str) -> str:
-    """An ISO day, or ""; raises UsageError for any other text."""
+    """Return an ISO day, or ""; raises UsageError for any other text."""
     try:
         return datetime.date.fromisoformat(text).isoformat() if text else ""
     except ValueError as error:

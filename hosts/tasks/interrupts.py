@@ -38,7 +38,7 @@ def raised() -> Iterator[None]:
 
 
 before_leaving: list[Callable[[], None]] = []
-"""What `leave` does first; the process ends without unwinding what called it."""
+"""Functions that `leave` calls first, because the process ends without leaving the calling blocks."""
 
 
 def leave() -> NoReturn:
