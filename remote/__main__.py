@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _recorded(call: Call, report: Report) -> AbstractContextManager[None]:
-    """Put a verb that changes something into the host's trail."""
+    """Write a verb that changes something to the host's trail."""
     if call.verb not in CHANGING or call.request.get("dry_run"):
         return nullcontext()
     from remote.logs.trail import recorded
@@ -61,7 +61,7 @@ def _recorded(call: Call, report: Report) -> AbstractContextManager[None]:
 
 
 def _is_detached(arguments: list[str]) -> bool:
-    """Whether stdout is a log that people read: `--output log` among the options."""
+    """Return whether stdout is a log that people read, because the options have `--output log`."""
     return ("--output", "log") in pairwise(arguments)
 
 
@@ -96,7 +96,7 @@ def _read_call(arguments: list[str]) -> Call:
 
 
 def _call_from_options(verb: str, options: list[str]) -> Call:
-    """`--field value` pairs as a request; values stay text and pydantic converts them."""
+    """Return the `--field value` pairs as a request. Values remain texts, which pydantic converts."""
     pairs = dict(zip(options[::2], options[1::2], strict=False))
     if len(options) % 2 or not all(key.startswith("--") for key in pairs):
         raise UsageError(f"Options of {verb!r} come in pairs, as in --assignment FILE.")

@@ -39,10 +39,10 @@ def start(argv: Sequence[str], *, cwd: Path, log: Path, stdin: int = subprocess.
 
 
 def _scope() -> tuple[list[str], dict[str, str]]:
-    """What goes before the command so that it outlives the login, and the environment that this needs.
+    """Return the words before a command with which it outlives the login, and their environment.
 
-    `systemd-run --scope` becomes the command, so that pid and session are the command's. A manager that does not
-    linger ends with the last login and would take the program with it: it is not used.
+    `systemd-run --scope` becomes the command, so that pid and session are the command's. A manager that does not linger
+    ends with the last login and would take the program with it: it is not used.
     """
     program = shutil.which("systemd-run")
     if program is None or logind.user_id() == 0 or not logind.lingers():

@@ -14,7 +14,7 @@ from pathlib import Path
 from remote.shared.messages.facts import LoginFacts
 
 BOOTED = Path("/run/systemd/system")
-"""There exactly if systemd is the init system: sd_booted(3)."""
+"""This folder exists exactly if systemd is the init system: sd_booted(3)."""
 LINGER = Path("/var/lib/systemd/linger")
 RUNTIME = Path("/run/user")
 CONFIGURATIONS = tuple(Path(folder) / "systemd" for folder in ("/etc", "/run", "/usr/local/lib", "/usr/lib"))
@@ -23,7 +23,7 @@ _YES = {"yes", "true", "1", "on"}
 
 
 def login_facts() -> LoginFacts | None:
-    """What holds for this user; None without systemd, as in most containers."""
+    """Return logind's settings for this user; None without systemd, as in most containers."""
     if not BOOTED.is_dir():
         return None
     told = _asked() or _read()
@@ -35,17 +35,17 @@ def login_facts() -> LoginFacts | None:
 
 
 def lingers() -> bool:
-    """Whether this user's manager stays after the last logout."""
+    """Return whether this user's manager stays after the last logout."""
     return BOOTED.is_dir() and (LINGER / _user()).exists() and runtime_directory().is_dir()
 
 
 def runtime_directory() -> Path:
-    """Where the user's manager listens."""
+    """Return the folder in which the user's manager listens."""
     return RUNTIME / str(user_id())
 
 
 def user_id() -> int:
-    """Who starts what is to outlive the login."""
+    """Return the id of the user whose processes have to outlive the login."""
     return os.geteuid()
 
 
@@ -57,7 +57,7 @@ def _user() -> str:
 
 
 def _asked() -> dict[str, str]:
-    """logind's own word: `loginctl show-session` without a session tells the manager's properties."""
+    """Return logind's own answer: `loginctl show-session` without a session prints the manager's properties."""
     argv = ["loginctl", "show-session", "--property=KillUserProcesses", "--property=RemoveIPC"]
     try:
         answer = subprocess.run(
@@ -69,7 +69,7 @@ def _asked() -> dict[str, str]:
 
 
 def _read() -> dict[str, str]:
-    """logind.conf and its drop-ins in order of their names, for a logind that does not answer."""
+    """Return the settings in logind.conf and its drop-ins, in order of their names, if logind does not answer."""
     main = next((path for folder in CONFIGURATIONS if (path := folder / "logind.conf").is_file()), None)
     drop_ins: dict[str, Path] = {}
     for folder in reversed(CONFIGURATIONS):
@@ -84,6 +84,6 @@ def _read() -> dict[str, str]:
 
 
 def parse(text: str) -> dict[str, str]:
-    """`Key=value` lines without comments; an empty value is none."""
+    """Return the `Key=value` lines without comments and without empty values."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line and line.lstrip()[:1] not in ("#", ";"))
     return {key.strip(): value.strip() for key, _, value in pairs if value.strip()}

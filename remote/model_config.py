@@ -19,7 +19,7 @@ def language_model(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_number(config: Mapping[str, Any], key: str) -> int | None:
-    """The whole number `key`, at the top or else in a section of a wrapped language model; None if it is unsaid."""
+    """Return the integer `key`, from the top or from a section of a wrapped language model; None if there is none."""
     for section in (config, *(config.get(name) for name in _SECTIONS)):
         value = section.get(key) if isinstance(section, Mapping) else None
         if isinstance(value, int):
@@ -28,6 +28,6 @@ def find_number(config: Mapping[str, Any], key: str) -> int | None:
 
 
 def norm_adds_one(config: Mapping[str, Any]) -> bool:
-    """Whether the language model's RMSNorm multiplies by 1 + weight instead of by weight."""
+    """Return whether the language model's RMSNorm multiplies by 1 + weight instead of by weight."""
     kind = str(language_model(config).get("model_type", ""))
     return kind in _ONE_PLUS_WEIGHT or kind.startswith("qwen3_5")

@@ -20,7 +20,7 @@ from remote.shared.paths import Workdir
 from remote.shared.supervised.threads import Pool
 
 _SMALL = ("*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
-"""Configuration, index, tokenizer, chat template: read whole."""
+"""Configuration, index, tokenizer and chat template, which are read completely."""
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 BLOCKS = 16
 BLOCK_BYTES = 1 << 18
@@ -52,7 +52,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 class _Cache:
-    """The parts of files that did not change since they were last looked at; used by several threads."""
+    """Keeps the parts of files, for files that have not changed since they were read. Used by several threads."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,7 +63,7 @@ class _Cache:
             self._known = {}
 
     def part(self, path: Path) -> str:
-        """One file's part of the digest: `NAME SIZE XXH3`."""
+        """Return one file's part of the digest: `NAME SIZE XXH3`."""
         status = path.stat()
         key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
         part = self._known.get(key) or f"{path.name} {status.st_size} {_content(path, status.st_size)}"
@@ -71,7 +71,7 @@ class _Cache:
         return part
 
     def keep(self) -> None:
-        """Write down what was looked at, beside what other models' files were."""
+        """Write the parts of the files that were read, in addition to the parts of other models' files."""
         if self._used.items() <= self._known.items():
             return
         try:

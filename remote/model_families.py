@@ -22,7 +22,7 @@ class Family:
     model_class: str
     """The class that runs the blocks one after the other."""
     architectures: tuple[str, ...]
-    """Of these, SGLang's class is in `module`."""
+    """The architectures whose class in SGLang is in `module`."""
     wrappers: tuple[tuple[str, str], ...] = ()
     """Architectures in other files that build this family's model, or a class derived from it, each with its file."""
     fuses_allreduce: bool = False
@@ -30,7 +30,7 @@ class Family:
 
     @property
     def served(self) -> tuple[str, ...]:
-        """All architectures of the family."""
+        """Return all architectures of the family."""
         return (*self.architectures, *(name for name, _file in self.wrappers))
 
     def file(self, package: Path) -> Path:
@@ -100,7 +100,7 @@ REFUSED: dict[str, str] = {
     "Gemma3ForConditionalGeneration": _VISION,
     "Mistral3ForConditionalGeneration": _VISION,
 }
-"""Architectures that people train drafters for, and why capture does not serve them."""
+"""Architectures for which people train drafters, with the reason why capture does not serve them."""
 
 MODEL_CLASSES = {family.module: family.model_class for family in FAMILIES}
 
@@ -118,5 +118,5 @@ def family_of(model_config: Mapping[str, object]) -> Family | None:
 
 
 def nearest(name: str) -> list[str]:
-    """The served architectures whose names are nearest to an unknown one; empty if none is near."""
+    """Return the served architectures with the names nearest to an unknown name; empty if none is near."""
     return difflib.get_close_matches(name, [one for family in FAMILIES for one in family.served], n=2, cutoff=0.55)

@@ -191,7 +191,7 @@ def refusals(
 
 
 def unserved(name: str) -> str:
-    """One sentence on an architecture that capture does not serve: why, or which served ones are near it."""
+    """Return a sentence on an architecture that capture does not serve: the reason, or similar architectures."""
     if not name:
         return "no capture is written for this model: its config.json names no architecture"
     if name in REFUSED:

@@ -59,7 +59,7 @@ def chain(workdir: Workdir, source: LogSource) -> Chain:
 
 
 def expanded(workdir: Workdir, source: LogSource) -> list[LogSource]:
-    """A run's log, or those of its replicas on a cluster."""
+    """Return the source of a run's log, or the sources of its replicas' logs on a cluster."""
     folder = workdir.run(source.name).jobs if source.kind == "run" and not source.task else None
     if folder is None or not folder.is_dir():
         return [source]

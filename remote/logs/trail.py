@@ -1,4 +1,4 @@
-"""The host's trail: who had what done here. `recorded` writes it around every verb that changes something.
+"""The host's trail of changing verbs and their operators; `recorded` writes to it around every such verb.
 
 Runs on the host. The verb `trail` reads it; `inv history` shows it beside the laptop's own.
 """
@@ -21,9 +21,9 @@ from remote.shared.trail import Command, Trail
 
 @contextmanager
 def recorded(call: Call, report: Report) -> Iterator[None]:
-    """Write to the trail that a verb begins and how it ends; a trail that cannot be written fails no verb.
+    """Write to the trail that a verb begins and how it ends. No verb fails because the trail cannot be written.
 
-    A verb that repeats itself within one command (`freed`, while a pull goes on) is written down when it first ends.
+    A verb that is repeated within a command (`freed`, during a pull) is written only when it first ends.
     """
     trail = Trail(Workdir(Path(call.workdir).expanduser()).trail)
     if call.typed.id and any(step.verb == call.verb and step.ending == "ok" for step in trail.of(call.typed.id)):
@@ -52,5 +52,5 @@ def trail(request: TrailRequest, context: Context) -> TrailSteps:
 
 
 def _origin() -> str:
-    """The address that this connection comes from; "" without SSH."""
+    """Return the address from which this connection comes; "" without SSH."""
     return os.environ.get("SSH_CONNECTION", "").partition(" ")[0]

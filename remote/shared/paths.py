@@ -28,7 +28,7 @@ TOKENS_FILE = "tokens.safetensors"
 """The two files of a host's share of a run."""
 
 CONVERSATIONS_FILE = "conversations.jsonl"
-"""Beside them for answers: a line a record, empty where the first answer is the only one."""
+"""For answers, a third file of the share: a line for each record, empty if the first answer is the only one."""
 
 ROWS_FILE = "rows.json"
 """In the folder of a published chunk: the ledger's rows of its records."""
@@ -81,7 +81,7 @@ class Workdir:
 
     @property
     def trail(self) -> Path:
-        """Who changed what here (`remote.shared.trail`)."""
+        """The host's trail of changing commands (`remote.shared.trail`)."""
         return self.root / "trail.jsonl"
 
     @property

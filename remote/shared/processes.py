@@ -152,14 +152,14 @@ def _start(pid: int) -> str:
 
 
 def _began_as(process: psutil.Process, ref: ProcessRef) -> bool:
-    """Whether `process` began at the same time as the one that `ref` describes."""
+    """Return whether `process` began at the same time as the process that `ref` describes."""
     if ref.start and (now := _start(process.pid)):
         return now == ref.start
     return bool(abs(process.create_time() - ref.created_at) <= CREATE_TIME_SLACK_SECONDS)
 
 
 def _is_older(process: psutil.Process, ref: ProcessRef) -> bool:
-    """Whether `process` began before the one that `ref` describes, and so cannot belong to it."""
+    """Return whether `process` began before the process that `ref` describes, and so cannot belong to it."""
     if ref.start and (now := _start(process.pid)):
         (boot, ticks), (own_boot, own_ticks) = now.split(), ref.start.split()
         return boot == own_boot and int(ticks) < int(own_ticks)

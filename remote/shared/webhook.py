@@ -14,7 +14,7 @@ from typing import Any, Literal
 from remote.shared.errors import HostError
 
 SECONDS = 15.0
-"""A webhook that takes the request and says nothing is given up after this time."""
+"""Deadline in seconds for a webhook that accepts the request but does not answer."""
 
 Form = Literal["json", "slack"]
 _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}

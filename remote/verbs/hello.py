@@ -1,4 +1,4 @@
-"""The verb `hello`: the least that a host can be asked, which places the payload if the host lacks it."""
+"""The verb `hello`: the cheapest request, which also sends the payload if the host lacks it."""
 
 from __future__ import annotations
 

@@ -25,8 +25,10 @@ MAGIC = b"ROOSTRZ1"
 SUFFIX = COMPRESSED_SUFFIX
 _TAIL = struct.Struct("<I8s")
 _MOST_GROWTH = 64
-"""Plain bytes for a byte of the container, beside one piece: states keep half of their bytes as they are, whatever they
-hold, so that no shard of states is a tenth of this. A file of a megabyte that unpacks to more costs nobody's memory."""
+"""The largest number of plain bytes for a byte of the container, in addition to one piece. Half of the bytes of any
+states are not compressed, so no container of states comes near this limit. The limit keeps a small file from unpacking
+to gigabytes.
+"""
 _MOST_OVERHEAD = 1 << 20
 """zstd adds far less than this to bytes that cannot be compressed."""
 
