@@ -130,7 +130,7 @@ def test_a_run_that_nobody_knows_and_a_missing_folder_are_wrong_usage(
     for given, said in (
         ({"run": "other", "out": str(tmp_path / "x.html")}, "None of these hosts knows the run 'other'"),
         ({"run": RUN, "out": str(tmp_path / "no" / "x.html")}, "does not exist"),
-        ({"run": RUN, "source": str(tmp_path)}, "keeps no account"),
+        ({"run": RUN, "source": str(tmp_path)}, "has no data for a report"),
     ):
         with pytest.raises(SystemExit) as ended:
             viewing.report(Context(), hosts="all", inventory=str(site.inventory), **given)
