@@ -12,10 +12,10 @@ from pathlib import Path
 
 from hosts.commands.assign import assignments
 from hosts.commands.attending import Attendant
-from hosts.commands.moves import plan_as_moved
+from hosts.commands.moves import Mover, Step, plan_as_moved
 from hosts.commands.plan import leads
 from hosts.commands.runs import HeldOn, finished_records, held, holders, local_plan, plan_for, refuse_conflicts
-from hosts.errors import UsageError
+from hosts.errors import RoostError, UsageError
 from hosts.fleet import Fleet, Outcome, fleet_of
 from hosts.inventory.model import Host
 from hosts.plan.lengths import read_costs, read_manifest
@@ -70,6 +70,10 @@ class Started:
     """Chosen hosts without a share in the plan, where nothing was started."""
     reopened: dict[str, ReopenResult] = field(default_factory=dict)
     """Quarantined records that are open again, by host; empty unless `reopen` was given."""
+    handed_over: list[Step] = field(default_factory=list)
+    """Records between two hosts, whose move an interrupted command had left unfinished."""
+    stranded: dict[str, str] = field(default_factory=dict)
+    """The error of each host on which such a move could not be finished now."""
 
 
 @dataclass
@@ -174,7 +178,23 @@ def start(
         request = ExtractRequest(run=plan.run, identity=plan.identity, epoch=plan.epoch, then_stop=then_stop)
         return backend.call(plan.task, request, ExtractorState, deadline=START_DEADLINE_SECONDS)
 
-    return Started(plan, chosen.each(begin), given_away, _fence(fleet, plan), idle, reopened)
+    started = Started(plan, chosen.each(begin), given_away, _fence(fleet, plan), idle, reopened)
+    if launch is None and plan.identity.answers is None:
+        _hand_over_rest(chosen, started)
+    return started
+
+
+def _hand_over_rest(fleet: Fleet, started: Started) -> None:
+    """Finish moves that an interrupted command left unfinished: no host would ever make their records."""
+
+    def tell(host: Host, told: Step | RoostError) -> None:
+        if isinstance(told, Step):
+            started.handed_over.append(told)
+        else:
+            started.stranded[host.name] = str(told)
+
+    if len(fleet.hosts) > 1:
+        Mover(fleet, started.plan.identity, tell).hand_over_rest(started.plan.epoch)
 
 
 def preview(

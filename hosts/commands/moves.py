@@ -82,7 +82,7 @@ class Mover:
             return False
         made = self._unsure
         if self._unsure:
-            self._deliver(epoch)
+            self.hand_over_rest(epoch)
         for name, status in here.items():
             self._note_speed(name, status)
         for move in next_moves([self._runner(name, status) for name, status in here.items()]):
@@ -134,8 +134,8 @@ class Mover:
         request = ExtractRequest(run=self._identity.name, identity=self._identity, epoch=epoch)
         return there.call("extract", request, ExtractorState, deadline=START_SECONDS)
 
-    def _deliver(self, epoch: int) -> None:
-        """Give the takers again the leases that they did not receive, because a laptop was cut off in between."""
+    def hand_over_rest(self, epoch: int) -> None:
+        """Hand over what was given and did not arrive, because a laptop was cut off in between."""
         self._unsure = False
         told = moved(self._fleet, self._identity)
         arrived = {lease.id for result in told.values() for lease in result.taken}

@@ -41,6 +41,11 @@ def show_start(output: Output, started: Started) -> None:
         output.note(f"{host} could not be fenced ({reason}); it may still extract records that other hosts have now.")
     for host, reopened in started.reopened.items():
         output.note(f"{host}: opened again: {_reopened(reopened)}.")
+    for step in started.handed_over:
+        taken = counted(step.records, "record")
+        output.note(f"{step.taker}: took over {taken} of {step.giver}, whose move an interrupted command had begun.")
+    for host, error in started.stranded.items():
+        output.note(f"{host}: a move that an interrupted command had begun could not be finished: {error}")
 
 
 def show_preview(output: Output, preview: Preview, wish: str) -> int:

@@ -84,6 +84,25 @@ def test_what_a_laptop_gave_and_did_not_hand_over_is_handed_over_by_the_next_one
     _made_once(site)
 
 
+def test_a_detached_extract_hands_over_what_an_interrupted_command_left_between_two_hosts(site: Site) -> None:
+    site.serve("a")
+    slow = site.serve("b", delay=0.2, high_water=30_000)
+    fleet = site.fleet()
+    extraction.start(fleet, RUN)
+    until(lambda: len(slow.seen()) > 0, "a request to b")
+    assert _lease(fleet, "b", "a", 300)
+    extraction.follow(fleet, RUN, lambda *_: None)
+    done = finished(fleet)
+    left = EVERY - done["a"] - done["b"]
+    assert left
+    started = extraction.start(fleet, RUN)
+    assert [(step.giver, step.taker, step.records) for step in started.handed_over] == [("b", "a", len(left))]
+    assert started.stranded == {}
+    extraction.follow(fleet, RUN, lambda *_: None)
+    _made_once(site)
+    assert extraction.start(fleet, RUN).handed_over == []
+
+
 def test_a_plan_after_moves_says_where_each_record_is_and_the_next_epoch_keeps_it_there(site: Site) -> None:
     site.serve("a", delay=0.01)
     slow = site.serve("b", delay=0.5, high_water=30_000)
