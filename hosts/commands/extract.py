@@ -180,7 +180,7 @@ def start(
 
     started = Started(plan, chosen.each(begin), given_away, _fence(fleet, plan), idle, reopened)
     if launch is None and plan.identity.answers is None:
-        _hand_over_rest(chosen, started)
+        _hand_over_rest(fleet.narrowed([outcome.host for outcome in started.outcomes if outcome.ok]), started)
     return started
 
 
