@@ -56,6 +56,8 @@ class Pulled:
     manifest: DestinationManifest | None = None
     missing: list[tuple[int, int]] = field(default_factory=list)
     """The ranges of the dataset's indices that are not at the destination."""
+    is_over: bool = False
+    """Whether every host of the plan answered that it has done its share, so that no further record will come."""
 
     @property
     def missing_records(self) -> int:
@@ -80,6 +82,11 @@ class _Job:
 
     def origin(self, backend: Backend, folder: Path) -> Asked:
         return laptop_origin(backend, self.plan, self.bounds, folder)
+
+    def is_over(self, outcomes: list[Outcome[HostTally]]) -> bool:
+        """Whether every host with a share answered that it has done it."""
+        done = {one.host.name for one in outcomes if one.value is not None and one.value.status == "complete"}
+        return bool(self.plan.shares) and all(share.host in done for share in self.plan.shares)
 
     def judged(self, outcomes: list[Outcome[HostTally]]) -> list[Outcome[HostTally]]:
         """Return the outcomes; a host without a share that does not know the run has nothing to bring, not an error."""
@@ -116,7 +123,8 @@ def pull(fleet: Fleet, wish: Wish, to: str, watch: Watch, store: Store = "plain"
         manifest = write_manifest(destination, identity, records)
         if not is_bucket(to):
             keep_all(fleet.narrowed([outcome.host for outcome in outcomes if outcome.ok]), wish.run, Path(to))
-        return Pulled(wish.run, to, job.judged(outcomes), manifest, destination.missing(records))
+        missing = destination.missing(records)
+        return Pulled(wish.run, to, job.judged(outcomes), manifest, missing, job.is_over(outcomes))
 
 
 def dry_run(fleet: Fleet, wish: Wish, to: str) -> Pulled:
@@ -228,7 +236,8 @@ def _fetch(job: _Job, place: Place, watch: Watch, store: Store, *, dry: bool) ->
         else Outcome(outcome.host, tallies[outcome.host.name])
         for outcome in reached
     ]
-    return Pulled(job.wish.run, str(place), job.judged(outcomes), result.manifest, result.missing)
+    over = job.is_over(outcomes)
+    return Pulled(job.wish.run, str(place), job.judged(outcomes), result.manifest, result.missing, over)
 
 
 def _job(fleet: Fleet, wish: Wish) -> _Job:

@@ -28,6 +28,11 @@ from remote.shared.words import counted
 
 REDRAW_SECONDS = 0.5
 _SHOWN_FAILURES = 5
+_NOBODY_HAS_THEM = (
+    "Every host has done its share, so no host brings the missing records. They are quarantined (`inv status` shows the"
+    " causes), were freed into another destination, or lie between two hosts after an interrupted command"
+    " (`inv extract --hosts all` hands those over)."
+)
 
 
 def watching(output: Output) -> Callable[[Tallies], Callable[[], None]]:
@@ -120,6 +125,8 @@ def show_pulled(output: Output, pulled: Pulled) -> int:
         elif outcome.value is not None:
             output.line(f"{outcome.host.name}: {_host_line(outcome.value)}")
     output.line(_last_line(pulled))
+    if pulled.is_over and pulled.missing:
+        output.note(_NOBODY_HAS_THEM)
     asked = [outcome for outcome in pulled.outcomes if outcome.value is None or outcome.value.has_share]
     return EXIT_FAILED if pulled.failed_records else exit_code(asked)
 

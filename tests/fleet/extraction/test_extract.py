@@ -115,22 +115,35 @@ def test_delivered_records_are_not_assigned_again(site: Site) -> None:
     }
 
 
-def test_quarantined_records_are_named_with_the_command_that_tries_them_again(site: Site, clone: Path) -> None:
+def test_quarantined_records_are_named_with_the_command_that_tries_them_again(
+    site: Site, clone: Path, tmp_path: Path
+) -> None:
     site.serve("a", faults={"3": ["nonfinite"]})
     site.serve("b")
-    typed = [str(clone / ".venv/bin/inv"), "extract", "--hosts", "all", "--inventory", str(site.inventory)]
+
+    def typed(task: str, *words: str) -> tuple[int, str]:
+        command = [str(clone / ".venv/bin/inv"), task, "--hosts", "all", "--inventory", str(site.inventory), *words]
+        ended = subprocess.run(command, cwd=clone, capture_output=True, text=True, timeout=120, check=False)
+        return ended.returncode, " ".join((ended.stdout + ended.stderr).split())
 
     def said(*words: str) -> str:
-        ended = subprocess.run([*typed, *words], cwd=clone, capture_output=True, text=True, timeout=120, check=False)
-        return ended.stdout + ended.stderr
+        return typed("extract", *words)[1]
+
+    def pulled() -> tuple[int, str]:
+        return typed("pull", "--run", RUN, "--to", str(tmp_path / "pulled"))
 
     retry = f"inv extract --hosts all --run {RUN} --retry-quarantined"
     assert f"`{retry}` tries the quarantined records again" in said()
+    code, text = pulled()
+    assert code == 0
+    assert "1 are missing (3). Every host has done its share, so no host brings the missing records." in text
     assert "a: would be opened again: 1 (1 with" in said("--retry-quarantined", "--dry-run")
     assert finished(site.fleet())["a"] & {3} == set()
     site.servers["a"].set_faults({})
     assert "a: opened again: 1 (1 with" in said("--retry-quarantined", "--records", "3")
     assert 3 in finished(site.fleet())["a"]
+    code, text = pulled()
+    assert (code, "nothing is missing" in text) == (0, True)
 
 
 def test_a_completely_delivered_run_leaves_no_records_for_the_remaining_hosts(site: Site) -> None:

@@ -119,7 +119,7 @@ def test_a_key_with_a_passphrase_and_no_agent_says_what_to_type(
     server, port = sshd
     key = tmp_path / "locked"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(key)], check=True)
-    with pytest.raises(AuthenticationError, match=r"has a passphrase .* Run ssh-add"):
+    with pytest.raises(AuthenticationError, match=r"has a passphrase, and no agent holds its key. Run ssh-add"):
         hello(host_of(tmp_path, server, port, identity_file=str(key)))
 
 
