@@ -246,7 +246,7 @@ class BoundedPipe(BufferedPipe):  # type: ignore[type-arg]  # generic in the stu
         """Add received bytes. Called by paramiko's thread; an SSHException ends its connection."""
         if len(self) + len(data) > MOST_UNREAD_BYTES:
             self.overflowed = True
-            raise SSHException("a channel has over 64 MiB of unread bytes")
+            raise SSHException(f"a channel has over {MOST_UNREAD_BYTES >> 20} MiB of unread bytes")
         super().feed(data)
 
 
