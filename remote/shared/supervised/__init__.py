@@ -9,9 +9,9 @@ the items of a queue (`consumer`). All of them keep three promises:
    cancelled. Threads cannot be cancelled; they are daemons, so that a hanging thread never keeps its process alive.
 3. Every wait has a deadline, or checks twice a second whether the work still lives and whether a Ctrl-C came.
 
-Nothing else in Roost calls `threading.Thread`, `asyncio.create_task` or a pool of `concurrent.futures`; a test checks
-that. Standard library only: hosts may run Python 3.10 (without `asyncio.TaskGroup`), and the laptop lacks the packages
-that SGLang installs.
+Nothing else in Roost calls `threading.Thread`, `asyncio.create_task` or a pool of `concurrent.futures`, except Ray's
+actor, whose module runs without Roost's packages; a test checks that. Standard library only: hosts may run Python 3.10
+(without `asyncio.TaskGroup`), and the laptop lacks the packages that SGLang installs.
 """
 
 ATTENTION_SECONDS = 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -51,6 +52,15 @@ class Node:
         started = Replica(str(self.folder.root), "r0", mark)
         assert self.given_back.wait(30)
         return started
+
+    def replicas(self) -> list[psutil.Process]:
+        """The replica's processes; other tests of this process have children too."""
+        found = []
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.Error):
+                if str(self.folder.run) in child.cmdline():
+                    found.append(child)
+        return found
 
     @property
     def slot(self) -> Slot:
@@ -146,12 +156,11 @@ def test_the_replica_has_nothing_of_ray_s_own_environment(node: Node, monkeypatc
 def test_a_killed_replica_is_started_again(node: Node) -> None:
     node.replica_is("time.sleep(60)")
     Replica(str(node.folder.root), "r0", "mark")
-    until(lambda: bool(psutil.Process().children()), "the replica")
-    (child,) = psutil.Process().children()
-    assert child.is_running()
+    until(lambda: bool(node.replicas()), "the replica")
+    (child,) = node.replicas()
     child.send_signal(signal.SIGKILL)
     until(lambda: node.slot.attempt > 0, "the next attempt")
     node.folder.stop.touch()
-    for left in psutil.Process().children():
+    for left in node.replicas():
         left.kill()
     assert node.given_back.wait(30)
