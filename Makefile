@@ -5,8 +5,8 @@
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && exit; done; echo python3)
 BIN := .venv/bin
-# A file at a time, in the order given: the longest files begin first.
-SHARED := -n 2 --dist loadfile --no-loadscope-reorder
+# A file at a time, in the order given: the longest files begin first. The laptop's tests wait more than they compute.
+SHARED := --dist loadfile --no-loadscope-reorder
 FAST := not ssh and not engine and not wheels and not reader and not namespaces and not processes
 
 .DEFAULT_GOAL := help
@@ -69,12 +69,12 @@ test-fast: venv engine ## the tests that start no server and open no connection
 	.engine/bin/python -m pytest -n 2 -m "$(FAST)" tests/remote
 
 test: lint readers ## lint, types and the tests, with real sshd, rsync and SGLang
-	$(BIN)/python -m pytest $(SHARED) -m "not long" tests/fleet tests/faults tests/slurm tests/hosts
-	.engine/bin/python -m pytest $(SHARED) -m "not long" tests/remote/servers tests/remote
+	$(BIN)/python -m pytest -n 3 $(SHARED) -m "not long" tests/fleet tests/faults tests/slurm tests/hosts
+	.engine/bin/python -m pytest -n 2 $(SHARED) -m "not long" tests/remote/servers tests/remote
 
 test-long: venv engine ray ## what `make test` leaves out: every family of models, the wheel alone, real Ray
-	$(BIN)/python -m pytest $(SHARED) -m long tests/fleet tests/faults tests/hosts tests/ray
-	.engine/bin/python -m pytest $(SHARED) -m long tests/remote
+	$(BIN)/python -m pytest -n 3 $(SHARED) -m long tests/fleet tests/faults tests/hosts tests/ray
+	.engine/bin/python -m pytest -n 2 $(SHARED) -m long tests/remote
 
 faults: venv engine ## break a fleet in every way (root on Linux for all of it): FAULTS='--seed 7 --only reboot --minutes 30'
 	$(BIN)/python -m tests.faults $(FAULTS)
