@@ -136,9 +136,8 @@ class Pool:
             member.sessions -= 1
             if member.peak == 0 and member.sessions == 0:
                 return False
-            if (
-                member.sessions < member.peak or member.peak == 0
-            ):  # or the first session of another call is just beginning
+            # With a peak of 0, the first session of another call is just beginning.
+            if member.sessions < member.peak or member.peak == 0:
                 self._changed.wait(LAG_SECONDS)
             else:
                 member.most = member.sessions

@@ -24,9 +24,10 @@ _MARKS = (
 _DECODER = json.JSONDecoder()
 
 _NAMED = re.compile(
-    r"functions\.([^\s:<]+):\d+\s*<\|tool_call_argument_begin\|>"  # Kimi-K2
+    r"(?:functions\.([^\s:<]+):\d+\s*<\|tool_call_argument_begin\|>"  # Kimi-K2
     r"|<\uff5ctool\u2581call\u2581begin\uff5c>(?:function<\uff5ctool\u2581sep\uff5c>)?"  # DeepSeek R1
-    r"([^<\n]+)(?:<\uff5ctool\u2581sep\uff5c>|(?=\n))"  # and V3.1
+    r"([^<\n]+)(?:<\uff5ctool\u2581sep\uff5c>|(?=\n)))"  # and V3.1
+    r"\s*(?:```json\s*)?"
 )
 """A function's name before its arguments as JSON."""
 _XML = re.compile(
@@ -120,9 +121,8 @@ def _calls_in(text: str) -> list[Call]:
 
 
 def _named(found: re.Match[str], text: str) -> Call | None:
-    start = re.compile(r"\s*(?:```json\s*)?").match(text, found.end())
     try:
-        arguments, _ = _DECODER.raw_decode(text, start.end() if start else found.end())
+        arguments, _ = _DECODER.raw_decode(text, found.end())
     except ValueError:
         return None
     return _call({"name": (found[1] or found[2]).strip(), "arguments": arguments})
@@ -130,12 +130,15 @@ def _named(found: re.Match[str], text: str) -> Call | None:
 
 def _xml_calls(text: str) -> Iterator[Call]:
     for found in _XML.finditer(text):
-        name, inner = next((found[one], found[one + 1]) for one in (1, 3, 5) if found[one])
-        values = {}
-        for value in _XML_VALUE.finditer(inner or ""):
-            key, said = next((value[one], value[one + 1]) for one in (1, 3, 5) if value[one])
-            values[key.strip()] = said.strip("\n")
-        yield name.strip(), _loosely(values)
+        name, inner = _matched(found)
+        values = dict(map(_matched, _XML_VALUE.finditer(inner)))
+        yield name.strip(), _loosely({key.strip(): said.strip("\n") for key, said in values.items()})
+
+
+def _matched(found: re.Match[str]) -> tuple[str, str]:
+    """The two groups of the alternative that matched."""
+    first, second = (group for group in found.groups() if group is not None)
+    return first, second
 
 
 def _loosely(arguments: dict[str, Any]) -> str:

@@ -65,6 +65,16 @@ def test_a_host_that_is_done_gets_records_of_the_slow_one(site: Site) -> None:
     _made_once(site)
 
 
+def _begun_with_a_slow_host(site: Site, delay: float) -> Fleet:
+    """Start the run on both hosts; return once b, which is slow, was sent a record."""
+    site.serve("a")
+    slow = site.serve("b", delay=delay, high_water=30_000)
+    fleet = site.fleet()
+    extraction.start(fleet, RUN)
+    until(lambda: len(slow.seen()) > 0, "a request to b")
+    return fleet
+
+
 def _lease(fleet: Fleet, giver: str, taker: str, tokens: int) -> int:
     """Records that a host gives away and that nobody hands over."""
     (host,) = [host for host in fleet.hosts if host.name == giver]
@@ -74,22 +84,14 @@ def _lease(fleet: Fleet, giver: str, taker: str, tokens: int) -> int:
 
 
 def test_what_a_laptop_gave_and_did_not_hand_over_is_handed_over_by_the_next_one(site: Site) -> None:
-    site.serve("a")
-    slow = site.serve("b", delay=0.5, high_water=30_000)
-    fleet = site.fleet()
-    extraction.start(fleet, RUN)
-    until(lambda: len(slow.seen()) > 0, "a request to b")
+    fleet = _begun_with_a_slow_host(site, delay=0.5)
     assert _lease(fleet, "b", "a", 100)
     _followed(fleet)
     _made_once(site)
 
 
 def test_a_detached_extract_hands_over_what_an_interrupted_command_left_between_two_hosts(site: Site) -> None:
-    site.serve("a")
-    slow = site.serve("b", delay=0.2, high_water=30_000)
-    fleet = site.fleet()
-    extraction.start(fleet, RUN)
-    until(lambda: len(slow.seen()) > 0, "a request to b")
+    fleet = _begun_with_a_slow_host(site, delay=0.2)
     assert _lease(fleet, "b", "a", 300)
     extraction.follow(fleet, RUN, lambda *_: None)
     done = finished(fleet)
