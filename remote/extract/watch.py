@@ -50,7 +50,12 @@ class Watch:
         return self._full_at.get(directory, -1.0) >= since
 
     def expect(self, directory: Path, rid: str) -> asyncio.Future[Found]:
-        """Return a future for the files of the dump of `rid`, or a CaptureError. Cancel it to stop waiting."""
+        """Return a future for the files of the dump of `rid`, or a CaptureError. Cancel it to stop waiting.
+
+        Raises RuntimeError if a dump of `rid` is expected already: two attempts must not have one request id.
+        """
+        if rid in self._expected.get(directory, {}):
+            raise RuntimeError(f"a dump of the request {rid} is expected already")
         future: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
         self._expected.setdefault(directory, {})[rid] = future
         future.add_done_callback(lambda _: self._drop(directory, rid))

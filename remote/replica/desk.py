@@ -142,10 +142,11 @@ class Desk:
             write_whole(aside / ASSIGNMENT_FILE, whole.model_copy(update=none).model_dump_json().encode())
 
     def _bring(self, claim: Claim) -> None:
+        """Add the chunk's records to this node's own run, unless an earlier attempt on this node left them there."""
         places = self._chunks.places(claim.chunk)
         tokens = [self._share.tokens(place) for place in places]
         lease = Lease(
-            id=f"{claim.chunk:010x}{claim.token:06x}",
+            id=f"{claim.chunk:016x}",
             giver="queue",
             holder=claim.holder,
             ranges=sets.from_indices(self._share.index[places.start : places.stop].tolist()),

@@ -21,7 +21,8 @@ from hosts.practice import namespaces
 from tests.clusters.trial import LabT, Site, Strike, trial
 
 TRIAL_SECONDS = 900.0
-LAST_CHARACTERS = 1500
+LAST_CHARACTERS = 4_000
+"""Of each log of a trial that failed."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Suite(Generic[LabT]):
             said = "" if ended.returncode == 0 else ended.stderr.strip() or f"it ended with {ended.returncode}"
         except subprocess.TimeoutExpired:
             said = f"it took longer than {TRIAL_SECONDS:g} s"
-        outcome = f"failed: {said[-LAST_CHARACTERS:]}" if said else "every record delivered once"
+        outcome = f"failed: {said}" if said else "every record delivered once"
         return {"fault": name, "seed": seed, "outcome": outcome, "seconds": round(time.monotonic() - began, 1)}
 
     def _inside(self, name: str, seed: int) -> int:

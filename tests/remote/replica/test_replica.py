@@ -20,6 +20,7 @@ from remote.shared.messages.replica import ReplicaRequest
 from remote.shared.paths import Workdir
 from remote.shared.processes import MARK
 from remote.work.ledger import Ledger
+from remote.work.lots import lots
 from remote.work.verbs import shards, status
 from tests.remote.extract.conftest import RUN, identity
 from tests.remote.extract.standin_process import until
@@ -68,6 +69,20 @@ def test_a_killed_replica_s_chunks_are_done_by_the_others(cluster: Cluster) -> N
     first.kill()
     assert second.wait(120) == 0, cluster.log("r1.0")
     counted_once(cluster)
+
+
+def test_a_killed_replica_s_next_attempt_on_its_node_has_each_record_once(cluster: Cluster) -> None:
+    """The node still has the chunk that the killed attempt worked on, and the next attempt claims this chunk anew."""
+    cluster.prepare(delay=0.3, ahead=2)
+    first = cluster.start("r0.0", "a")
+    until(lambda: published(cluster) >= 1, "a chunk")
+    first.kill()
+    first.wait()
+    assert cluster.start("r0.1", "a").wait(120) == 0, cluster.log("r0.1")
+    counted_once(cluster)
+    own = Workdir(cluster.scratch("a")).run(RUN)
+    came = [ranges for lot in lots(own, 1) for ranges in lot.ranges]
+    assert sum(stop - start for start, stop in came) == len(LENGTHS)
 
 
 def test_a_drained_replica_leaves_and_its_next_attempt_goes_on(cluster: Cluster) -> None:
