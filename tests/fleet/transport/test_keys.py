@@ -190,7 +190,7 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[tuple[int, paramiko.PKe
                     return
                 transport = paramiko.Transport(client)
                 transport.add_server_key(key)
-                with contextlib.suppress(EOFError, paramiko.SSHException):  # the client left
+                with contextlib.suppress(OSError, EOFError, paramiko.SSHException):  # the client left
                     transport.start_server(server=Flood())
 
         threading.Thread(target=serve, daemon=True).start()
