@@ -83,10 +83,10 @@ def out_of_memory(site: Site[Lab], draw: random.Random) -> None:
     group = MEMORY / f"roost-{secrets.token_hex(4)}"
     group.mkdir()
     try:
-        (group / "cgroup.procs").write_text(str(victim.pid))
         for limit in ("memory.limit_in_bytes", "memory.max"):  # version 1 and 2
             if (group / limit).exists():
                 (group / limit).write_text("0")
+        (group / "cgroup.procs").write_text(str(victim.pid))
         until(lambda: any("137: killed" in log.read_text() for log in site.run.glob("jobs/*.log")))
     finally:
         until(lambda: not (group / "cgroup.procs").read_text())
