@@ -68,11 +68,12 @@ test-fast: venv engine ## the tests that start no server and open no connection
 	$(BIN)/python -m pytest -n 2 -m "$(FAST)" tests/hosts tests/fleet tests/faults
 	.engine/bin/python -m pytest -n 2 -m "$(FAST)" tests/remote
 
-test: lint readers ## lint, types and the tests, with real sshd, rsync and SGLang
-	$(BIN)/python -m pytest -n 3 $(SHARED) -m "not long" tests/fleet tests/faults tests/slurm tests/hosts
+test: lint readers ## lint, types and the tests, with real sshd, rsync, SGLang and, if it can be had, Ray
+	-@$(MAKE) --no-print-directory ray
+	$(BIN)/python -m pytest -n 3 $(SHARED) -m "not long" tests/fleet tests/faults tests/slurm tests/ray tests/hosts
 	.engine/bin/python -m pytest -n 2 $(SHARED) -m "not long" tests/remote/servers tests/remote
 
-test-long: venv engine ray ## what `make test` leaves out: every family of models, the wheel alone, real Ray
+test-long: venv engine ray ## what `make test` leaves out: every family of models, the wheel alone, Ray's refusals
 	$(BIN)/python -m pytest -n 3 $(SHARED) -m long tests/fleet tests/faults tests/hosts tests/ray
 	.engine/bin/python -m pytest -n 2 $(SHARED) -m long tests/remote
 

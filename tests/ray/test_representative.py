@@ -1,4 +1,4 @@
-"""Real Ray in `make test-long`: one fault of those that `python -m tests.ray` has, and every refusal."""
+"""Real Ray: two of the faults that `python -m tests.ray` has, and every refusal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from hosts.practice.ray import lab
 
-pytestmark = [pytest.mark.namespaces, pytest.mark.long]
+pytestmark = pytest.mark.namespaces
 
 
 @pytest.fixture(autouse=True)
@@ -19,13 +19,15 @@ def _possible(clone: Path) -> None:
         pytest.skip(why)
 
 
-def test_a_run_survives_a_killed_actor(clone: Path) -> None:
-    argv = [sys.executable, "-m", "tests.ray", "--seed", "7", "--only", "actor-killed"]
+@pytest.mark.parametrize("fault", ["actor-killed", "controller-killed"])
+def test_a_run_survives_a_fault(clone: Path, fault: str) -> None:
+    argv = [sys.executable, "-m", "tests.ray", "--seed", "7", "--only", fault]
     ended = subprocess.run(argv, cwd=clone, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "every record delivered once" in ended.stdout
 
 
+@pytest.mark.long
 def test_what_cannot_work_is_refused_in_a_sentence(clone: Path) -> None:
     argv = [sys.executable, "-m", "tests.ray.refusals"]
     ended = subprocess.run(argv, cwd=clone, capture_output=True, text=True, check=False)
