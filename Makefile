@@ -73,8 +73,8 @@ test: lint readers ## lint, types and the tests, with real sshd, rsync, SGLang a
 	$(BIN)/python -m pytest -n 3 $(SHARED) -m "not long" tests/fleet tests/faults tests/slurm tests/ray tests/hosts
 	.engine/bin/python -m pytest -n 2 $(SHARED) -m "not long" tests/remote/servers tests/remote
 
-test-long: venv engine ray ## what `make test` leaves out: every family of models, the wheel alone, Ray's refusals
-	$(BIN)/python -m pytest -n 3 $(SHARED) -m long tests/fleet tests/faults tests/hosts tests/ray
+test-long: venv engine ray ## what `make test` leaves out: every family of models, the wheel alone, Ray's refusals, Slurm's jobs
+	$(BIN)/python -m pytest -n 3 $(SHARED) -m long tests/fleet tests/faults tests/slurm tests/hosts tests/ray
 	.engine/bin/python -m pytest -n 2 $(SHARED) -m long tests/remote
 
 faults: venv engine ## break a fleet in every way (root on Linux for all of it): FAULTS='--seed 7 --only reboot --minutes 30'

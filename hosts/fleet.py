@@ -76,6 +76,10 @@ class Fleet:
         """Return the host's backend, which holds the host's only connection."""
         return self._backends[host.name]
 
+    def reached_by(self, host: Host, backend: Backend) -> None:
+        """Make every later call on this host through another backend."""
+        self._backends[host.name] = backend
+
     @property
     def local(self) -> Backend:
         """The laptop's own backend, for data verbs."""

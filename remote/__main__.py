@@ -40,6 +40,16 @@ def main(arguments: list[str]) -> int:
         if call.tethered:
             _end_with_stdin()
             _send_beats(report)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        return _failed(error, report)
+    return answer(call, report)
+
+
+def answer(call: Call, report: Report) -> int:
+    """Run one verb, and report its result or its error as the last line; return the exit code."""
+    try:
         with _recorded(call, report):
             value = _run(call, report).model_dump(mode="json")
         report.line(Result(value=value))
@@ -47,8 +57,12 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        report.line(_failure(error))
-        return 2 if isinstance(error, UsageError) else 1
+        return _failed(error, report)
+
+
+def _failed(error: Exception, report: Report) -> int:
+    report.line(_failure(error))
+    return 2 if isinstance(error, UsageError) else 1
 
 
 def _recorded(call: Call, report: Report) -> AbstractContextManager[None]:

@@ -124,18 +124,19 @@ def order_of(cluster: AnyCluster, host: Host) -> SlurmArray | RayPool:
         options=cluster.options,
         signal_seconds=int(cluster.drain),
         prolog=cluster.prolog,
-        wrap=_wrap(cluster),
+        wrap=wrap_of(cluster),
         python=host.python,
         **extra,
     )
 
 
-def _wrap(cluster: SlurmCluster) -> list[str]:
+def wrap_of(cluster: SlurmCluster, *, gpus: bool = True) -> list[str]:
+    """Return the words before a command that runs it in the cluster's container; [] without a container."""
     if cluster.container is None:
         return []
     image, shared = cluster.container.image, cluster.workdir
     if cluster.container.kind == "apptainer":
-        return ["apptainer", "exec", "--nv", "--bind", shared, image]
+        return ["apptainer", "exec", *(["--nv"] if gpus else []), "--bind", shared, image]
     return ["srun", "--ntasks=1", f"--container-image={image}", f"--container-mounts={shared}:{shared}"]
 
 

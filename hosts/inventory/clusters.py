@@ -45,6 +45,11 @@ class Cluster(BaseModel):
     """A command on the node that starts the servers, instead of Roost's own."""
 
 
+def _as_options(given: object) -> object:
+    """sbatch's options by their long names, if these are keys and values."""
+    return _sbatch_options(given) if isinstance(given, dict) else given
+
+
 class SlurmCluster(Cluster):
     """A cluster whose nodes Slurm gives."""
 
@@ -56,6 +61,8 @@ class SlurmCluster(Cluster):
     prolog: list[str] = Field(default_factory=list)
     """Lines of shell before the replica, such as `module load cuda`."""
     container: Container | None = None
+    cpu: Annotated[dict[str, str], BeforeValidator(_as_options)] = Field(default_factory=dict)
+    """Options of sbatch for jobs without GPUs (`inv prepare --cluster` and others), over those of the cluster."""
     options: dict[str, str] = Field(default_factory=dict)
     """Of sbatch, by their long names."""
 

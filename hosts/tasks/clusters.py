@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from hosts.commands import clusters
 from hosts.commands import status as standing
+from hosts.commands.extract import newest_run
+from hosts.commands.jobs import HandedOver, JobBackend, cancel_job, job_rows, task_of
 from hosts.console.extraction import any_failed, show_status
 from hosts.console.live import DeadHosts, live_lines
 from hosts.console.output import Output
+from hosts.console.text import moment
 from hosts.errors import UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.clusters import AnyCluster
-from hosts.tasks.session import chosen_run, finish, printing, the_inventory
+from hosts.tasks.places import places
+from hosts.tasks.session import chosen_run, finish, printing, session, the_inventory
 from hosts.tasks.trailing import note_in_trail
-from remote.shared.messages.jobs import JobRow, SubmitResult
+from remote.shared.messages.jobs import JobRow, JobTold, SubmitResult
 
 _JOB_COLUMNS = ("job", "state", "node", "running for", "reason", "expected start")
 CLUSTER = "NAME of a cluster of the inventory, whose nodes do the work"
+ONE_JOB = {
+    "cluster": "NAME of a cluster that runs this as one job without GPUs, with paths of its shared file system",
+    "detach": "with --cluster: return once the job is submitted",
+    "dry_run": "with --cluster: print the job's script, and submit nothing",
+}
+OF_JOB = "with --cluster: NAME of one job of inv prepare, verify, export or compress"
 Options = Mapping[str, object]
 """What was given for options that a task has for hosts alone, by their names."""
 
@@ -62,26 +73,154 @@ def cluster_extract(
         _show_submitted(output, name, run, submitted.result)
 
 
-def cluster_stop(name: str, run: str, inventory: str | None, json: bool, others: Options, *, dry_run: bool) -> None:
-    """Cancel a run's own jobs; what their replicas have published stays."""
-    with cluster_session(name, inventory, json, others) as (_, fleet, output):
-        run = chosen_run(fleet, output, run)
-        ended = clusters.cancel(fleet, run, dry_run=dry_run)
-        verb = "would be cancelled" if dry_run else "cancelled"
-        output.document({"cluster": name, "run": run, "jobs": ended})
-        output.line(f"{name}: {verb}: {', '.join(ended) or 'nothing; no job of this run is in the queue'}")
+def cluster_stop(
+    name: str, run: str, inventory: str | None, json: bool, others: Options, *, dry_run: bool, job: str = ""
+) -> None:
+    """Cancel a run's own jobs, whose published chunks stay; or the named job that runs one verb."""
+    with cluster_session(name, inventory, json, {**others, "run": run and job and run}) as (_, fleet, output):
+        if job:
+            ended = cancel_job(fleet, job, dry_run=dry_run)
+            output.document({"cluster": name, "job": job, "jobs": ended})
+        else:
+            run = chosen_run(fleet, output, run)
+            ended = clusters.cancel(fleet, run, dry_run=dry_run)
+            output.document({"cluster": name, "run": run, "jobs": ended})
+        verb, nothing = "would be cancelled" if dry_run else "cancelled", "this job" if job else "no job of this run"
+        absent = f"nothing; {nothing} is {'not ' if job else ''}in the queue"
+        output.line(f"{name}: {verb}: {', '.join(ended) or absent}")
 
 
-def cluster_status(name: str, run: str, inventory: str | None, json: bool, others: Options) -> None:
-    """Show the run's status and, below it, the scheduler's view of the run's jobs."""
-    with cluster_session(name, inventory, json, others) as (_, fleet, output):
-        run = chosen_run(fleet, output, run)
+def cluster_status(name: str, run: str, inventory: str | None, json: bool, others: Options, *, job: str = "") -> None:
+    """Show the run's status and, below it, the scheduler's view of the run's jobs and of jobs with one verb each."""
+    with cluster_session(name, inventory, json, {**others, "run": run and job and run}) as (_, fleet, output):
+        if job:
+            finish(_job_status(name, fleet, output, job))
+            return
         with live_lines(output, fleet):
+            single = job_rows(fleet)
+            if single and not run and not _has_begun(fleet):
+                output.document({"cluster": name, "jobs": [row.model_dump(mode="json") for row in single]})
+                _show_jobs(output, name, single)
+                return
+            run = chosen_run(fleet, output, run)
             outcomes = standing.status(fleet, run)
             jobs = clusters.jobs(fleet, run) if all(outcome.ok for outcome in outcomes) else []
         show_status(output, outcomes)
         _show_jobs(output, name, jobs)
+        if single:
+            _show_jobs(output, name, single)
         finish(output.outcomes(outcomes, failed=any_failed))
+
+
+def _has_begun(fleet: Fleet) -> bool:
+    """Return whether the cluster knows the run that was planned last."""
+    try:
+        (outcome,) = standing.status(fleet, newest_run(fleet))
+    except UsageError:
+        return False
+    return bool(outcome.result.standing.runs)
+
+
+def _job_status(cluster: str, fleet: Fleet, output: Output, name: str) -> int:
+    """Show one job; return the exit code of its verb, or 0 while the job waits or runs."""
+    with live_lines(output, fleet):
+        rows = job_rows(fleet, name)
+    output.document({"cluster": cluster, "jobs": [row.model_dump(mode="json") for row in rows]})
+    _show_jobs(output, cluster, rows)
+    return max(row.code or 0 for row in rows)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The options of a verb that can run as one job of a cluster."""
+
+    cluster: str
+    detach: bool = False
+    dry_run: bool = False
+
+    @contextmanager
+    def session(self, inventory: str | None, json: bool, others: Options) -> Iterator[tuple[Fleet, Output]]:
+        """Yield a fleet of the cluster alone, on which the verb runs as a job, and the output."""
+        with (
+            cluster_session(self.cluster, inventory, json, others) as (_, fleet, output),
+            self.of(fleet, output),
+        ):
+            yield fleet, output
+
+    @contextmanager
+    def of(self, fleet: Fleet, output: Output) -> Iterator[None]:
+        """Have the fleet's cluster run the verb as a job; a command that does not wait for the job ends the block."""
+        cluster, host = clusters.cluster_host(fleet.inventory, self.cluster)
+
+        def begun(told: JobTold) -> None:
+            output.note(f"{self.cluster}: {_begun(told)}")
+            output.detached = f"the job {told.name} on {self.cluster}"
+
+        login = fleet.backend(host)
+        fleet.reached_by(
+            host, JobBackend(login, task_of(cluster, host), follow=not self.detach, dry_run=self.dry_run, begun=begun)
+        )
+        try:
+            yield
+        except HandedOver as handed:
+            self._show(output, handed.told)
+
+    def _show(self, output: Output, told: JobTold) -> None:
+        """Print the script, or that the job is submitted."""
+        output.document({"cluster": self.cluster, **told.model_dump(mode="json", exclude={"value"})})
+        if self.dry_run:
+            output.line(told.script.rstrip())
+            return
+        output.line(f"{self.cluster}: {_begun(told)}")
+        output.note(
+            f"`inv status --cluster {self.cluster} --job {told.name}` shows the job. The same command without --detach "
+            "waits for it and shows its outcome."
+        )
+
+
+def _begun(told: JobTold) -> str:
+    """Return what became of a request for a job."""
+    if told.ended_at:
+        return f"the job {told.name} ended at {moment(told.ended_at)}, and this is its outcome"
+    if told.earlier:
+        return f"the job {told.name} is in the queue already, as job {told.job}"
+    return f"{told.name} is submitted as job {told.job}"
+
+
+@contextmanager
+def job_or_places(
+    job: Job, host: str | None, hosts: str | None, inventory: str | None, json: bool
+) -> Iterator[tuple[Fleet, Output]]:
+    """Yield the fleet on which a data verb runs: a cluster's job, the named hosts, or the laptop alone."""
+    if job.cluster:
+        with job.session(inventory, json, {"host": host, "hosts": hosts}) as both:
+            yield both
+        return
+    refuse_without_cluster(json, detach=job.detach, dry_run=job.dry_run)
+    with places(host, hosts, inventory, json) as both:
+        yield both
+
+
+@contextmanager
+def job_or_session(
+    job: Job, host: str | None, hosts: str | None, inventory: str | None, json: bool
+) -> Iterator[tuple[Fleet, Output]]:
+    """Yield the fleet on which a run's verb runs: a cluster's job, or the chosen hosts."""
+    if job.cluster:
+        with job.session(inventory, json, {"host": host, "hosts": hosts}) as both:
+            yield both
+        return
+    refuse_without_cluster(json, detach=job.detach)
+    with session(host, hosts, inventory, json) as both:
+        yield both
+
+
+def refuse_without_cluster(json: bool, **options: bool) -> None:
+    """End with one sentence if an option was given that only a job has."""
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+    if given:
+        with printing(json):
+            raise UsageError(f"{given[0]} needs --cluster: only a cluster has jobs.", remedy="Add --cluster NAME.")
 
 
 def _show_submitted(output: Output, cluster: str, run: str, result: SubmitResult) -> None:

@@ -15,6 +15,7 @@ from hosts.console.data import plan_document, show_inspected, show_plan, show_pr
 from hosts.console.live import live_lines
 from hosts.console.output import EXIT_FAILED
 from hosts.errors import UsageError
+from hosts.tasks.clusters import ONE_JOB, Job, job_or_places
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.session import JSON, TARGET, finish, indices, roost_task, session
 from hosts.transport.backend import Backend
@@ -28,6 +29,7 @@ _TOKENIZER = {
 
 @roost_task(
     PLACES,
+    ONE_JOB,
     _TOKENIZER,
     JSON,
     iterable=["input", "ignore"],
@@ -46,7 +48,6 @@ _TOKENIZER = {
     template_options="further variables of the chat template, as JSON",
     date="day for templates that write today's date, as in 2026-01-31 (default: today)",
     processes="worker processes (default: one for each core)",
-    changes=True,
     example="inv prepare --input chats.jsonl --out data/kimi --tokenizer ~/kimi-tokenizer --max-len 16k",
 )
 def prepare(
@@ -69,11 +70,15 @@ def prepare(
     date: str = "",
     processes: int = 0,
     trust_remote_code: bool = False,
+    cluster: str = "",
+    detach: bool = False,
+    dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
     """Make a dataset of conversations: merge, dedup, shuffle, chat template, loss mask, global indices."""
-    with places(host, hosts, inventory, json) as (fleet, output):
+    job = Job(cluster, detach=detach, dry_run=dry_run)
+    with job_or_places(job, host, hosts, inventory, json) as (fleet, output):
         known = [preparing.tokenizer_of(fleet.inventory, each, tokenizer) for each in fleet.hosts]
         demand(
             "inv prepare --input chats.jsonl --out data/kimi --tokenizer /models/kimi-k2.5",

@@ -21,7 +21,7 @@ from hosts.console.runs import show_runs
 from hosts.console.text import moment
 from hosts.errors import UsageError, nearest
 from hosts.fleet import Fleet, Outcome
-from hosts.tasks.clusters import CLUSTER, cluster_extract, cluster_status, cluster_stop
+from hosts.tasks.clusters import CLUSTER, OF_JOB, cluster_extract, cluster_status, cluster_stop, refuse_without_cluster
 from hosts.tasks.moving import Movers
 from hosts.tasks.notifying import NOTIFY
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, chosen_run, finish, indices, roost_task, session
@@ -144,6 +144,7 @@ def runs(
     run="name of the run (default: every run at work, or else each host's newest)",
     watch="refresh the table in place until Ctrl-C",
     cluster=CLUSTER,
+    job=OF_JOB,
     example="inv status --hosts all --run kimi-1",
 )
 def status(
@@ -153,13 +154,15 @@ def status(
     run: str = "",
     watch: bool = False,
     cluster: str = "",
+    job: str = "",
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
     """Show the state of runs and servers on every host; exit code 1 if a host, a server or a record failed."""
     if cluster:
-        cluster_status(cluster, run, inventory, json, {"host": host, "hosts": hosts, "watch": watch})
+        cluster_status(cluster, run, inventory, json, {"host": host, "hosts": hosts, "watch": watch}, job=job)
         return
+    refuse_without_cluster(json, job=bool(job))
     with session(host, hosts, inventory, json) as (fleet, output):
         if watch:
             _watch(fleet, output, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import cast
 
@@ -10,6 +11,7 @@ from invoke.context import Context
 from hosts.commands import prepare as preparing
 from hosts.commands import repair as repairing
 from hosts.commands import verify as verifying
+from hosts.commands.clusters import cluster_host
 from hosts.commands.runs import plan_for
 from hosts.console.live import live_lines
 from hosts.console.output import EXIT_FAILED
@@ -19,8 +21,9 @@ from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.model import Host
 from hosts.inventory.select import select
 from hosts.pull.sources import Place, place_of
-from hosts.tasks.places import PLACES, demand, places, show_places
-from hosts.tasks.session import JSON, TARGET, chosen_run, finish, printing, roost_task, session, the_inventory
+from hosts.tasks.clusters import ONE_JOB, Job, job_or_places, job_or_session, refuse_without_cluster
+from hosts.tasks.places import PLACES, demand, show_places
+from hosts.tasks.session import JSON, TARGET, chosen_run, finish, printing, roost_task, the_inventory
 from hosts.tasks.trailing import note_in_trail
 from remote.shared.messages.export import ExportDtype, ExportRequest, ExportResult, Format
 from remote.shared.messages.run import refuse_other_run
@@ -41,8 +44,9 @@ def export_dtype(dtype: str) -> ExportDtype:
 
 @roost_task(
     TARGET,
+    ONE_JOB,
     JSON,
-    {"dry_run": "with --repair: only say what would be queued again"},
+    {"dry_run": "with --repair: only say what would be queued again; with --cluster: print the job's script"},
     folder="a destination of inv pull --to: a folder on this laptop, or HOST:FOLDER",
     run="a run, checked on its hosts (default: the run planned last)",
     model="a model folder: also compare a sample with what transformers computes",
@@ -59,18 +63,24 @@ def verify(
     model: str = "",
     quick: bool = False,
     repair: bool = False,
+    cluster: str = "",
+    detach: bool = False,
     dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
     """Check every shard's bytes, shape, values and ids; name missing and unknown files; exit code 1 on any fault."""
-    if dry_run and not repair:
+    if dry_run and not (repair or cluster):
         with printing(json):
             raise UsageError("--dry-run needs --repair: a verification changes nothing.")
+    if detach and repair:
+        with printing(json):
+            raise UsageError("--repair needs the outcome of the verification.", remedy="Leave out --detach.")
+    job = Job(cluster, detach=detach, dry_run=dry_run and not repair)
     if folder:
-        _verify_folder(folder, run, host, hosts, model, quick, repair, dry_run, inventory, json)
+        _verify_folder(folder, run, host, hosts, model, quick, repair, dry_run, job, inventory, json)
         return
-    with session(host, hosts, inventory, json) as (fleet, output):
+    with job_or_session(job, host, hosts, inventory, json) as (fleet, output):
         name = chosen_run(fleet, output, run)
         faults: list[tuple[str, Fault]] = []
         plan = plan_for(fleet, name)
@@ -98,12 +108,14 @@ def _verify_folder(
     quick: bool,
     repair: bool,
     dry_run: bool,
+    job: Job,
     inventory: str | None,
     json: bool,
 ) -> None:
     """Check a destination on the host that holds it; with `repair`, `hosts` extract the wrong records again."""
     with printing(json) as output:
         named = host is not None or hosts is not None
+        refuse_without_cluster(json, detach=job.detach and not job.cluster)
         if run:
             raise UsageError(
                 "With --folder, the folder itself says which run it holds, so --run has no meaning.",
@@ -116,10 +128,13 @@ def _verify_folder(
             )
         loaded = the_inventory(output, inventory)
         place = place_of(Fleet(loaded, []), folder) or Place(loaded.local, folder)
+        if job.cluster:
+            place = Place(cluster_host(loaded, job.cluster)[1], folder)
         note_in_trail(loaded.path, [place.host.name], output)
         with (
             fleet_of(loaded, [place.host]) as there,
             fleet_of(loaded, select(loaded, host, hosts if named else "all") if repair else []) as makers,
+            job.of(there, output) if job.cluster else nullcontext(),
         ):
             backend = there.backend(place.host)
             path = preparing.local_path(place.host, place.folder)
@@ -146,6 +161,7 @@ def _verify_folder(
 
 @roost_task(
     PLACES,
+    ONE_JOB,
     JSON,
     folder="the destination of inv pull --to",
     out="the export's folder, which this command creates",
@@ -154,7 +170,6 @@ def _verify_folder(
     model="the model's folder, if the format wants the state after the last norm",
     partial="export the present records even if others are missing",
     processes="worker processes (default: one for each core)",
-    changes=True,
     example="inv export --folder /data/kimi-1 --out /data/kimi-1-specforge --format specforge",
 )
 def export(
@@ -168,11 +183,15 @@ def export(
     processes: int = 0,
     host: str | None = None,
     hosts: str | None = None,
+    cluster: str = "",
+    detach: bool = False,
+    dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
     """Write a destination's records in the layout of a trainer, with its side files and a card."""
-    with places(host, hosts, inventory, json) as (fleet, output):
+    job = Job(cluster, detach=detach, dry_run=dry_run)
+    with job_or_places(job, host, hosts, inventory, json) as (fleet, output):
         demand("inv export --folder /data/kimi-1 --out /data/kimi-1-export", folder=folder, out=out)
         if format and format not in FORMATS:
             raise UsageError(f"There is no format {format!r}.", remedy=f"Formats: {', '.join(FORMATS)}.")

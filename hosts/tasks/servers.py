@@ -25,7 +25,7 @@ from hosts.errors import UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host
 from hosts.inventory.servers import server_needs
-from hosts.tasks.clusters import CLUSTER, cluster_stop
+from hosts.tasks.clusters import CLUSTER, OF_JOB, cluster_stop, refuse_without_cluster
 from hosts.tasks.notifying import NOTIFY, Teller, keep_watch
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, finish, roost_task, session
 from remote.shared.messages.server import StopRequest, StopResult
@@ -82,6 +82,7 @@ def restart(
     server="only this server (default: all of Roost's on the host)",
     cluster=CLUSTER,
     run="with --cluster: name of the run whose jobs are cancelled (default: the one planned last)",
+    job=OF_JOB + ", which is cancelled",
     example="inv stop --hosts all --dry-run",
 )
 def stop(
@@ -97,6 +98,7 @@ def stop(
     json: bool = False,
     cluster: str = "",
     run: str = "",
+    job: str = "",
 ) -> None:
     """Stop Roost's servers; other processes on their GPUs, port or dump directory are named, and ended with --force.
 
@@ -104,8 +106,9 @@ def stop(
     """
     if cluster:
         others: dict[str, object] = {"host": host, "hosts": hosts, "server": server, "force": force}
-        cluster_stop(cluster, run, inventory, json, others, dry_run=dry_run)
+        cluster_stop(cluster, run, inventory, json, others, dry_run=dry_run, job=job)
         return
+    refuse_without_cluster(json, job=bool(job))
     with session(host, hosts, inventory, json) as (fleet, output):
         if run:
             raise UsageError("--run names the run whose jobs are cancelled.", remedy="Add --cluster NAME.")

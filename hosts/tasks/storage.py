@@ -14,6 +14,7 @@ from hosts.console.output import Output
 from hosts.errors import UsageError
 from hosts.fleet import Outcome
 from hosts.inventory.model import Host
+from hosts.tasks.clusters import ONE_JOB, Job, job_or_session
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, chosen_run, finish, roost_task, session
 from hosts.units import duration, size
@@ -66,6 +67,7 @@ def clean(
 
 @roost_task(
     TARGET,
+    ONE_JOB,
     JSON,
     DRY_RUN,
     run="name of the run (default: the one planned last)",
@@ -76,13 +78,17 @@ def compress(
     run: str = "",
     host: str | None = None,
     hosts: str | None = None,
+    cluster: str = "",
+    detach: bool = False,
     dry_run: bool = False,
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
     """Compress finished shards in place to two thirds of their size, without loss; pull and verify read both forms."""
-    with session(host, hosts, inventory, json) as (fleet, output):
-        request = CompressRequest(identity=plan_for(fleet, chosen_run(fleet, output, run)).identity, dry_run=dry_run)
+    job = Job(cluster, detach=detach, dry_run=dry_run)
+    with job_or_session(job, host, hosts, inventory, json) as (fleet, output):
+        identity = plan_for(fleet, chosen_run(fleet, output, run)).identity
+        request = CompressRequest(identity=identity, dry_run=dry_run and not cluster)
         with live_lines(output, fleet) as lines:
             outcomes = fleet.call("compress", request, CompressResult, deadline=None, on_progress=lines)
         finish(output.outcomes(outcomes, _compressed_line, lambda result: bool(result.failed)))
@@ -130,7 +136,7 @@ def clean_line(result: CleanResult, dry_run: bool) -> str:
     staying = sum(item.size_bytes for item in result.stored if item.kept)
     freed = sum(item.size_bytes for item in going)
     verb = "would free" if dry_run else "freed"
-    kinds = {kind: sum(item.kind == kind for item in going) for kind in ("run", "payload", "log", "unfinished")}
+    kinds = {kind: sum(item.kind == kind for item in going) for kind in ("run", "job", "payload", "log", "unfinished")}
     counted = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in kinds.items() if count)
     return f"{verb} {size(freed)} ({counted or 'nothing'}), keeps {size(staying)}"
 

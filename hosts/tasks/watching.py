@@ -10,7 +10,8 @@ from hosts.commands import logs as logging
 from hosts.console.logs import LogPrinter
 from hosts.console.output import exit_code
 from hosts.errors import UsageError
-from hosts.tasks.session import TARGET, finish, roost_task, session
+from hosts.tasks.clusters import OF_JOB, refuse_without_cluster
+from hosts.tasks.session import TARGET, finish, printing, roost_task, session
 from remote.shared.messages.logs import LogSource, LogsRequest
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
@@ -22,6 +23,8 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     {"json": "print one JSON object for each line"},
     server="only this server's log (default: all of the host's servers)",
     run="show the extractor's log of this run instead of the servers' logs",
+    cluster="NAME of a cluster, with --run or --job: the logs of its jobs",
+    job=OF_JOB,
     lines="how many of the last lines to show first, or all",
     follow="continue with new lines, across restarts and cut connections",
     grep="only lines that match this regular expression",
@@ -35,6 +38,8 @@ def logs(
     hosts: str | None = None,
     server: str = "",
     run: str = "",
+    cluster: str = "",
+    job: str = "",
     lines: str = "100",
     follow: bool = False,
     grep: str = "",
@@ -44,11 +49,15 @@ def logs(
     json: bool = False,
 ) -> None:
     """Show the logs of the servers, or of one run's extractor, from any number of hosts at once."""
-    with session(host, hosts, inventory, json) as (fleet, output):
-        if server and run:
-            raise UsageError("--server and --run exclude each other.", remedy="Give only one of them.")
+    refuse_without_cluster(json, job=bool(job) and not cluster)
+    if cluster and (host or hosts):
+        with printing(json):
+            raise UsageError("--host, --hosts cannot be combined with --cluster.", remedy="Leave out one of them.")
+    with session(cluster or host, hosts, inventory, json) as (fleet, output):
+        if len([one for one in (server, run, job) if one]) > 1:
+            raise UsageError("--server, --run and --job exclude each other.", remedy="Give only one of them.")
         request = LogsRequest(
-            sources=_sources(server, run),
+            sources=_sources(server, run, job),
             lines=_count(lines),
             follow=follow,
             grep=_pattern(grep),
@@ -64,7 +73,9 @@ def logs(
         finish(exit_code(outcomes))
 
 
-def _sources(server: str, run: str) -> list[LogSource]:
+def _sources(server: str, run: str, job: str) -> list[LogSource]:
+    if job:
+        return [LogSource(kind="job", name=job)]
     if run:
         return [LogSource(kind="run", name=run)]
     return [LogSource(kind="server", name=server)] if server else []

@@ -6,11 +6,12 @@ may wait, and the engine that a run was submitted to is found again in the run's
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any, Protocol
 
 from remote.context import Context
+from remote.engines import single
+from remote.engines.payload import keep_payload
 from remote.engines.ray.engine import Ray
 from remote.engines.slurm.engine import Slurm
 from remote.shared.errors import UsageError
@@ -68,20 +69,24 @@ def submit(request: SubmitRequest, context: Context) -> SubmitResult:
     if paths.over.exists():
         return SubmitResult(script=text, over=True)
     make_directory(paths.jobs)
-    _keep_payload(context.payload, payload)
+    keep_payload(context.payload, payload)
     write_whole(paths.replicas, spec.model_dump_json(indent=1).encode())
     write_whole(_engine_file(paths), request.order.engine.encode())
     return SubmitResult(script=text, job=engine.submit(request.order, payload))
 
 
 def jobs(request: JobsRequest, context: Context) -> JobsResult:
-    """The verb `jobs`: what the scheduler says of the run's jobs."""
+    """The verb `jobs`: what the scheduler says of the run's jobs, or of the jobs that run one verb each."""
+    if request.identity is None:
+        return JobsResult(jobs=single.rows(context, request.name))
     begun = _begun(known(context.workdir, request.identity))
     return JobsResult(jobs=[] if begun is None else begun.rows())
 
 
 def cancel(request: CancelRequest, context: Context) -> CancelResult:
-    """The verb `cancel`: end the run's own jobs; replicas drain first."""
+    """The verb `cancel`: end the run's own jobs, whose replicas drain first, or the named job of one verb."""
+    if request.identity is None:
+        return CancelResult(jobs=single.cancel(context, request.name, dry_run=request.dry_run))
     begun = _begun(known(context.workdir, request.identity))
     return CancelResult(jobs=[] if begun is None else begun.cancel(dry_run=request.dry_run))
 
@@ -111,13 +116,3 @@ def _as_begun(paths: RunPaths, spec: ReplicaSpec) -> ReplicaSpec:
             remedy="Set them back, or plan what is left as a run of its own.",
         )
     return spec.model_copy(update={"chunk_tokens": before.chunk_tokens})
-
-
-def _keep_payload(source: Path, target: Path) -> None:
-    """A copy that no deploy removes while jobs wait for days."""
-    if target.exists():
-        return
-    aside = make_directory(target.parent) / f".aside-{target.name}"
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.copytree(source / "remote", aside / "remote", ignore=shutil.ignore_patterns("__pycache__"))
-    aside.rename(target)

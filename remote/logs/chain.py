@@ -54,6 +54,9 @@ def chain(workdir: Workdir, source: LogSource) -> Chain:
         if source.task:
             log = workdir.run(source.name).jobs / f"{source.task}.log"
         return Chain(source, lambda: log.parent, _by_rotation(log.name))
+    if source.kind == "job":
+        log = workdir.job(source.name).log
+        return Chain(source, lambda: log.parent, _by_rotation(log.name))
     paths = workdir.server(source.name)
     return Chain(source, lambda: _server_folder(paths), _by_start(source.name))
 

@@ -5,6 +5,7 @@ Layout (created on demand, directories 0700, files 0600):
     <workdir>/payloads/<digest>/remote/          current -> <digest>
     <workdir>/servers/<name>/state.json, logs/<name>_v1.log …, current -> the newest
     <workdir>/runs/<run>/…                       see `RunPaths`
+    <workdir>/jobs/<name>/…                      see `JobPaths`; only on a cluster
     <workdir>/lock
     <workdir>/recorder/…                         see `RecorderPaths`
     <workdir>/trail.jsonl                        who changed what here, see `remote.shared.trail`
@@ -104,6 +105,14 @@ class Workdir:
     def run(self, name: str) -> RunPaths:
         return RunPaths(self.runs / safe_name(name, "run name"))
 
+    @property
+    def jobs(self) -> Path:
+        """On a cluster: one folder for each job that runs a single verb."""
+        return self.root / "jobs"
+
+    def job(self, name: str) -> JobPaths:
+        return JobPaths(self.jobs / safe_name(name, "job name"))
+
     def run_names(self) -> list[str]:
         """Return the sorted names of the runs that have a folder here; other entries of `runs/` are ignored."""
         if not self.runs.is_dir():
@@ -165,6 +174,56 @@ class ServerPaths:
 
     def log(self, start: int) -> Path:
         return self.logs / f"{self.root.name}_v{start}.log"
+
+
+@dataclass(frozen=True)
+class JobPaths:
+    """A job that runs a single verb on a cluster's node, in the folder that node and login host share."""
+
+    root: Path
+
+    @property
+    def script(self) -> Path:
+        return self.root / "job.sh"
+
+    @property
+    def task(self) -> Path:
+        """The work of the node, a `remote.engines.perform.Task`; the node reads it."""
+        return self.root / "task.json"
+
+    @property
+    def ledger(self) -> Path:
+        """A copy of the run's ledger, because only the login host opens the ledger itself."""
+        return self.root / "ledger.sqlite"
+
+    @property
+    def number(self) -> Path:
+        """The job's number in the scheduler's queue; exists once the job is submitted."""
+        return self.root / "number"
+
+    @property
+    def log(self) -> Path:
+        """The job's log for people."""
+        return self.root / f"{self.root.name}.log"
+
+    @property
+    def ended(self) -> Path:
+        """The job's end, a `remote.engines.single.End`, once the login host has noticed it."""
+        return self.root / "ended.json"
+
+    @property
+    def told(self) -> Path:
+        """Exists once a person has been shown the outcome."""
+        return self.root / "told"
+
+    def lines(self, attempt: int) -> Path:
+        """Return the file with an attempt's JSON lines: progress, items, and its result or error."""
+        return self.root / f"lines.{attempt}.jsonl"
+
+    def newest_lines(self) -> Path | None:
+        """Return the file with the lines of the newest attempt; None before the first attempt has begun."""
+        attempts = [int(path.name.split(".")[1]) for path in self.root.glob("lines.*.jsonl")]
+        return self.lines(max(attempts)) if attempts else None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from remote.servers.probing.handles import holders_of
 from remote.shared.files import ASIDE, read_own
 from remote.shared.messages.clean import Kind, Stored
 from remote.shared.messages.extract import ExtractorState
-from remote.shared.paths import RunPaths
+from remote.shared.paths import JobPaths, RunPaths
 from remote.shared.processes import find
 from remote.work.ledger import Ledger
 
@@ -48,7 +48,7 @@ class Found:
 
 def find_stored(context: Context) -> list[Found]:
     """Return everything below the workdir that `clean` may remove."""
-    return [*_runs(context), *_payloads(context), *_logs(context), *_unfinished(context)]
+    return [*_runs(context), *_jobs(context), *_payloads(context), *_logs(context), *_unfinished(context)]
 
 
 def _runs(context: Context) -> Iterator[Found]:
@@ -59,6 +59,14 @@ def _runs(context: Context) -> Iterator[Found]:
             continue
         reason = "its extractor is running" if _is_at_work(paths) else ""
         yield Found("run", folder.name, folder, reason, _unpulled(paths))
+
+
+def _jobs(context: Context) -> Iterator[Found]:
+    """Return the folders of a cluster's jobs that run one verb each."""
+    for folder in _folders(context.workdir.jobs):
+        paths = JobPaths(folder)
+        waits = paths.number.exists() and not (paths.ended.exists() or paths.told.exists())
+        yield Found("job", folder.name, folder, "it may be in the cluster's queue" if waits else "")
 
 
 def _is_at_work(paths: RunPaths) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 CHANGING = frozenset(
     {
         *("assign", "attach", "clean", "compress", "control", "detach", "export", "extract"),
-        *("fence", "forget", "freed", "prepare", "reopen", "requeue", "serve", "stop", "unpack"),
+        *("fence", "forget", "freed", "job", "prepare", "reopen", "requeue", "serve", "stop", "unpack"),
     }
 )
 """Verbs that leave a line in the host's trail, unless their request says `dry_run`."""
@@ -41,11 +41,13 @@ VERBS: dict[str, str] = {
     "hello": "remote.verbs.hello:hello",
     "history": "remote.history.verbs:history",
     "inspect": "remote.data.inspect:inspect",
+    "job": "remote.engines.single:job",
     "jobs": "remote.engines.verbs:jobs",
     "lease": "remote.work.moving:lease",
     "leases": "remote.work.moving:leases",
     "logs": "remote.logs.verb:logs",
     "look": "remote.engines.ray.engine:look",
+    "pack": "remote.storage.compress:pack",
     "plan": "remote.work.held:plan",
     "prepare": "remote.data.prepare:prepare",
     "probe": "remote.attach.loop:probe",

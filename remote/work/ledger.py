@@ -106,6 +106,13 @@ class Ledger:
         """Close the connection."""
         self._db.close()
 
+    def copy_to(self, path: Path) -> None:
+        """Write a whole copy of the ledger as it is now to a new file (0600)."""
+        path.touch(mode=FILE_MODE, exist_ok=False)
+        with closing(sqlite3.connect(path, isolation_level=None)) as target:
+            self._db.backup(target)
+            target.execute("PRAGMA journal_mode=DELETE")  # one file, which can be copied as it is
+
     def record(self, rows: Iterable[Row]) -> None:
         """Commit a batch of finished records, replacing earlier rows of the same index."""
         rows, now = list(rows), time.time()

@@ -26,3 +26,11 @@ def test_commands_find_an_unshared_folder_and_end_their_own_jobs_alone(clone: Pa
     argv = [*namespaces.UNSHARE, sys.executable, "-m", "tests.slurm.commands"]
     ended = subprocess.run(argv, cwd=clone, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_verbs_run_as_jobs_with_their_own_output_and_exit_codes(clone: Path) -> None:
+    argv = [*namespaces.UNSHARE, sys.executable, "-m", "tests.slurm.jobs"]
+    ended = subprocess.run(argv, cwd=clone, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -1,4 +1,4 @@
-"""Slurm's commands, on its login host: submit a run's array, list its jobs, cancel them; touch no others' jobs."""
+"""Slurm's commands, on its login host: submit a run's array or a verb's job, list and cancel them; touch no others."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from remote.engines.slurm.script import script
+from remote.engines.slurm.script import script, task_script
 from remote.shared.errors import HostError, UsageError
 from remote.shared.files import write_whole
-from remote.shared.messages.jobs import JobRow, SlurmArray
-from remote.shared.paths import RunPaths
+from remote.shared.messages.jobs import JobRow, SlurmArray, SlurmTask
+from remote.shared.paths import JobPaths, RunPaths
 
 SECONDS = 60.0
 LOOK = ("--immediate=5", "--nodes=1", "--ntasks=1", "--time=1", "--chdir=/", "--input=none", "--quiet")
@@ -22,6 +22,12 @@ SEEN_FROM = "roost looks from"
 _JOB = re.compile(r"\d+")
 _FORMAT = "%i|%T|%N|%r|%S|%M"
 _LEAVE = ("", "N/A", "None")
+_FIELD = re.compile(r"(\w+)=(\S+)")
+_OVER = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
+    "TIMEOUT",
+)  # fmt: skip
+"""States of a job that has left the queue, if squeue is set up to list such jobs."""
 
 
 class Slurm:
@@ -37,32 +43,9 @@ class Slurm:
 
     def submit(self, order: SlurmArray, payload: Path) -> str:
         """Submit the array and return its number; raises UsageError with Slurm's reason if it is refused."""
-        batch = self._paths.jobs / "array.sh"
-        write_whole(batch, self.text(order, payload).encode())
-        said = _run("sbatch", "--test-only", str(batch))
-        if said.returncode:
-            raise _refused(said.stderr)
-        self._refuse_unshared(order)
-        made = _run("sbatch", "--parsable", str(batch))
-        job = made.stdout.strip().partition(";")[0]
-        if made.returncode or not _JOB.fullmatch(job):
-            raise _refused(made.stderr or made.stdout)
+        job = _sent(self.text(order, payload), self._paths.jobs / "array.sh", self._paths.token, order.options)
         write_whole(self._submitted / job, b"")
         return job
-
-    def _refuse_unshared(self, order: SlurmArray) -> None:
-        """Raise UsageError if a node that is free now does not see the run's folder; if none is free, replicas look."""
-        token = secrets.token_hex(16)
-        write_whole(self._paths.token, token.encode())
-        options = [f"--{name}={value}" for name, value in order.options.items() if name in WHERE and value]
-        look = ["sh", "-c", f'echo "{SEEN_FROM} $SLURMD_NODENAME"; exec cat -- "$1"', "sh", str(self._paths.token)]
-        said = _run("srun", *LOOK, f"--job-name=roost-look-{self._paths.root.name}", *options, *look)
-        seen = [line.removeprefix(SEEN_FROM).strip() for line in said.stdout.splitlines() if line.startswith(SEEN_FROM)]
-        if seen and token not in said.stdout:
-            raise UsageError(
-                f"The node {seen[0]} does not see {self._paths.root} as this host does, so nothing was submitted.",
-                remedy="The cluster's `workdir` must be on a file system that the login host and the nodes share.",
-            )
 
     def rows(self) -> list[JobRow]:
         """Jobs that this run's own file names, as far as they are in Slurm's queue."""
@@ -71,11 +54,7 @@ class Slurm:
         numbers = sorted(entry.name for entry in entries if _JOB.fullmatch(entry.name))
         if not numbers:
             return []
-        said = _run("squeue", "--noheader", f"--format={_FORMAT}", f"--jobs={','.join(numbers)}")
-        if said.returncode and "Invalid job id" not in said.stderr:
-            remedy = "Is Slurm's controller up? `sinfo` shows it."
-            raise HostError(f"squeue failed: {said.stderr.strip()}.", remedy=remedy)
-        return [_row(line) for line in said.stdout.splitlines() if line.count("|") == _FORMAT.count("|")]
+        return _queued(numbers)
 
     def earlier(self) -> list[str]:
         """Jobs of this run in the queue."""
@@ -100,6 +79,80 @@ class Slurm:
     def _submitted(self) -> Path:
         """One empty file for each array that was submitted, named by its number."""
         return self._paths.jobs / "submitted"
+
+
+class SlurmJob:
+    """Slurm as an engine for one job that runs one verb."""
+
+    def __init__(self, paths: JobPaths) -> None:
+        self._paths = paths
+
+    def text(self, order: SlurmTask, payload: Path) -> str:
+        """The job's script; raises UsageError if this host has no Slurm."""
+        _program("sbatch")
+        return task_script(order, self._paths, payload)
+
+    def submit(self, order: SlurmTask, payload: Path) -> str:
+        """Submit the job and return its number; raises UsageError with Slurm's reason if it is refused."""
+        return _sent(self.text(order, payload), self._paths.script, self._paths.root / "token", order.options)
+
+    def row(self, number: str) -> JobRow | None:
+        """The job as it waits or runs; None once it has left the queue."""
+        rows = [row for row in _queued([number]) if row.state not in _OVER]
+        return rows[0].model_copy(update={"job": self._paths.root.name}) if rows else None
+
+    def cause(self, number: str) -> str:
+        """Slurm's word for the end of a job, such as OUT_OF_MEMORY; "" if it does not remember the job."""
+        said = _run("scontrol", "--oneliner", "show", "job", number)
+        told = dict(_FIELD.findall(said.stdout)) if said.returncode == 0 else {}
+        state, reason = told.get("JobState", ""), told.get("Reason", "None")
+        exited = told.get("ExitCode", "0:0")
+        more = [reason] * (reason not in _LEAVE) + [f"exit code {exited}"] * (exited != "0:0")
+        return f"{state} ({', '.join(more)})" if state and more else state
+
+    def cancel(self, number: str) -> None:
+        """End the job."""
+        said = _run("scancel", number)
+        if said.returncode:
+            raise HostError(f"scancel refused: {said.stderr.strip()}.")
+
+
+def _sent(text: str, batch: Path, token: Path, options: dict[str, str]) -> str:
+    """Submit a script and return the job's number; raises UsageError with Slurm's reason if it is refused."""
+    write_whole(batch, text.encode())
+    said = _run("sbatch", "--test-only", str(batch))
+    if said.returncode:
+        raise _refused(said.stderr)
+    _refuse_unshared(token, options)
+    made = _run("sbatch", "--parsable", str(batch))
+    job = made.stdout.strip().partition(";")[0]
+    if made.returncode or not _JOB.fullmatch(job):
+        raise _refused(made.stderr or made.stdout)
+    return job
+
+
+def _refuse_unshared(file: Path, options: dict[str, str]) -> None:
+    """Raise UsageError if a node that is free now does not see this file's folder; if none is free, jobs look."""
+    token, folder = secrets.token_hex(16), file.parent
+    write_whole(file, token.encode())
+    where = [f"--{name}={value}" for name, value in options.items() if name in WHERE and value]
+    look = ["sh", "-c", f'echo "{SEEN_FROM} $SLURMD_NODENAME"; exec cat -- "$1"', "sh", str(file)]
+    said = _run("srun", *LOOK, f"--job-name=roost-look-{folder.name}", *where, *look)
+    seen = [line.removeprefix(SEEN_FROM).strip() for line in said.stdout.splitlines() if line.startswith(SEEN_FROM)]
+    if seen and token not in said.stdout:
+        raise UsageError(
+            f"The node {seen[0]} does not see {folder} as this host does, so nothing was submitted.",
+            remedy="The cluster's `workdir` must be on a file system that the login host and the nodes share.",
+        )
+
+
+def _queued(numbers: list[str]) -> list[JobRow]:
+    """Return what Slurm's queue has of these jobs."""
+    said = _run("squeue", "--noheader", f"--format={_FORMAT}", f"--jobs={','.join(numbers)}")
+    if said.returncode and "Invalid job id" not in said.stderr:
+        remedy = "Is Slurm's controller up? `sinfo` shows it."
+        raise HostError(f"squeue failed: {said.stderr.strip()}.", remedy=remedy)
+    return [_row(line) for line in said.stdout.splitlines() if line.count("|") == _FORMAT.count("|")]
 
 
 def _row(line: str) -> JobRow:

@@ -1,4 +1,4 @@
-"""The batch script of a run's replicas: one array, one task a node. Pure.
+"""The batch scripts: of a run's replicas (one array, one task a node), and of a job that runs one verb. Pure.
 
 The batch shell gets USR1 before the time limit (`--signal=B:`), hands it to the replica, and requeues its own task if
 the run is not over. A replica that failed or was killed (its server died,
@@ -10,8 +10,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from remote.shared.messages.jobs import SlurmArray
-from remote.shared.paths import RunPaths
+from remote.shared.messages.jobs import SlurmArray, SlurmTask
+from remote.shared.paths import JobPaths, RunPaths
 
 FAILURES = 3
 
@@ -44,13 +44,21 @@ fi
 exit "$code"
 """
 
+_TASK_BODY = """
+{wrap}{python} -m remote.engines.perform {folder} \
+  "${{SLURM_RESTART_COUNT:-0}}" "${{SLURM_CPUS_ON_NODE:-1}}" "$SLURMD_NODENAME"
+code=$?
+if [ "$code" -gt 128 ]; then echo "roost: the job's program ended with $code (137: killed, often out of memory)"; fi
+exit "$code"
+"""
+
 
 def script(array: SlurmArray, paths: RunPaths, payload: Path) -> str:
     """The whole script; `payload` is the folder on the shared file system that holds `remote/`."""
     scratch = f'"{array.scratch}/roost-$(id -u)-$SLURMD_NODENAME-"{shlex.quote(paths.root.name)}'
     body = _BODY.format(
         jobs=shlex.quote(str(paths.jobs)),
-        wrap="".join(f"{shlex.quote(word)} " for word in array.wrap),
+        wrap=_words(array.wrap),
         python=shlex.quote(array.python),
         folder=shlex.quote(str(paths.root)),
         scratch=scratch,
@@ -76,7 +84,31 @@ def directives(array: SlurmArray, paths: RunPaths) -> list[str]:
     }
     if array.gpus_per_node:
         options["gres"] = f"gpu:{array.gpus_per_node}"
-    options |= array.options
+    return _lines(options | array.options)
+
+
+def task_script(task: SlurmTask, paths: JobPaths, payload: Path) -> str:
+    """The whole script of a job that runs one verb; the options of the inventory come last, and so win."""
+    options = {
+        "job-name": f"roost-{paths.root.name}",
+        "nodes": "1",
+        "ntasks": "1",
+        "requeue": "",
+        "open-mode": "append",
+        "output": str(paths.log).replace("%", "%%"),
+    }
+    body = _TASK_BODY.format(
+        wrap=_words(task.wrap), python=shlex.quote(task.python), folder=shlex.quote(str(paths.root))
+    )
+    head = ["#!/bin/bash", *(f"#SBATCH {line}" for line in _lines(options | task.options))]
+    return "\n".join([*head, "", *task.prolog, f"cd {shlex.quote(str(payload))} || exit 1"]) + body
+
+
+def _words(words: list[str]) -> str:
+    return "".join(f"{shlex.quote(word)} " for word in words)
+
+
+def _lines(options: dict[str, str]) -> list[str]:
     return [f"--{name}" + (f"={_quoted(value)}" if value else "") for name, value in options.items()]
 
 

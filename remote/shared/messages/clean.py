@@ -8,7 +8,7 @@ from pydantic import Field
 
 from remote.shared.messages.envelope import Message
 
-Kind = Literal["run", "payload", "log", "unfinished"]
+Kind = Literal["run", "job", "payload", "log", "unfinished"]
 
 
 class CleanRequest(Message):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from remote.shared.messages.envelope import Message
+from remote.shared.messages.envelope import Call, Message
 from remote.shared.messages.replica import ReplicaSpec
 from remote.shared.messages.run import RunIdentity
 
@@ -95,14 +95,74 @@ class SubmitResult(Message):
     """Jobs of this run that are in the queue already: nothing was submitted."""
 
 
-class JobsRequest(Message):
-    """Ask for the run's jobs as the scheduler sees them now; read-only."""
+class SlurmTask(Message):
+    """A Slurm job of one task without GPUs, which runs one verb."""
 
-    identity: RunIdentity
+    engine: Literal["slurm"] = "slurm"
+    options: dict[str, str] = Field(default_factory=dict)
+    """Options of sbatch by their long names; "" for an option without a value."""
+    prolog: list[str] = Field(default_factory=list)
+    """Lines of shell that run before the verb."""
+    wrap: list[str] = Field(default_factory=list)
+    """Words before the verb's command, such as those of a container."""
+    python: str = "python3"
+    """The Python on the nodes that runs the verb."""
+
+
+JobVerb = Literal["prepare", "verify", "export", "compress"]
+"""The verbs that can run as a job of their own."""
+
+
+class JobRequest(Message):
+    """Run one verb as a job of its own, or follow the job that runs this very request already."""
+
+    verb: JobVerb
+    request: dict[str, Any]
+    order: SlurmTask
+    follow: bool = True
+    """Stream the job's progress, and answer with its outcome; without this, answer once the job is submitted."""
+    dry_run: bool = False
+
+
+class JobTask(Message):
+    """What the login host leaves for the job's node."""
+
+    call: Call
+    seen: list[str] = Field(default_factory=list)
+    """Paths that are there on the login host."""
+    mark: str = ""
+    """A file in the folder that the verb writes to, by which the node can tell that it sees this very folder."""
+    run: str = ""
+    """The folder of the run whose shards the verb reads; "" for none."""
+
+
+class JobTold(Message):
+    """A job with one verb."""
+
+    name: str
+    """The verb and a digest of its request: the same request has the same name."""
+    script: str
+    job: str = ""
+    """The job's number in the scheduler's queue; "" if nothing was submitted."""
+    earlier: bool = False
+    """Whether the job was submitted by an earlier command."""
+    ended_at: float = 0.0
+    """If the job had ended before this request, but nobody has seen its outcome: when, in Unix time."""
+    value: dict[str, Any] | None = None
+    """The verb's result; None without `follow`."""
+
+
+class JobsRequest(Message):
+    """Ask for the jobs of a run, of one verb, or of all verbs, as the scheduler sees them now."""
+
+    identity: RunIdentity | None = None
+    """The run whose replicas are listed; None lists the jobs with one verb."""
+    name: str = ""
+    """Only the job of this name, whether or not it has ended."""
 
 
 class JobRow(Message):
-    """One replica's job, or several jobs that wait as one row."""
+    """One replica's job, or several jobs that wait as one row; or the job of one verb."""
 
     job: str
     state: str
@@ -112,6 +172,8 @@ class JobRow(Message):
     """When the scheduler expects the job to start, in the login host's time; "" if unknown."""
     seconds: str = ""
     """How long the job has run, as the scheduler writes it."""
+    code: int | None = None
+    """For the job of one verb that has ended: the verb's exit code."""
 
 
 class JobsResult(Message):
@@ -121,9 +183,11 @@ class JobsResult(Message):
 
 
 class CancelRequest(Message):
-    """Cancel this run's own jobs, and no others."""
+    """Cancel this run's own jobs, or the job of one verb, and no others."""
 
-    identity: RunIdentity
+    identity: RunIdentity | None = None
+    name: str = ""
+    """The name of the job with one verb, if no run is given."""
     dry_run: bool = False
 
 

@@ -14,11 +14,11 @@ from remote.shared.messages.envelope import Message
 
 
 class LogSource(Message):
-    """The owner of a log: a server of the workdir, or a run's extractor."""
+    """The owner of a log: a server of the workdir, a run's extractor, or a cluster's job that runs one verb."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["server", "run"] = "server"
+    kind: Literal["server", "run", "job"] = "server"
     name: str = "main"
     task: str = ""
     """For a run on a cluster: the replica's job to which the log belongs."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hosts.commands.clusters import cluster_host, order_of
+from hosts.commands.jobs import task_of
 from hosts.errors import InventoryError, UsageError
 from hosts.inventory.clusters import RayCluster, SlurmCluster
 from hosts.inventory.load import load_inventory
@@ -158,3 +159,25 @@ def test_one_number_of_nodes_is_both_bounds(tmp_path: Path) -> None:
 def test_a_mistake_in_a_cluster_of_ray_is_a_sentence(tmp_path: Path, own: dict[str, object], sentence: str) -> None:
     with pytest.raises(InventoryError, match=re.escape(sentence)):
         ray(tmp_path, **own)
+
+
+CPU_JOB = "gres: gpu:h100:8\n    gpus_per_task: 2\n    mem: 0\n    cpu: {partition: cpu, cpus_per_task: 32}"
+
+
+def test_a_job_of_one_verb_asks_for_no_gpus_and_has_its_own_options(tmp_path: Path) -> None:
+    order = task_of(*cluster_host(load(tmp_path, CPU_JOB), "h100"))
+    assert order.options == {
+        "partition": "cpu", "time": "12:00:00", "exclude": "n3", "hold": "", "mem": "0", "cpus-per-task": "32",
+    }  # fmt: skip
+    assert order.python == "/opt/sglang/bin/python"
+
+
+def test_a_container_of_a_job_without_gpus_gets_none(tmp_path: Path) -> None:
+    image = "container: {kind: apptainer, image: /images/sglang.sif}"
+    assert "--nv" not in task_of(*cluster_host(load(tmp_path, image), "h100")).wrap
+    assert "--nv" in slurm_order(tmp_path, image).wrap
+
+
+def test_a_cluster_of_ray_runs_no_verb_as_a_job(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="only Slurm runs this as a job"):
+        task_of(*cluster_host(ray(tmp_path), "pool"))

@@ -17,13 +17,13 @@ from remote.context import Context
 from remote.report import Report
 from remote.shared.codec.container import pack_file
 from remote.shared.codec.reader import CompressedShard
-from remote.shared.messages.codec import CompressRequest
+from remote.shared.messages.codec import CompressRequest, CompressResult
 from remote.shared.messages.envelope import Call
 from remote.shared.messages.extract import Delivered, FreedRequest
 from remote.shared.paths import RunPaths, Workdir
 from remote.shared.supervised.threads import Thread, as_finished
 from remote.storage import compress as compressing
-from remote.storage.compress import compress
+from remote.storage.compress import adopt, compress, pack
 from remote.work.ledger import Ledger, Row
 from remote.work.session import reconcile
 from remote.work.verbs import freed
@@ -102,6 +102,51 @@ def test_a_compressed_shard_is_freed_like_a_plain_one_and_missed_when_it_is_gone
     with Ledger(paths.ledger) as ledger:
         reconcile(ledger, paths)
         assert [index for index, (state, _, _) in ledger.states().items() if state == "done"] == []
+
+
+def node_s_view(paths: RunPaths, folder: Path) -> Context:
+    """A working directory with the run's shards and a copy of its ledger, as a cluster's job has it."""
+    context = Context(Workdir(folder), Report())
+    own = context.workdir.run("trial")
+    own.root.mkdir(parents=True)
+    with Ledger(paths.ledger) as ledger:
+        ledger.copy_to(own.ledger)
+    own.shards.symlink_to(paths.shards)
+    return context
+
+
+def test_a_node_packs_and_only_the_login_host_changes_ledger_and_shards(tmp_path: Path) -> None:
+    _, paths, contents = run_of(tmp_path / "shared", 3)
+    content = bytearray(paths.shard(2).read_bytes())
+    content[-1] ^= 1
+    paths.shard(2).write_bytes(content)
+    packed = pack(CompressRequest(identity=run_identity(), processes=1), node_s_view(paths, tmp_path / "node"))
+    assert (packed.compressed, list(packed.failed)) == (0, [2])
+    assert [name for name in names(paths) if name.endswith(".safetensors")] == [
+        f"hs_{index}.safetensors" for index in contents
+    ]
+    with Ledger(paths.ledger) as ledger:
+        assert [row.stored for _, row in ledger.shards()] == ["plain"] * 3
+    result = adopt(paths, packed)
+    assert (result.compressed, list(result.failed)) == (2, [2])
+    assert names(paths) == ["hs_0.safetensors.rz", "hs_1.safetensors.rz", "hs_2.safetensors"]
+    assert held(paths, {index: contents[index] for index in (0, 1)})
+    assert adopt(paths, packed).compressed == 0
+
+
+def test_a_container_of_other_bytes_or_of_a_freed_record_is_not_adopted(tmp_path: Path) -> None:
+    context, paths, contents = run_of(tmp_path / "shared", 2)
+    pack(CompressRequest(identity=run_identity(), processes=1), node_s_view(paths, tmp_path / "node"))
+    (paths.shards / "hs_0.safetensors.rz").rename(tmp_path / "container")
+    (paths.shards / "hs_1.safetensors.rz").rename(paths.shards / "hs_0.safetensors.rz")
+    delivered = Delivered(index=1, xxh3=xxhash.xxh3_128_hexdigest(contents[1]))
+    freed(FreedRequest(identity=run_identity(), records=[delivered]), context)
+    (tmp_path / "container").rename(paths.shards / "hs_1.safetensors.rz")  # packed while its record was freed
+    assert adopt(paths, CompressResult(compressed=0)).compressed == 0
+    assert paths.shard(0).read_bytes() == contents[0]
+    assert not (paths.shards / "hs_1.safetensors.rz").exists()
+    with Ledger(paths.ledger) as ledger:
+        assert [(row.index, row.stored) for _, row in ledger.shards()] == [(0, "plain")]
 
 
 def held(paths: RunPaths, contents: dict[int, bytes]) -> bool:

@@ -11,10 +11,10 @@ import pytest
 from remote.context import Context
 from remote.engines import verbs
 from remote.engines.slurm import engine
-from remote.engines.slurm.script import script
+from remote.engines.slurm.script import script, task_script
 from remote.report import Report
 from remote.shared.errors import UsageError
-from remote.shared.messages.jobs import SlurmArray, SubmitRequest
+from remote.shared.messages.jobs import SlurmArray, SlurmTask, SubmitRequest
 from remote.shared.messages.replica import ReplicaSpec
 from remote.shared.paths import Workdir
 from tests.identities import run_identity
@@ -33,6 +33,26 @@ def test_the_array_is_requeued_drained_and_exclusive() -> None:
         assert f"\n#SBATCH --{line}\n" in text
     assert "#SBATCH --partition=gpu\n" in text
     assert "#SBATCH --time=04:00:00\n" in text
+
+
+def task(**fields: object) -> str:
+    order = SlurmTask.model_validate(fields)
+    return task_script(order, Workdir(Path(f"/shared/{HOSTILE}")).job("verify-1"), Path(f"/shared/{HOSTILE}/payload"))
+
+
+def test_a_job_of_one_verb_is_one_task_without_gpus() -> None:
+    lines = task(options={"partition": "cpu", "cpus-per-task": "32"}).splitlines()
+    for line in ("nodes=1", "ntasks=1", "requeue", "partition=cpu", "cpus-per-task=32", "job-name=roost-verify-1"):
+        assert f"#SBATCH --{line}" in lines
+    assert not [line for line in lines if line.startswith(("#SBATCH --gres", "#SBATCH --exclusive"))]
+
+
+def test_no_value_becomes_shell_in_a_job_of_one_verb(tmp_path: Path) -> None:
+    text = task(python=HOSTILE, wrap=["apptainer", "exec", HOSTILE])
+    checked = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    subprocess.run(["bash", "-c", text], cwd=tmp_path, capture_output=True, check=False, timeout=30)
+    assert not (tmp_path / "hacked").exists()
 
 
 def test_options_of_the_inventory_win() -> None:
