@@ -2,14 +2,19 @@
 
     .engine/bin/python -m benchmarks.prepare --chats 20000 --processes 2 --out results.json
     .engine/bin/python -m benchmarks.prepare --chats 200000 --scaling 1,2,4,8,16 --out results-16.json
+    .engine/bin/python -m benchmarks.prepare --chats 30000 --parent --out results-parent.json
 
 Runs under a Python with the `data` extra; writes only its own temporary folder and the results file. Each run is a
-process of its own: `prepare` is the verb, whole (scan, dedup, checks, shuffle, files); `map` is the one line of a
-training script, `map(apply_chat_template(return_assistant_tokens_mask=True), num_proc=N)`, and what it writes to its
-cache. `encode` is the tokenizer alone on texts that are rendered already. Seconds are of the work (of `prepare` all of
-it, of `map` the call alone, after imports and loading), and of the process from its start to its end. The ids and masks
-of both are compared, row by row, in any order. With `--scaling`, `start` is what comes before the first chunk is given
-to a worker (the tokenizer is loaded, sources are cut), and is the same for any number of processes.
+separate process. `prepare` is the whole verb (scan, dedup, checks, shuffle, files). `map` is the one line of a training
+script, `map(apply_chat_template(return_assistant_tokens_mask=True), num_proc=N)`, with what it writes to its cache.
+`encode` is the tokenizer alone on texts that are already rendered. `work` is the seconds of the work itself (for
+`prepare` everything, for `map` the call alone, after imports and loading), and `process` the seconds from the start of
+the process to its end. The ids and masks of `prepare` and `map` are compared row by row, in any order.
+
+With `--scaling`, `start` is the time before the first chunk is given to a worker (sources are cut and the tokenizer is
+loaded), which is the same for any number of processes. With `--parent`, the same chats are read in each form of source,
+and `parent_cpu` is the CPU seconds of the parent process for 1,000 chats, which more workers do not make fewer. `alone`
+is a run without workers, so the work of all processes together.
 """
 
 from __future__ import annotations
@@ -30,17 +35,21 @@ from pathlib import Path
 from typing import Any
 
 TOKENS_A_CHAT = 1925
+FORMS = ("chats.jsonl", "chats.json", "chats.jsonl.gz", "chats.parquet")
 
 
 def main() -> None:
     options = _options()
     if options.step:
-        print(json.dumps(STEPS[options.step](Path(options.work), options.processes)))
+        print(json.dumps(STEPS[options.step](Path(options.work), options.processes, options.source)))
         return
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         work = Path(folder)
         size = _write_inputs(work, options.chats)
-        measured = _scaling(options, work) if options.scaling else _rivals(options, work)
+        if options.parent:
+            measured = _parent(options, work)
+        else:
+            measured = _scaling(options, work) if options.scaling else _rivals(options, work)
     document = {
         "date": datetime.date.today().isoformat(),
         "machine": {"cpu": platform.processor() or platform.machine(), "cores": len(os.sched_getaffinity(0))},
@@ -66,9 +75,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each, in turn")
     parser.add_argument("--scaling", default="", help="numbers of processes to run `prepare` with, as in 1,2,4")
+    parser.add_argument("--parent", action="store_true", help="measure the parent process for each form of source")
     parser.add_argument("--scratch", type=Path, default=None, help="folder for temporary files")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/prepare.json"))
     parser.add_argument("--step", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--source", default=FORMS[0], help=argparse.SUPPRESS)
     parser.add_argument("--work", default="", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -78,7 +89,34 @@ def _write_inputs(work: Path, chats: int) -> int:
 
     write_tokenizer(work / "tokenizer")
     # million.py's lengths have a mean of 0.98 of what is asked for, second turns included
-    return write_source(work / "chats.jsonl", chats, round(TOKENS_A_CHAT / 0.98))
+    return write_source(work / FORMS[0], chats, round(TOKENS_A_CHAT / 0.98))
+
+
+def _parent(options: argparse.Namespace, work: Path) -> dict[str, Any]:
+    _write_other_forms(work)
+    cases = {"alone": (1, FORMS[0]), **{name: (options.processes, name) for name in FORMS}}
+    rounds = [{key: _run("prepare", work, *case) for key, case in cases.items()} for _ in range(options.rounds)]
+    parent = {key: statistics.median(one[key]["parent_cpu"] for one in rounds) for key in cases}
+    return {
+        "processes": options.processes,
+        "tokens": rounds[0]["alone"]["tokens"],
+        "parent_cpu": {key: round(seconds * 1000 / options.chats, 5) for key, seconds in parent.items()},
+        "same_content": len({one[key]["content"] for one in rounds for key in cases}) == 1,
+    }
+
+
+def _write_other_forms(work: Path) -> None:
+    """Write the chats as a JSON array, compressed, and as a Parquet file as pyarrow writes it: in one row group."""
+    import gzip
+
+    import pyarrow
+    import pyarrow.parquet
+
+    lines = (work / FORMS[0]).read_bytes()
+    (work / "chats.json").write_bytes(b"[" + b",".join(lines.splitlines()) + b"]")
+    (work / "chats.jsonl.gz").write_bytes(gzip.compress(lines, 6))
+    rows = [json.loads(line) for line in lines.splitlines()]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), work / "chats.parquet")
 
 
 def _rivals(options: argparse.Namespace, work: Path) -> dict[str, Any]:
@@ -121,11 +159,14 @@ def _scaling(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     }
 
 
-def _run(step: str, work: Path, processes: int) -> dict[str, Any]:
+def _run(step: str, work: Path, processes: int, source: str = FORMS[0]) -> dict[str, Any]:
     begun = time.monotonic()
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.prepare", "--step", step, "--work", str(work)]
     done = subprocess.run(
-        [*command, "--processes", str(processes)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
+        [*command, "--processes", str(processes), "--source", source],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=True,
     )
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     answer["process"] = round(time.monotonic() - begun - answer.pop("comparing"), 2)
@@ -133,7 +174,7 @@ def _run(step: str, work: Path, processes: int) -> dict[str, Any]:
     return answer
 
 
-def _prepare(work: Path, processes: int) -> dict[str, Any]:
+def _prepare(work: Path, processes: int, source: str) -> dict[str, Any]:
     import shutil
 
     from remote.context import Context
@@ -145,18 +186,19 @@ def _prepare(work: Path, processes: int) -> dict[str, Any]:
 
     out = work / "prepared"
     request = PrepareRequest(
-        inputs=[str(work / "chats.jsonl")], out=str(out), tokenizer=str(work / "tokenizer"), processes=processes
+        inputs=[str(work / source)], out=str(out), tokenizer=str(work / "tokenizer"), processes=processes
     )
     steps = _Steps()
-    started = time.monotonic()
+    started, cpu = time.monotonic(), time.process_time()
     result = prepare(request, Context(Workdir(work / "workdir"), Report(steps)))
-    begun = time.monotonic()
+    begun, cpu = time.monotonic(), time.process_time() - cpu
     rows = ((one.input_ids, one.loss_mask) for one in DatasetFolder.open(out).records([(0, result.manifest.records)]))
     content = _content(rows)
     shutil.rmtree(out)
     return {
         "start": round(steps.tokenizing - started, 2),
         "work": round(result.wall_seconds, 2),
+        "parent_cpu": cpu,
         "tokens": result.manifest.tokens,
         "content": content,
         "comparing": time.monotonic() - begun,
@@ -174,7 +216,7 @@ class _Steps(io.StringIO):
         return len(text)
 
 
-def _map(work: Path, processes: int) -> dict[str, Any]:
+def _map(work: Path, processes: int, source: str) -> dict[str, Any]:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     import shutil
 
@@ -184,9 +226,7 @@ def _map(work: Path, processes: int) -> dict[str, Any]:
 
     tokenizer = AutoTokenizer.from_pretrained(work / "tokenizer")
     begun = time.monotonic()
-    loaded: Dataset = load_dataset(
-        "json", data_files=str(work / "chats.jsonl"), split="train", cache_dir=work / "cache"
-    )
+    loaded: Dataset = load_dataset("json", data_files=str(work / source), split="train", cache_dir=work / "cache")
 
     def tokenize(row: dict[str, Any]) -> dict[str, Any]:
         made = tokenizer.apply_chat_template(
@@ -209,13 +249,13 @@ def _map(work: Path, processes: int) -> dict[str, Any]:
     }
 
 
-def _encode(work: Path, processes: int) -> dict[str, Any]:
+def _encode(work: Path, processes: int, source: str) -> dict[str, Any]:
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     os.environ["RAYON_NUM_THREADS"] = str(processes)
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(work / "tokenizer")
-    with (work / "chats.jsonl").open() as lines:
+    with (work / source).open() as lines:
         texts = [tokenizer.apply_chat_template(json.loads(line)["messages"], tokenize=False) for line in lines]
     begun = time.monotonic()
     tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)

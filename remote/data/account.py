@@ -27,7 +27,7 @@ def count_records(sources: list[Source], chunks: list[Chunk], spooled: list[Spoo
     """Return the sources with the number of records that were found in each, used or not."""
     counts = [0] * len(sources)
     for chunk, found in zip(chunks, spooled, strict=True):
-        counts[chunk.source] += len(found.length) + sum(found.tally.dropped.values())
+        counts[chunk.source] += len(found.rows) + sum(found.tally.dropped.values())
     return [source.model_copy(update={"records": count}) for source, count in zip(sources, counts, strict=True)]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from remote.data.chunk import BYTES_PER_TOKEN, METHODS, SpooledChunk, read_index
+from remote.data.chunk import BYTES_PER_TOKEN, METHODS, ROW, SpooledChunk, read_index
 from remote.data.dataset import SCHEMA, batch_of, shard_filename
 from remote.data.sources import Chunk
 from remote.shared.files import written_aside
@@ -65,25 +65,20 @@ class Catalogue:
 
 def catalogue(chunks: list[Chunk], spooled: list[SpooledChunk]) -> Catalogue:
     """Return the chunks' indices as one catalogue."""
-    counts = [len(chunk.length) for chunk in spooled]
-    offsets = [np.cumsum(chunk.length.astype(np.int64)) - chunk.length for chunk in spooled]
+    counts = [len(chunk.rows) for chunk in spooled]
+    offsets = [np.cumsum(chunk.rows["length"], dtype=np.int64) - chunk.rows["length"] for chunk in spooled]
     sources = np.repeat(np.array([chunk.source for chunk in chunks], np.int64), counts)
-    numbers = _joined([chunk.number for chunk in spooled], np.int64)
-    digests = [chunk.digest for chunk in spooled]
+    rows = np.concatenate([np.zeros(0, ROW), *(chunk.rows for chunk in spooled)])
     return Catalogue(
         chunk=np.repeat(np.arange(len(spooled), dtype=np.int32), counts),
-        offset=_joined(offsets, np.int64) * BYTES_PER_TOKEN,
-        length=_joined([chunk.length for chunk in spooled], np.int32),
-        loss=_joined([chunk.loss for chunk in spooled], np.int32),
-        origin=np.stack([sources, numbers], axis=1),
-        digest=np.concatenate(digests) if digests else np.zeros((0, 2), np.uint64),
-        method=_joined([chunk.method for chunk in spooled], np.uint8),
-        truncated=_joined([chunk.truncated for chunk in spooled], bool),
+        offset=np.concatenate([np.zeros(0, np.int64), *offsets]) * BYTES_PER_TOKEN,
+        length=rows["length"].copy(),
+        loss=rows["loss"].copy(),
+        origin=np.stack([sources, rows["number"]], axis=1),
+        digest=rows["digest"].copy(),
+        method=rows["method"].copy(),
+        truncated=rows["truncated"].copy(),
     )
-
-
-def _joined(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate(arrays).astype(dtype) if arrays else np.zeros(0, dtype)
 
 
 def first_of_each(records: Catalogue) -> np.ndarray:
@@ -98,10 +93,8 @@ def shuffled(records: Catalogue, seed: int | None) -> np.ndarray:
     """Return the places ordered by a hash of seed and content, the order of global indices. None keeps the order."""
     if seed is None:
         return np.arange(len(records.length))
-    rows = np.ascontiguousarray(records.digest, ">u8").tobytes()
-    keys = [
-        xxhash.xxh3_64_intdigest(rows[place : place + 16], seed & (1 << 64) - 1) for place in range(0, len(rows), 16)
-    ]
+    rows, seed = np.ascontiguousarray(records.digest, ">u8").tobytes(), seed & (1 << 64) - 1
+    keys = [xxhash.xxh3_64_intdigest(rows[place : place + 16], seed) for place in range(0, len(rows), 16)]
     return np.lexsort((records.digest[:, 1], records.digest[:, 0], np.array(keys, np.uint64)))
 
 
@@ -180,4 +173,4 @@ def spool_name(spool: Path, chunk: int) -> Path:
 
 def read_spool(spool: Path, chunk: int) -> SpooledChunk:
     """Read one finished chunk's index."""
-    return read_index(spool_name(spool, chunk).with_suffix(".npz"))
+    return read_index(spool_name(spool, chunk).with_suffix(".index"))

@@ -1,19 +1,19 @@
 """Turns one chunk of a source into tokenized records in the spool: the work of each worker process of `prepare`.
 
 Writes `<spool>/<chunk>.records` (for each record its ids as int32, then its mask as int8) and, last and whole,
-`<spool>/<chunk>.npz` with everything else. A chunk whose `.npz` exists is done.
+`<spool>/<chunk>.index` with everything else: a line of JSON, and a row of `ROW` for each record. A chunk whose `.index`
+exists is done.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -28,7 +28,7 @@ from remote.data.spans import assistant_spans
 from remote.data.template import ChatTemplate
 from remote.data.tokenizer import ModelTokenizer, TokenizerSpec
 from remote.shared.errors import RecordError
-from remote.shared.files import written_aside
+from remote.shared.files import write_whole, written_aside
 from remote.shared.messages.dataset import MaskMethod
 
 METHODS: tuple[MaskMethod, ...] = ("generation", "marker", "given")
@@ -90,22 +90,25 @@ class Tally:
         self.bad += other.bad
 
 
+ROW = np.dtype(
+    [
+        ("number", "<i8"),  # of the record in its source
+        ("length", "<i4"),  # tokens
+        ("loss", "<i4"),  # tokens with mask 1
+        ("digest", "<u8", (2,)),  # xxh3-128 of ids and mask, high half first
+        ("method", "u1"),  # the place in METHODS of the method that made the mask
+        ("truncated", "?"),
+    ]
+)
+"""One record in a chunk's index."""
+
+
 @dataclass(frozen=True)
 class SpooledChunk:
     """The spool's content for one chunk, without the tokens of the records."""
 
-    number: np.ndarray
-    """int64 [N]: the number of the record in its source."""
-    length: np.ndarray
-    """int32 [N]: tokens of the record."""
-    loss: np.ndarray
-    """int32 [N]: tokens with mask 1."""
-    digest: np.ndarray
-    """uint64 [N, 2]: xxh3-128 of ids and mask, high half first."""
-    method: np.ndarray
-    """uint8 [N]: the place in METHODS of the method that made the mask."""
-    truncated: np.ndarray
-    """bool [N]."""
+    rows: np.ndarray
+    """ROW [N]."""
     tally: Tally
 
 
@@ -155,19 +158,20 @@ class ChunkWorker:
 
     def spool(self, chunk: Chunk, target: Path) -> None:
         """Tokenize `chunk` into `target` (a path without suffix); do nothing if an earlier run did so."""
-        if target.with_suffix(".npz").exists():
+        if target.with_suffix(".index").exists():
             return
         tally = Tally()
-        rows: list[_Row] = []
+        rows: list[tuple[object, ...]] = []
         # Without fsync: a spool counts only until the next boot, and a killed process loses no written bytes.
         aside_of = written_aside(target.with_suffix(".records"), durable=False)
         with rendering.alarms(), aside_of as aside, aside.open("wb") as out:
             for number, ids, mask, method, truncated in self._records(chunk, tally):
                 content = ids.tobytes() + mask.tobytes()
                 out.write(content)
-                digest = xxhash.xxh3_128_intdigest(content)
-                rows.append(_Row(number, len(ids), int(mask.sum()), digest, METHODS.index(method), truncated))
-        _write_index(target.with_suffix(".npz"), rows, tally)
+                digest = divmod(xxhash.xxh3_128_intdigest(content), 1 << 64)
+                rows.append((number, len(ids), int(mask.sum()), digest, METHODS.index(method), truncated))
+        index = json.dumps(asdict(tally)).encode() + b"\n" + np.array(rows, ROW).tobytes()
+        write_whole(target.with_suffix(".index"), index, durable=False)
 
     def _records(self, chunk: Chunk, tally: Tally) -> Iterator[tuple[int, np.ndarray, np.ndarray, MaskMethod, bool]]:
         batch: list[tuple[int, _Text | Tokens | RecordError]] = []
@@ -283,35 +287,7 @@ def _check(ids: np.ndarray, mask: np.ndarray, vocab_size: int) -> None:
         raise RecordError("its loss mask is all 1: it has no prompt, only answers")
 
 
-class _Row(NamedTuple):
-    number: int
-    length: int
-    loss: int
-    digest: int
-    method: int
-    truncated: bool
-
-
-def _write_index(path: Path, rows: list[_Row], tally: Tally) -> None:
-    digests = [(row.digest >> 64, row.digest & (1 << 64) - 1) for row in rows]
-    content = io.BytesIO()
-    np.savez(
-        content,
-        number=np.array([row.number for row in rows], np.int64),
-        length=np.array([row.length for row in rows], np.int32),
-        loss=np.array([row.loss for row in rows], np.int32),
-        digest=np.array(digests, np.uint64).reshape(-1, 2),
-        method=np.array([row.method for row in rows], np.uint8),
-        truncated=np.array([row.truncated for row in rows], bool),
-        tally=np.frombuffer(json.dumps(asdict(tally)).encode(), np.uint8),
-    )
-    with written_aside(path, durable=False) as aside:
-        aside.write_bytes(content.getbuffer())
-
-
 def read_index(path: Path) -> SpooledChunk:
     """Return the index that `ChunkWorker.spool` wrote last."""
-    with np.load(path) as arrays:
-        tally = Tally(**json.loads(arrays["tally"].tobytes()))
-        columns = ("number", "length", "loss", "digest", "method", "truncated")
-        return SpooledChunk(tally=tally, **{name: arrays[name] for name in columns})
+    tally, _, rows = path.read_bytes().partition(b"\n")
+    return SpooledChunk(np.frombuffer(rows, ROW), Tally(**json.loads(tally)))

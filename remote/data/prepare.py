@@ -282,10 +282,16 @@ class _Job:
             done += count
             self.context.report.progress("writing", done, manifest.records, "records")
         dataset.finish(self.work, len(tasks), records.length, records.origin, manifest)
-        shutil.rmtree(self.spool)
+        self._remove_spool()
         (self.work / "lock").unlink()
         self.work.replace(self.out)
         fsync_directory(self.out.parent)
+
+    def _remove_spool(self) -> None:
+        """Remove the spool in threads, because a core needs 0.4 s to free a gigabyte of files."""
+        with Pool(cores(), "remove", settles=True) as pool:
+            list(pool.map(Path.unlink, self.spool.iterdir()))
+        self.spool.rmdir()
 
 
 def _is_much(files: list[InputFile]) -> bool:

@@ -1,31 +1,33 @@
 """Cuts the input files of `prepare` into chunks for the workers, and reads a chunk as raw records.
 
-Called by `remote.data.prepare` (`scan`) and in its worker processes (`read`). Writes only the spool folder: a JSON
-array is first written there as lines, so that it can be read in parts.
+Called by `remote.data.prepare` (`scan`) and in its worker processes (`read`). Writes only the spool folder, which gets
+the sources that cannot be read in parts, in a form that can (`remote.data.divisible`).
 """
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from remote.data.answered import identity_at, lines_of
-from remote.data.inputs import InputFile, make_plain
+from remote.data.divisible import array_to_lines, parquet_to_arrow
+from remote.data.inputs import InputFile, Plain, make_plain
 from remote.data.records import LeftOutError
 from remote.data.values import check, parse, without_nulls
 from remote.shared.errors import RecordError, UsageError
-from remote.shared.files import written_aside
 from remote.shared.messages.dataset import Source, SourceForm
 
 CHUNK_BYTES = 1 << 20
 """Bytes of source text in a chunk, some hundred records. Small chunks keep all cores busy, and a kill costs little."""
-_BLOCK = 4 << 20
 _BOM = b"\xef\xbb\xbf"
 _ROWS = 256
 """Rows of a column file that become objects at once."""
+_GROUP_BYTES = 4 * CHUNK_BYTES
+_GROUP_ROWS = 16 * _ROWS
+"""The largest Parquet row group that one worker reads. pandas and pyarrow write a million rows to a group."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Chunk:
     form: SourceForm
     start: int
     stop: int
-    """Half-open range: bytes of a text, row groups of a Parquet file, record batches of an Arrow file."""
+    """Half-open range: bytes of a text, row groups of a Parquet file, rows of an Arrow file."""
     first: int
     """Number of the chunk's first record, counted from 1; of a text, the number of the line."""
     size_bytes: int
@@ -56,7 +58,7 @@ def scan(number: int, file: InputFile, spool: Path) -> tuple[Source, list[Chunk]
         raise UsageError(f"The input {file.shown} is empty.")
     source = Source(path=file.shown, form=file.form, xxh3=plain.xxh3, size_bytes=plain.size_bytes, records=0)
     if file.form == "parquet":
-        return source, _cut_parquet(number, file, plain.path)
+        return source, _cut_parquet(number, file, plain, spool)
     if file.form == "arrow":
         return source, _cut_arrow(number, file, plain.path)
     head = _head(plain.path)
@@ -64,7 +66,7 @@ def scan(number: int, file: InputFile, spool: Path) -> tuple[Source, list[Chunk]
     lines = plain.path
     if file.form == "json" and head.lstrip(_BOM + b" \t\r\n").startswith(b"["):
         lines = spool / f"lines-{plain.xxh3}.jsonl"
-        _array_to_lines(file, plain.path, lines)
+        array_to_lines(file, plain.path, lines)
     return source, _cut_lines(number, file.name, lines, "text" if file.form == "text" else "jsonl")
 
 
@@ -115,59 +117,24 @@ def _cut_lines(number: int, name: str, path: Path, form: SourceForm) -> list[Chu
             start, first = stop, first + block.count(b"\n")
 
 
-_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},"]', re.DOTALL)
-"""A complete string, or a character that opens, closes or separates. A lone `"` begins an incomplete string."""
-
-
-def _array_to_lines(file: InputFile, path: Path, lines: Path) -> None:
-    """Write each element of a JSON array as one line, unchanged. Errors in an element are found when it is read."""
-    if lines.exists():
-        return
-    with path.open("rb") as stream, written_aside(lines, durable=False) as aside, aside.open("wb") as out:
-        for element in _elements(stream, file):
-            out.write(element.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n")
-
-
-def _elements(stream: BinaryIO, file: InputFile) -> Iterator[bytes]:
-    """Yield the texts of an array's elements, with only one element and one block in memory."""
-    window = stream.read(_BLOCK)
-    at = begin = window.index(b"[") + 1
-    depth = 0
-    while True:
-        for found in _STRUCTURE.finditer(window, at):
-            symbol = found.group()
-            if symbol == b'"':
-                break
-            at = found.end()
-            if symbol in (b"[", b"{"):
-                depth += 1
-            elif depth and symbol in (b"]", b"}"):
-                depth -= 1
-            elif not depth and symbol in (b",", b"]"):
-                element = window[begin : found.start()].strip()
-                if element or symbol == b",":
-                    yield element or b"null"
-                begin = at
-                if symbol == b"]":
-                    return
-        block = stream.read(max(_BLOCK, len(window) - begin))
-        if not block:
-            raise UsageError(f"The input {file.shown} is an incomplete JSON array: it ends inside an element.")
-        window, at, begin = window[begin:] + block, at - begin, 0
-
-
-def _cut_parquet(number: int, file: InputFile, path: Path) -> list[Chunk]:
+def _cut_parquet(number: int, file: InputFile, plain: Plain, spool: Path) -> list[Chunk]:
     import pyarrow.parquet
 
     try:
-        meta = pyarrow.parquet.read_metadata(path)
+        meta = pyarrow.parquet.read_metadata(plain.path)
     except (OSError, ValueError) as error:
         raise UsageError(f"The input {file.shown} is not a Parquet file: {error}.") from error
+    groups = [meta.row_group(place) for place in range(meta.num_row_groups)]
+    if any(group.total_byte_size > _GROUP_BYTES or group.num_rows > _GROUP_ROWS for group in groups):
+        rows = spool / f"rows-{plain.xxh3}.arrow"
+        parquet_to_arrow(file, plain.path, rows)
+        return _cut_arrow(number, file, rows)
     chunks, first = [], 1
-    for group in range(meta.num_row_groups):
-        rows, size = meta.row_group(group).num_rows, meta.row_group(group).total_byte_size
-        chunks.append(Chunk(number, file.name, str(path), "parquet", group, group + 1, first, size))
-        first += rows
+    for place, group in enumerate(groups):
+        chunks.append(
+            Chunk(number, file.name, str(plain.path), "parquet", place, place + 1, first, group.total_byte_size)
+        )
+        first += group.num_rows
     return chunks
 
 
@@ -175,17 +142,22 @@ def _cut_arrow(number: int, file: InputFile, path: Path) -> list[Chunk]:
     import pyarrow
 
     chunks: list[Chunk] = []
-    first = start = size = rows = 0
+    start = row = 0
+    size = 0.0
     try:
-        for place, batch in enumerate(_arrow_batches(path)):
-            rows, size = rows + batch.num_rows, size + batch.nbytes
-            if size >= CHUNK_BYTES:
-                chunks.append(Chunk(number, file.name, str(path), "arrow", start, place + 1, first + 1, size))
-                start, first, size = place + 1, rows, 0
+        for batch in _arrow_batches(path):
+            row_bytes = batch.nbytes / max(1, batch.num_rows)
+            step = math.ceil(CHUNK_BYTES / max(1.0, row_bytes))
+            for first in range(0, batch.num_rows, step):
+                count = min(step, batch.num_rows - first)
+                row, size = row + count, size + row_bytes * count
+                if size >= CHUNK_BYTES:
+                    chunks.append(Chunk(number, file.name, str(path), "arrow", start, row, start + 1, round(size)))
+                    start, size = row, 0.0
     except pyarrow.ArrowInvalid as error:
         raise UsageError(f"The input {file.shown} is not an Arrow file: {error}.") from error
-    if rows > first:
-        chunks.append(Chunk(number, file.name, str(path), "arrow", start, 1 << 62, first + 1, size))
+    if row > start:
+        chunks.append(Chunk(number, file.name, str(path), "arrow", start, row, start + 1, round(size)))
     return chunks
 
 
@@ -266,12 +238,14 @@ def _row_batches(chunk: Chunk) -> Iterator[Any]:
         with pyarrow.parquet.ParquetFile(chunk.path) as file:
             yield from file.iter_batches(batch_size=_ROWS, row_groups=list(range(chunk.start, chunk.stop)))
         return
-    for place, batch in enumerate(_arrow_batches(Path(chunk.path))):
-        if place >= chunk.stop:
+    end = 0
+    for batch in _arrow_batches(Path(chunk.path)):
+        begin, end = end, end + batch.num_rows
+        stop = min(chunk.stop, end)
+        for start in range(max(chunk.start, begin), stop, _ROWS):
+            yield batch.slice(start - begin, min(_ROWS, stop - start))
+        if end >= chunk.stop:
             return
-        if place >= chunk.start:
-            for start in range(0, batch.num_rows, _ROWS):
-                yield batch.slice(start, _ROWS)
 
 
 def _row(value: Any) -> Any:

@@ -12,8 +12,9 @@ from remote.context import Context
 from remote.data.chunk import ChunkWorker, Tally
 from remote.data.dataset import DatasetFolder
 from remote.data.encoding import FastEncoder, Marked, Spans
+from remote.data.inputs import expand
 from remote.data.prepare import prepare
-from remote.data.sources import Chunk
+from remote.data.sources import Chunk, scan
 from remote.data.tokenizer import TokenizerSpec, load
 from remote.shared.errors import RecordError, UsageError
 from remote.shared.messages.dataset import PrepareRequest
@@ -279,7 +280,7 @@ def test_json_arrays_parquet_and_arrow_are_read_like_lines(
     import pyarrow.parquet
     from datasets import Dataset
 
-    monkeypatch.setattr("remote.data.sources._BLOCK", 100)
+    monkeypatch.setattr("remote.data.divisible._BLOCK", 100)
     records = conversations(12)
     write_jsonl(tmp_path / "a.jsonl", records)
     (tmp_path / "b.json").write_text(json.dumps(records, indent=2))
@@ -294,3 +295,45 @@ def test_json_arrays_parquet_and_arrow_are_read_like_lines(
         assert result.manifest.records == 12
         digests.add(result.manifest.digest)
     assert len(digests) == 1
+
+
+def test_large_parquet_row_groups_and_arrow_batches_are_read_in_parts_like_lines(
+    tmp_path: Path, tokenizer: str, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    monkeypatch.setattr("remote.data.sources.CHUNK_BYTES", 400)
+    monkeypatch.setattr("remote.data.sources._GROUP_BYTES", 1000)
+    monkeypatch.setattr("remote.data.divisible._ROWS", 7)
+    records = conversations(40)
+    write_jsonl(tmp_path / "a.jsonl", records)
+    table = pa.Table.from_pylist(records)
+    pyarrow.parquet.write_table(table, tmp_path / "b.parquet")
+    with pa.OSFile(str(tmp_path / "c.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    results = []
+    for name in ("a.jsonl", "b.parquet", "c.arrow"):
+        (file,), spool = expand([str(tmp_path / name)]).files, tmp_path / f"spool-{name}"
+        spool.mkdir()
+        assert len(scan(0, file, spool)[1]) > 4
+        out = tmp_path / f"out-{name}"
+        prepare(PrepareRequest(inputs=[str(file.path)], out=str(out), tokenizer=tokenizer), context)
+        results.append((ids_of(out), DatasetFolder.open(out).origins.tolist()))
+    assert results[0] == results[1] == results[2]
+
+
+def test_a_damaged_parquet_file_is_an_error_that_names_the_file(
+    tmp_path: Path, tokenizer: str, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    monkeypatch.setattr("remote.data.sources._GROUP_BYTES", 1000)
+    path = tmp_path / "damaged.parquet"
+    pyarrow.parquet.write_table(pa.Table.from_pylist(conversations(400)), path)
+    content = bytearray(path.read_bytes())
+    content[200:2000] = bytes(1800)
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"damaged\.parquet cannot be read"):
+        prepare(PrepareRequest(inputs=[str(path)], out=str(tmp_path / "o"), tokenizer=tokenizer), context)

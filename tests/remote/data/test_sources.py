@@ -272,8 +272,8 @@ def test_large_floats_and_integers_of_64_bits_are_no_odd_values(tmp_path: Path, 
 def test_arrays_with_any_content_are_cut_between_elements(
     tmp_path: Path, prepared: Prepare, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr("remote.data.sources._BLOCK", block)
-    records = [chat('a "]" b', "],[{}\\"), chat("\\\\", '"'), chat("x" * 200, "\n\t{")]
+    monkeypatch.setattr("remote.data.divisible._BLOCK", block)
+    records = [chat('a "]" b', "],[{}\\"), chat("\\\\", '"'), chat("x" * 200, "\n\t{"), chat('\\"' * 60, '"\\' * 90)]
     (tmp_path / "s.json").write_text(json.dumps(records, indent=3))
     write_jsonl(tmp_path / "s.jsonl", records)
     assert prepared(tmp_path / "s.json").manifest.digest == prepared(tmp_path / "s.jsonl").manifest.digest
