@@ -1,1 +1,1 @@
-"""Engines that give nodes to replicas, as they are used on the host from which they are asked."""
+"""Engines, the schedulers that give nodes to replicas. Runs on the cluster's login host, and for Ray also under it."""

@@ -1,7 +1,7 @@
 """The verbs `submit`, `jobs` and `cancel`: a run's replicas on a cluster. Run on the cluster's login host.
 
-What is the same whoever starts the replicas is here: the run is shared out once, its code is kept for as long as jobs
-may wait, and the engine that a run was submitted to is found again in the run's folder.
+This module has what all engines share. The run is cut into chunks once; the run's folder keeps a copy of the code for
+as long as jobs may wait, and the name of the engine to which the run was submitted.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from remote.work.known import known
 
 
 class Engine(Protocol):
-    """What a scheduler does for one run; each order is of the engine's own kind."""
+    """What a scheduler does for one run. Each engine has its own type of order."""
 
     def text(self, order: Any, payload: Path) -> str:
-        """What would be submitted, for people."""
+        """Return what would be submitted, for people to read."""
 
     def submit(self, order: Any, payload: Path) -> str:
         """Submit the replicas and return the job's name."""
 
     def rows(self) -> list[JobRow]:
-        """The run's jobs that wait or run, and replicas that ended for good, with their causes."""
+        """Return the run's jobs that wait or run, and the replicas that ended for good, with their causes."""
 
     def earlier(self) -> list[str]:
-        """Jobs that are in the queue already, so that nothing is to be submitted."""
+        """Return the run's jobs that are already in the queue; if there are any, nothing is submitted."""
 
     def cancel(self, *, dry_run: bool) -> list[str]:
         """End the run's jobs and return their names, or only return them."""
@@ -54,7 +54,7 @@ ENGINES: dict[str, type[Slurm] | type[Ray]] = {"slurm": Slurm, "ray": Ray}
 
 
 def submit(request: SubmitRequest, context: Context) -> SubmitResult:
-    """The verb `submit`: share the run out and submit its replicas, unless jobs of it are in the queue already."""
+    """The verb `submit`: submit the run's replicas, unless jobs of the run are already in the queue."""
     paths = context.workdir.run(request.identity.name)
     if not request.dry_run:
         paths = known(context.workdir, request.identity)
@@ -76,7 +76,7 @@ def submit(request: SubmitRequest, context: Context) -> SubmitResult:
 
 
 def jobs(request: JobsRequest, context: Context) -> JobsResult:
-    """The verb `jobs`: what the scheduler says of the run's jobs, or of the jobs that run one verb each."""
+    """The verb `jobs`: return the run's jobs as the scheduler reports them, or the jobs that run one verb each."""
     if request.identity is None:
         return JobsResult(jobs=single.rows(context, request.name))
     begun = _begun(known(context.workdir, request.identity))
@@ -84,7 +84,7 @@ def jobs(request: JobsRequest, context: Context) -> JobsResult:
 
 
 def cancel(request: CancelRequest, context: Context) -> CancelResult:
-    """The verb `cancel`: end the run's own jobs, whose replicas drain first, or the named job of one verb."""
+    """The verb `cancel`: end the run's own jobs, after their replicas have drained, or the named job of one verb."""
     if request.identity is None:
         return CancelResult(jobs=single.cancel(context, request.name, dry_run=request.dry_run))
     begun = _begun(known(context.workdir, request.identity))
@@ -92,7 +92,7 @@ def cancel(request: CancelRequest, context: Context) -> CancelResult:
 
 
 def _begun(paths: RunPaths) -> Engine | None:
-    """The engine that the run was submitted to; None if it never was."""
+    """Return the engine to which the run was submitted; None if it was never submitted."""
     file = _engine_file(paths)
     return ENGINES[read_own(file).decode()](paths) if file.exists() else None
 
@@ -102,17 +102,17 @@ def _engine_file(paths: RunPaths) -> Path:
 
 
 def _as_begun(paths: RunPaths, spec: ReplicaSpec) -> ReplicaSpec:
-    """The spec with the chunks that the run was begun with: another cut would give the same numbers to other records.
+    """Return the spec with the size of chunks with which the run began.
 
-    Raises UsageError if the assignment is another one by now.
+    With another size the same chunk numbers would mean other records. Raises UsageError if the plan has another epoch.
     """
     if not paths.replicas.exists():
         return spec
     before = read_spec(paths)
     if before.epoch != spec.epoch:
         raise UsageError(
-            f"The run {paths.root.name!r} was shared out at epoch {before.epoch}, and this plan is of epoch "
-            f"{spec.epoch}: settings of its hosts were changed since.",
-            remedy="Set them back, or plan what is left as a run of its own.",
+            f"The run {paths.root.name!r} was submitted with its plan at epoch {before.epoch}, but the plan is now at "
+            f"epoch {spec.epoch}, because settings of its hosts were changed.",
+            remedy="Set them back, or plan the open records as another run.",
         )
     return spec.model_copy(update={"chunk_tokens": before.chunk_tokens})

@@ -1,1 +1,1 @@
-"""A replica: one node's whole session of a run on a cluster, in the foreground of the job that pays for it."""
+"""A replica: one node's whole session of a run on a cluster. It runs in the foreground of the node's job."""

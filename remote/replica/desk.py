@@ -1,7 +1,7 @@
-"""What lies between a run's queue and this node's own run folder: chunks come in as lots, and leave as results.
+"""Moves chunks between a run's queue and this node's own run folder: chunks arrive as lots and leave as results.
 
-Runs on the node, on two threads of the replica: one keeps a few chunks ahead, one publishes what is finished. The
-node's ledger has one writer, the session that extracts; this reads it.
+Runs on the node. The replica's main thread claims a few chunks ahead, a second thread sends beats, and a third
+publishes finished chunks. The session that extracts is the only writer of the node's ledger, which is only read here.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from remote.work.moving import take
 from remote.work.verbs import freed
 
 BEAT_SHARE = 6
-"""A holder beats so often within a lease."""
+"""The number of beats that a holder sends within a lease."""
 PUBLISH_SECONDS = 1.0
 DEAD_SECONDS = 60.0
-"""A server that was ready and is gone for so long is not started again by anybody but the engine's next attempt."""
+"""If a server that was ready is gone for this long, only the engine's next attempt starts it again."""
 
 
 class Desk:
-    """A context manager; leaving it lets go of every chunk that is not published."""
+    """A context manager, which at its end releases every chunk that is not published."""
 
     def __init__(self, shared: RunPaths, spec: ReplicaSpec, name: str, scratch: Context) -> None:
         self._shared, self._spec, self._scratch = shared, spec, scratch
@@ -54,7 +54,7 @@ class Desk:
         self._held: dict[int, Claim] = {}
         self._since: dict[int, float] = {}
         self._seconds: list[float] = []
-        """That each chunk took here, from its claim to its result."""
+        """The seconds from the claim to the result, for each chunk that this node finished."""
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._result = ReplicaResult()
@@ -74,11 +74,11 @@ class Desk:
         self._queue.leave()
 
     def drain(self) -> None:
-        """Take nothing more."""
+        """Claim no more chunks."""
         self.draining = True
 
     def has_open(self) -> bool:
-        """Whether chunks lie here that are not finished, after taking as many as there may be ahead."""
+        """Claim as many chunks as may be held ahead, then return whether this node has unfinished chunks."""
         while len(self._held) < self._spec.ahead and (claim := self._claimed(self._queue.take)) is not None:
             self._bring(claim)
         if not self._held and (slow := self._claimed(self._take_slow)) is not None:
@@ -89,7 +89,7 @@ class Desk:
         return any(not self._finished(chunk) for chunk in list(self._held))
 
     def _claimed(self, take: Callable[[], Claim | None]) -> Claim | None:
-        """What was claimed; None while draining, or while the shared folder is full."""
+        """Return the claim that `take` makes; None while draining, or if the shared folder is full."""
         try:
             return None if self.draining else take()
         except OSError as error:
@@ -97,7 +97,7 @@ class Desk:
             return None
 
     def _refuse_unless_full(self, error: OSError) -> None:
-        """Say once that the shared folder is full; raises the error again if it means anything else."""
+        """Report once that the shared folder is full; raise `error` if it has another cause."""
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise error
         if not self._is_full:
@@ -108,20 +108,20 @@ class Desk:
         return self._queue.take_slow(patience_seconds(self._seconds, self._spec.lease_seconds))
 
     def is_over(self) -> bool:
-        """Whether the run is: every chunk of it is published, by whomever."""
+        """Return whether the run is over: every chunk is published, by this node or another."""
         return not self._held and self._queue.is_over()
 
     def publish_all(self) -> None:
-        """Publish what is whole, now."""
+        """Publish every finished chunk now."""
         for chunk in list(self._held):
             self._publish_one(chunk)
 
     def result(self) -> ReplicaResult:
-        """What was done."""
+        """Return the counts of this replica, and whether the run is over."""
         return self._result.model_copy(update={"over": self._queue.is_over()})
 
     def _adopt(self) -> None:
-        """Have a share without records here, to which the chunks come as lots."""
+        """Give this node a share without records, unless it has one; chunks are added to the share as lots."""
         whole = self._share.assignment
         target = self._own.assignment(whole.epoch)
         if target.exists():
@@ -183,7 +183,10 @@ class Desk:
         return len(self._rows(chunk)) == len(self._chunks.places(chunk))
 
     def _publish_one(self, chunk: int) -> None:
-        """Publish a chunk if all of its records are finished; its shards here are freed either way."""
+        """Publish a chunk if all of its records are finished, and free its shards on this node.
+
+        The shards are also freed if another node published the chunk first.
+        """
         with self._lock:
             claim, rows = self._held.get(chunk), self._rows(chunk)
             if claim is None or len(rows) < len(self._chunks.places(chunk)):
@@ -204,7 +207,7 @@ class Desk:
             self._seconds.append(time.monotonic() - self._since.pop(chunk))
 
     def _put(self, claim: Claim, rows: list[Row], done: list[Row]) -> bool:
-        """Copy a chunk's shards to the shared folder and publish them; False if somebody else published it first."""
+        """Copy a chunk's shards to the shared folder and publish them; return False if another node was first."""
         results, aside = self._queue.results, None
         try:
             aside = results.aside(claim.chunk)
@@ -219,7 +222,7 @@ class Desk:
                     results.sweep(claim.chunk)
                 return True
         except OSError:
-            if not results.has(claim.chunk):  # else its publisher has swept this folder away
+            if not results.has(claim.chunk):  # otherwise the chunk's publisher has removed this folder
                 raise
         finally:
             if aside is not None:

@@ -1,7 +1,7 @@
 """A process that ends the replica's servers if the replica itself is killed. Runs on the node, beside the replica.
 
-`python -m remote.replica.guard WORKDIR` waits until its stdin ends. The kernel closes that pipe however the replica
-dies; where the engine kills a whole job at once (a cgroup), it kills servers and guard too.
+`python -m remote.replica.guard WORKDIR` waits until its stdin ends. The kernel closes that pipe in every way in which
+the replica can die. If the engine kills a whole job at once (a cgroup), the servers and the guard die with the replica.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENDED = b"ended"
 
 @contextmanager
 def posted(scratch: Context) -> Iterator[None]:
-    """Have a guard watch this process while the block lasts."""
+    """Run a guard that watches this process until the block ends."""
     argv = [sys.executable, "-m", "remote.replica.guard", str(scratch.workdir.root.resolve())]
     guard = subprocess.Popen(argv, cwd=scratch.payload, stdin=subprocess.PIPE, start_new_session=True)
     assert guard.stdin is not None
@@ -36,7 +36,7 @@ def posted(scratch: Context) -> Iterator[None]:
 
 
 def main(workdir: Path) -> None:
-    """Wait for the replica's end; unless it said that it ended its servers, end them."""
+    """Wait for the replica's end, and end its servers unless the replica said that it has ended them."""
     if sys.stdin.buffer.read() == ENDED:
         return
     from remote.servers.lifecycle.stop import stop

@@ -1,1 +1,1 @@
-"""Ray: the login host talks HTTP to its job server; controller and actors run under Ray's own Python."""
+"""Ray: the login host speaks HTTP to the cluster's job server; controller and actors run under Ray's own Python."""

@@ -1,8 +1,9 @@
-"""The actor of one replica, under Ray's Python on the node: it starts `python -m remote replica` and outlives it.
+"""The actor of one replica, under Ray's Python on the node. The actor starts `python -m remote replica` and awaits it.
 
-Ray gets this module by value, so that it runs on nodes that do not see the shared folder, and says so there. A pipe
-ties the replica to the actor: the kernel closes it however the actor ends, and the replica's guard then ends the
-servers. Ray starts a killed actor again, on another node if its own is gone. Standard library and Ray only.
+Ray gets this module by value, so the actor also runs on a node that does not see the shared folder, and reports that.
+A pipe ties the replica to the actor: the kernel closes the pipe in every way in which the actor can end, and then the
+replica's guard ends the servers. Ray starts a killed actor again, on another node if its node is gone. Standard library
+and Ray only.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from typing import Any
 from remote.engines.ray.folder import ENDED, FAILED, LEFT_OUT, OVER, REFUSED, RUNS, STOPPED, Folder, Pool, Slot
 
 FAILURES = 3
-"""A replica that failed so often is started again; one more failure ends it."""
+"""The number of failures after which a replica is still started again. The next failure ends it."""
 LOOK_SECONDS = 1.0
 SAME_NODE_SECONDS = 60.0
-"""So long an actor waits for another one of its run on its node to end."""
+"""How long an actor waits until another actor of the same run on its node ends."""
 LAST_BYTES = 4000
 ADDRESS = re.compile(r"[\d.:a-f]+")
 
 
 class RefusedError(Exception):
-    """This replica cannot ever work here."""
+    """The reason why this replica can never work on its node."""
 
 
 class Replica:
-    """One replica of a run; its life is a thread of the actor, and the actor ends with it."""
+    """One replica of a run. A thread of the actor runs the replica, and the actor ends when the thread ends."""
 
     def __init__(self, jobs: str, name: str, mark: str) -> None:
         self._folder, self._name, self._mark = Folder(Path(jobs)), name, mark
@@ -45,11 +46,11 @@ class Replica:
         threading.Thread(target=self._live, name="replica", daemon=True).start()
 
     def __repr__(self) -> str:
-        """As Ray's dashboard and logs show this actor."""
+        """Return the name under which Ray's dashboard and logs show this actor."""
         return f"{self._node} {self._folder.run.name}.{self._name}"
 
     def untold(self) -> str:
-        """Why this replica is refused, if its node does not see the folder in which it would say so."""
+        """Return why this replica was refused, if its node does not see the folder to which the reason belongs."""
         return self._untold
 
     def _live(self) -> None:
@@ -59,7 +60,7 @@ class Replica:
             self._end(LEFT_OUT, str(error))
         except Exception as error:
             self._end(FAILED, f"its actor failed: {type(error).__name__}: {error}")
-        if not self._untold:  # else the controller asks, and lets go of the group
+        if not self._untold:  # otherwise the controller asks for the reason, and then removes the group
             _give_back()
 
     def _until_ended(self) -> None:
@@ -85,30 +86,30 @@ class Replica:
     def _pool(self) -> Pool:
         if not self._folder.sees(self._mark):
             raise RefusedError(
-                f"the node {self._node} does not see {self._folder.root} as the host does from which the run was "
-                "submitted: the cluster's `workdir` must lie on a file system that all nodes share"
+                f"the node {self._node} does not see the {self._folder.root} of the host that submitted the run: the "
+                "cluster's `workdir` must be on a file system that all nodes share"
             )
         pool = self._folder.pool()
         gpus = sorted(int(one) for one in _gpus() if one.isdecimal())
         if gpus != list(range(len(gpus))):
             raise RefusedError(
-                f"Ray gave it the GPUs {', '.join(map(str, gpus))} of {self._node}: a replica takes a whole node, so "
-                "`gpus_per_node` must be the number of its GPUs"
+                f"Ray gave it the GPUs {', '.join(map(str, gpus))} of {self._node}, but a replica takes a whole node: "
+                "`gpus_per_node` must be the number of the node's GPUs"
             )
         return pool
 
     def _note_death(self) -> None:
-        """The actor before this one has left no word: its process was killed, or its node is gone."""
+        """Note why the earlier actor ended without saying so: its process was killed, or its node is gone."""
         slot = self._slot
         if slot.node_id in _living_nodes():
             slot.failures += 1
             slot.cause = f"its actor's process on {slot.node} was killed (by the kernel if memory ran out)"
         else:
-            slot.cause = f"the node {slot.node} was lost"  # which no limit counts: spot nodes come and go
+            slot.cause = f"the node {slot.node} was lost"  # not counted as a failure: spot nodes come and go
         print(f"{self._name} goes on: {slot.cause}", flush=True)
 
     def _attempt(self, pool: Pool, scratch: Path) -> str:
-        """Be the parent of one attempt; returns why it failed, "" if it did not."""
+        """Run one attempt as its parent; return why the attempt failed, or "" if it did not fail."""
         slot = self._slot
         slot.attempt = self._folder.next_attempt(self._name)
         slot.state, slot.node, slot.node_id, slot.since = RUNS, self._node, self._node_id, time.time()
@@ -142,11 +143,11 @@ class Replica:
                 return child.wait(LOOK_SECONDS)
             except subprocess.TimeoutExpired:
                 if not told and self._folder.stop.exists():
-                    child.send_signal(signal.SIGUSR1)  # drain: finish what is in flight, publish what is whole
+                    child.send_signal(signal.SIGUSR1)  # drain: end the requests in flight, publish finished chunks
                     told = True
 
     def _last_error(self, began: int) -> str:
-        """The last error in what this attempt has logged."""
+        """Return the last error in the attempt's log, which begins at byte `began`; "" if there is no error."""
         with (self._folder.root / f"{self._name}.log").open("rb") as log:
             log.seek(max(began, log.seek(0, os.SEEK_END) - LAST_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
@@ -164,13 +165,16 @@ class Replica:
 
 
 class _only_one_on_this_node:
-    """Two replicas of a run on one node would end each other's servers."""
+    """A lock, because two replicas of a run on one node would end each other's servers."""
 
     def __init__(self, scratch: Path) -> None:
         scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = scratch.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            raise RefusedError(f"{scratch} on its node is a link or another user's: set the cluster's `scratch`")
+            raise RefusedError(
+                f"{scratch} on its node is a link or belongs to another user: set the cluster's `scratch` to another "
+                "folder"
+            )
         self._lock = (scratch / "actor.lock").open("ab")
 
     def __enter__(self) -> None:
@@ -181,8 +185,8 @@ class _only_one_on_this_node:
             except OSError:
                 if time.monotonic() > deadline:
                     raise RefusedError(
-                        "its node has a replica of this run already: let `gpus_per_node` or `resources` be more than "
-                        "half of a node's"
+                        "its node already has a replica of this run: set `gpus_per_node` or `resources` to more than "
+                        "half of what a node has"
                     ) from None
                 time.sleep(LOOK_SECONDS)
 
@@ -191,7 +195,7 @@ class _only_one_on_this_node:
 
 
 def _environment() -> dict[str, str]:
-    """The node's environment without what Ray has put there for its own workers."""
+    """Return the node's environment without the variables that Ray sets for its own workers."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -200,7 +204,7 @@ def _environment() -> dict[str, str]:
 
 
 def _here() -> tuple[str, str]:
-    """This node's id in Ray, and its name: Ray's, or the machine's if Ray has only an address."""
+    """Return this node's id in Ray, and its name in Ray, or the machine's name if Ray has only an address."""
     import ray
 
     node_id = ray.get_runtime_context().get_node_id()
@@ -223,10 +227,10 @@ def _gpus() -> list[str]:
 
 
 def _give_back() -> None:
-    """End this actor for good, and let go of its placement group.
+    """End this actor for good, and remove its placement group.
 
-    Ray ends an actor whose group is removed, but it may try for ever to start it again in the group that is gone, and
-    the actor's name then stays taken.
+    Ray ends an actor whose group is removed, but may try for ever to start the actor again in the removed group, and
+    then the actor's name stays taken.
     """
     import ray
     from ray.util.placement_group import get_current_placement_group, remove_placement_group

@@ -1,6 +1,6 @@
 """The controller's calls to Ray: connect, nodes, placement groups, actors. Under Ray's Python, on the head node.
 
-Groups and actors are detached, and found again by their names, so that they outlive the controller.
+Groups and actors are detached, so they outlive the controller; the next controller finds them by their names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ANSWER_SECONDS = 2.0
 
 
 class RefusedError(Exception):
-    """The run cannot be done on this cluster as it was asked for."""
+    """The reason why the run cannot be done on this cluster with these settings."""
 
 
 @dataclass(frozen=True)
@@ -28,29 +28,29 @@ class Group:
     """A placement group of one replica."""
 
     state: str
-    """Ray's word: PENDING, CREATED, RESCHEDULING."""
+    """Ray's own name of the state: PENDING, CREATED, RESCHEDULING."""
     node_id: str
-    """The node on which Ray has placed it, or has last."""
+    """The node on which Ray has placed the group, now or most recently."""
 
     @property
     def is_placed(self) -> bool:
-        """Whether it has a node."""
+        """Return whether the group has a node."""
         return self.state == "CREATED"
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Ray, as one run sees it."""
+    """Ray's nodes, groups and actors of one run."""
 
     pool: Pool
 
     def connect(self) -> None:
-        """Become a driver; raises RefusedError if this Python has no Ray, or another one than the cluster."""
+        """Become a driver; raise RefusedError if this Python has no Ray, or another version than the cluster."""
         try:
             import ray
         except ImportError as error:
             raise RefusedError(
-                f"{sys.executable} on the head node has no Ray: name one that has it as `ray_python`"
+                f"{sys.executable} on the head node has no Ray: set `ray_python` to a Python that has it"
             ) from error
         try:
             ray.init(address="auto", namespace=self.pool.namespace, log_to_driver=False, logging_level="ERROR")
@@ -58,20 +58,20 @@ class Cluster:
             if "ersion mismatch" not in str(error):
                 raise
             raise RefusedError(
-                f"{sys.executable} on the head node has Ray {ray.__version__} for Python {sys.version.split()[0]}, and "
-                "the cluster runs another version: name the Python with which it was started as `ray_python`"
+                f"{sys.executable} on the head node has Ray {ray.__version__} for Python {sys.version.split()[0]}, but "
+                "the cluster runs another version: set `ray_python` to the Python with which the cluster was started"
             ) from error
         for module in (actor_module, folder_module):
             ray.cloudpickle.register_pickle_by_value(module)
 
     def nodes(self) -> list[dict[str, float]]:
-        """What each living node has in all."""
+        """Return the total resources of each living node."""
         import ray
 
         return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
     def groups(self) -> dict[str, Group]:
-        """The run's placement groups, by their replicas' names."""
+        """Return the run's placement groups, by the names of their replicas."""
         from ray.util.placement_group import placement_group_table
 
         prefix = self.pool.group("")
@@ -83,7 +83,7 @@ class Cluster:
         }
 
     def ask_for(self, name: str) -> None:
-        """Ask for a replica's placement group; it may wait for a node for long."""
+        """Ask for a replica's placement group, which may wait long for a node."""
         from ray.util.placement_group import placement_group
 
         placement_group([self.pool.bundle], strategy=STRATEGY, name=self.pool.group(name), lifetime="detached")
@@ -100,7 +100,7 @@ class Cluster:
             remove_placement_group(get_placement_group(self.pool.group(name)))
 
     def has_actor(self, name: str) -> bool:
-        """Whether a replica has an actor that lives, starts, or is to be started again."""
+        """Return whether a replica has an actor that lives, starts, or will be started again."""
         import ray
 
         try:
@@ -110,7 +110,7 @@ class Cluster:
         return True
 
     def put(self, name: str, *arguments: str) -> None:
-        """Put a replica's actor into its placement group, unless it has one."""
+        """Start a replica's actor in its placement group, unless the replica has an actor."""
         import ray
         from ray.util import get_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -129,10 +129,10 @@ class Cluster:
         ).remote(*arguments)
 
     def untold(self, name: str) -> str:
-        """What an actor has to say that cannot write it into the run's folder."""
+        """Return why an actor that cannot write to the run's folder was refused; "" if it was not refused."""
         import ray
 
         try:
             return str(ray.get(ray.get_actor(name).untold.remote(), timeout=ANSWER_SECONDS))
-        except (ValueError, ray.exceptions.RayError):  # it is gone, or has not started yet
+        except (ValueError, ray.exceptions.RayError):  # the actor is gone, or has not started yet
             return ""

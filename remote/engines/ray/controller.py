@@ -1,9 +1,10 @@
 """The run's one controller: the driver of the Ray job. `python -m remote.engines.ray.controller JOBS JOB MARK`.
 
-Runs under Ray's Python, on the head node. It asks for a placement group of one node for each replica, puts an actor
-into each that Ray has placed, and waits. It remembers nothing: it finds groups and actors again by their names, and how
-far the run is by its published chunks. If it is killed, replicas work on, and the job's shell starts it again. If the
-job is stopped in Ray's dashboard, the run is stopped. Standard library and Ray only.
+Runs under Ray's Python, on the head node. The controller asks for a placement group of one node for each replica,
+starts an actor in each group that Ray has placed, and waits. It keeps no state: it finds groups and actors by their
+names, and the run's progress by the published chunks. If the controller is killed, replicas work on, and the job's
+shell starts the controller again. If the job is stopped in Ray's dashboard, the run stops. Standard library and Ray
+only.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ LOOK_SECONDS = 2.0
 
 
 class StoppedError(Exception):
-    """Somebody has stopped the job in Ray's dashboard or by its command."""
+    """A person stopped the job in Ray's dashboard or with Ray's command."""
 
 
 def main(jobs: Path, job: str, mark: str) -> int:
-    """Control the run until no replica is left; returns the job's exit code."""
+    """Control the run until no replica is left; return the job's exit code."""
     folder = Folder(jobs)
     if not folder.sees(mark):
         return _refused(
-            f"the head node does not see {jobs} as the host does from which the run was submitted: the cluster's "
-            "`workdir` must lie on a file system that the head node, the other nodes and the login host share"
+            f"the head node does not see the {jobs} of the host that submitted the run: the cluster's `workdir` must "
+            "be on a file system that the head node, the other nodes and the login host share"
         )
     pool = folder.pool()
     cluster = Cluster(pool)
@@ -51,7 +52,7 @@ def main(jobs: Path, job: str, mark: str) -> int:
     signal.signal(signal.SIGTERM, _stopped)
     try:
         cluster.connect()
-        if not folder.has_accepted(job):  # else another controller of this job began the run and was killed
+        if not folder.has_accepted(job):  # otherwise an earlier controller of this job began the run and was killed
             await_nodes(folder, cluster)
             write(folder.accepted, job)
         return controller.run()
@@ -73,7 +74,7 @@ def _stopped(_: int, __: FrameType | None) -> None:
 
 
 def await_nodes(folder: Folder, cluster: Cluster) -> None:
-    """Return once the run can begin; raises RefusedError for what Ray would wait for in vain."""
+    """Return once the run can begin; raise RefusedError if Ray would wait for nodes in vain."""
     pool = cluster.pool
     while True:
         why = shortage(cluster.nodes(), pool)
@@ -85,7 +86,7 @@ def await_nodes(folder: Folder, cluster: Cluster) -> None:
 
 
 def shortage(nodes: list[dict[str, float]], pool: Pool) -> str:
-    """Why the run cannot begin on nodes with these resources; "" if it can."""
+    """Return why the run cannot begin on nodes with these resources; "" if it can begin."""
     fitting = [one for one in nodes if all(one.get(name, 0) >= amount for name, amount in pool.bundle.items())]
     if fitting and len(fitting) >= pool.least:
         return ""
@@ -94,18 +95,18 @@ def shortage(nodes: list[dict[str, float]], pool: Pool) -> str:
     if not fitting:
         most = {name: max((one.get(name, 0) for one in nodes), default=0) for name in pool.bundle}
         return (
-            f"no node of the Ray cluster at {pool.address} has what a replica takes, {in_words(pool.bundle)}: the most "
-            f"that its nodes have is {in_words(most)}, so Ray would wait for ever"
+            f"no node of the Ray cluster at {pool.address} has what a replica takes ({in_words(pool.bundle)}): the "
+            f"most that its nodes have is {in_words(most)}, so Ray would wait for ever"
         )
     return (
-        f"{len(fitting)} node(s) of the Ray cluster at {pool.address} have what a replica takes, "
-        f"{in_words(pool.bundle)}, and {pool.least} must be there: start more, or lower the first number of `nodes`"
+        f"{len(fitting)} node(s) of the Ray cluster at {pool.address} have what a replica takes "
+        f"({in_words(pool.bundle)}), but the run needs {pool.least}: start more, or lower the first number of `nodes`"
     )
 
 
 @dataclass
 class Controller:
-    """What Ray has of the run, brought step by step to what the run needs."""
+    """Brings the run's groups and actors in Ray, step by step, to the number that the run needs."""
 
     folder: Folder
     pool: Pool
@@ -114,13 +115,13 @@ class Controller:
     _told: str = ""
 
     def run(self) -> int:
-        """Return 0 once the run is over or was stopped, and another code if every replica failed."""
+        """Return 0 when the run is over or was stopped, or NO_REPLICA_LEFT when every replica has failed."""
         while self.step():
             time.sleep(LOOK_SECONDS)
         return self._ended()
 
     def step(self) -> bool:
-        """Bring Ray nearer to what the run needs; returns False if nothing of the run is left there."""
+        """Ask Ray for the next groups and actors; return False if the run has none left and needs no more."""
         groups, published = self.cluster.groups(), self.folder.published()
         open_slots = [name for name in self.pool.slots if self.folder.slot(name).state not in ENDED]
         ends = self.folder.is_over or self.folder.stop.exists()
@@ -136,13 +137,13 @@ class Controller:
         return True
 
     def withdraw(self) -> None:
-        """Let go of every group in which no replica works."""
+        """Remove every group in which no replica works."""
         for name, group in self.cluster.groups().items():
             if not group.is_placed or not self.cluster.has_actor(name):
                 self.cluster.let_go(name)
 
     def _tend(self, name: str, group: Group, useful: int) -> None:
-        """Put the actor into a group that Ray has placed; let go of a group in which nobody works or will."""
+        """Start the actor in a group that Ray has placed; remove a group whose replica has ended or is not needed."""
         slot, has_actor = self.folder.slot(name), self.cluster.has_actor(name)
         works = group.is_placed and has_actor
         if slot.state in ENDED or (not works and int(name[1:]) >= useful):
@@ -153,10 +154,10 @@ class Controller:
             self.folder.keep(replace(slot, state=LEFT_OUT, cause=cause, since=time.time()))
 
     def _tell(self, groups: int, published: int) -> None:
-        """Say in the job's log, which Ray's dashboard shows, how far the run is."""
+        """Write the run's progress to the job's log, which Ray's dashboard shows."""
         at_work = [f"{slot.name} on {slot.node}" for slot in self.folder.slots() if slot.state not in ENDED]
         text = (
-            f"{published} of {self.pool.chunks} chunks are published; at work: {', '.join(at_work) or 'nobody'}; "
+            f"{published} of {self.pool.chunks} chunks are published; at work: {', '.join(at_work) or 'no replica'}; "
             f"waiting for a node with {in_words(self.pool.bundle)}: {max(0, groups - len(at_work))}"
         )
         if text != self._told:
@@ -176,7 +177,7 @@ class Controller:
 
 
 def causes(slots: list[Slot]) -> str:
-    """Why replicas ended, each cause once."""
+    """Return why replicas ended, with each cause once."""
     by_cause: dict[str, list[str]] = {}
     for slot in slots:
         by_cause.setdefault(slot.cause, []).append(slot.name)

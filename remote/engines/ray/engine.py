@@ -33,10 +33,10 @@ from remote.work.epochs import newest
 from remote.work.gathered import read_spec
 
 ACCEPT_SECONDS = 120.0
-"""So long a submitted job may take until its controller has looked at the cluster; Ray's workers start slowly."""
+"""How long a submitted job may take until its controller has checked the cluster. Ray's workers start slowly."""
 LOOK_SECONDS = 0.5
 RESTARTS = 20
-"""Of a controller that is killed or loses Ray; its replicas work on meanwhile."""
+"""How often a controller that was killed or lost Ray is started again. The replicas work on meanwhile."""
 
 _ENTRYPOINT = """cd {payload} || {{ echo {unseen}; exit {refused}; }}
 for start in $(seq {restarts}); do
@@ -53,7 +53,7 @@ exit 1"""
 
 
 def look(request: LookRequest, context: Context) -> RayLook:
-    """The verb `look`: the cluster's version, and whether everybody who reaches it may run code there."""
+    """The verb `look`: return Ray's version, and whether anybody who can reach the cluster may run code there."""
     server = Server(request.address)
     return RayLook(version=server.version(), is_open=server.is_open())
 
@@ -65,12 +65,12 @@ class Ray:
         self._paths, self._folder = paths, Folder(paths.jobs)
 
     def text(self, order: RayPool, payload: Path) -> str:
-        """The submission as the job server takes it; raises UsageError if there is no cluster at the address."""
+        """Return the submission in the job server's form; raise UsageError if there is no cluster at the address."""
         Server(order.address).version()
         return json.dumps(self._submission(order, payload, "JOB", "MARK"), indent=1)
 
     def submit(self, order: RayPool, payload: Path) -> str:
-        """Submit the controller and wait until it has looked at the cluster; raises UsageError with what it refuses."""
+        """Submit the controller and wait until it has checked the cluster; raise UsageError if it refuses the run."""
         job = f"roost-{self._paths.root.name}-{secrets.token_hex(4)}"
         chunks = len(cut(load(newest(self._paths)).lengths().tolist(), read_spec(self._paths).chunk_tokens))
         self._folder.forget_ended()
@@ -78,7 +78,7 @@ class Ray:
         return self._start(Server(order.address), order, payload, job)
 
     def rows(self) -> list[JobRow]:
-        """The job, the replicas that Ray has or waits to place, and those that ended with a cause."""
+        """Return the job, the replicas that Ray has placed or will place, and the replicas that ended with a cause."""
         if not self._folder.pool_file.exists():
             return []
         pool = self._folder.pool()
@@ -101,14 +101,14 @@ class Ray:
         ]
 
     def earlier(self) -> list[str]:
-        """The job, if its controller is in Ray's queue or runs."""
+        """Return the job's name if its controller runs or is in Ray's queue."""
         if not self._folder.pool_file.exists():
             return []
         pool = self._folder.pool()
         return [pool.job] if Server(pool.address).job(pool.job).get("status") in LIVE else []
 
     def cancel(self, *, dry_run: bool) -> list[str]:
-        """Tell every replica to drain, by the shared folder; the controller withdraws what Ray has not placed."""
+        """Tell every replica through the shared folder to drain. The controller withdraws groups without a replica."""
         rows = self.rows()
         living = [row.job for row in rows if row.state not in (FAILED.upper(), LEFT_OUT.upper())]
         if not living or dry_run:
@@ -133,10 +133,10 @@ class Ray:
 
     def _submission(self, order: RayPool, payload: Path, job: str, mark: str) -> dict[str, object]:
         unseen = (
-            f"{SAID}the head node does not see {payload}: the cluster's `workdir` must lie on a file system that the "
+            f"{SAID}the head node does not see {payload}: the cluster's `workdir` must be on a file system that the "
             "head node, the other nodes and the login host share"
         )
-        no_python = f"{SAID}the head node cannot run {order.ray_python}: name the Python that has Ray as `ray_python`"
+        no_python = f"{SAID}the head node cannot run {order.ray_python}: set `ray_python` to the Python that has Ray"
         entrypoint = _ENTRYPOINT.format(
             payload=shlex.quote(str(payload)),
             unseen=shlex.quote(unseen),
@@ -152,13 +152,13 @@ class Ray:
         return {"entrypoint": entrypoint, "submission_id": job, "metadata": {"roost_run": self._paths.root.name}}
 
     def _await_accepted(self, server: Server, job: str) -> None:
-        """Return once the controller controls the run, or still waits for the first node; raises what it refuses."""
+        """Return once the controller controls the run, or still waits for the first node; raise its refusal."""
         deadline = time.monotonic() + ACCEPT_SECONDS
         while time.monotonic() < deadline:
             told = server.job(job)
             if told.get("status") not in LIVE:
                 if self._folder.has_accepted(job):
-                    return  # and has ended since: a short run
+                    return  # a short run, which has ended already
                 raise _why(server.log(job), str(told.get("message", "")))
             if self._folder.has_accepted(job):
                 return
@@ -183,7 +183,7 @@ def _pool(order: RayPool, job: str, run: str, payload: Path, chunks: int) -> Poo
 
 
 def _row(slot: Slot, actor: str, pool: Pool) -> JobRow:
-    """A replica that has a placement group, by Ray's word on its actor and its own word on its work."""
+    """Return the row of a replica that has a placement group, from its actor's state in Ray and its own file."""
     again = f"{slot.failures} of its attempts failed, the latest because {slot.cause}" if slot.failures else ""
     if actor == "ALIVE":
         word = "STARTING" if slot.state not in ENDED and slot.attempt < 0 else "RUNNING"
@@ -192,7 +192,7 @@ def _row(slot: Slot, actor: str, pool: Pool) -> JobRow:
 
 
 def _since(began: float) -> str:
-    """How long ago, as `H:MM:SS`."""
+    """Return the time since `began` as `H:MM:SS`; "" if it has not begun."""
     if not began:
         return ""
     seconds = max(0, int(time.time() - began))
@@ -204,7 +204,7 @@ def _number(name: str) -> int:
 
 
 def _why(log: str, message: str) -> UsageError | HostError:
-    """What the controller said before it ended, in a sentence."""
+    """Return the error with the last words of a controller that ended."""
     said = [line.partition(SAID)[2] for line in log.splitlines() if line.startswith(SAID)]
     if said:
         return UsageError(f"{said[-1][:1].upper()}{said[-1][1:].rstrip('.')}.")

@@ -1,4 +1,4 @@
-"""Ray's job server and state, over plain HTTP from the login host: no Ray is needed here, so versions may differ."""
+"""Ray's job server and state, over plain HTTP from the login host, which needs no Ray of the cluster's version."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from remote.shared.errors import HostError, UsageError
 
 SECONDS = 20.0
 OLDEST = (2, 9)
-"""The first version whose job server and state API answer as is read here."""
+"""The first version whose job server and state API answer in the form that is read here."""
 LIVE = ("PENDING", "RUNNING")
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a cluster is not reached through a proxy
 
 
 @dataclass(frozen=True)
 class Server:
-    """One cluster's."""
+    """The job server of one cluster."""
 
     address: str
 
     def version(self) -> str:
-        """The cluster's version of Ray; raises UsageError if there is no cluster, or one that is too old."""
+        """Return the cluster's version of Ray; raise UsageError if there is no cluster, or its version is too old."""
         try:
             told = self._ask("GET", "/api/version")
         except HostError as error:
@@ -35,14 +35,14 @@ class Server:
         version = str(told.get("ray_version", ""))
         if not _is_known(version):
             raise UsageError(
-                f"The cluster at {self.address} runs Ray {version or 'of no known version'}, and Roost needs "
+                f"The cluster at {self.address} runs Ray {version or 'of no known version'}, but Roost needs "
                 f"{OLDEST[0]}.{OLDEST[1]} or a later 2.x.",
-                remedy="Use a cluster with a newer Ray; the login host itself needs none.",
+                remedy="Use a cluster with a newer Ray; the login host itself needs no Ray.",
             )
         return version
 
     def is_open(self) -> bool:
-        """Whether the job server answers whoever asks, without a token."""
+        """Return whether the job server answers without a token."""
         request = urllib.request.Request(self.address + "/api/jobs/")  # noqa: S310
         try:
             with _DIRECT.open(request, timeout=SECONDS):
@@ -55,20 +55,20 @@ class Server:
         return str(self._ask("POST", "/api/jobs/", submission)["submission_id"])
 
     def job(self, job: str) -> dict[str, Any]:
-        """What the server knows of a job; empty if it knows none of this id."""
+        """Return the server's facts about a job; empty if the server knows no job with this id."""
         return self._ask("GET", f"/api/jobs/{urllib.parse.quote(job)}", missing={})
 
     def log(self, job: str) -> str:
-        """A job's output."""
+        """Return a job's output."""
         return str(self._ask("GET", f"/api/jobs/{urllib.parse.quote(job)}/logs", missing={}).get("logs", ""))
 
     def actors(self, namespace: str) -> dict[str, dict[str, Any]]:
-        """Living actors of a namespace, by name."""
+        """Return the living actors of a namespace, by name."""
         found = self._state("actors", "ray_namespace", namespace)
         return {str(one["name"]): one for one in found if one.get("state") != "DEAD" and one.get("name")}
 
     def groups(self, prefix: str) -> dict[str, dict[str, Any]]:
-        """Placement groups whose names begin so, by the rest of their names."""
+        """Return the placement groups whose names begin with `prefix`, by the rest of their names."""
         found = [one for one in self._state("placement_groups") if one.get("state") != "REMOVED"]
         named = [one for one in found if str(one.get("name", "")).startswith(prefix)]
         return {str(one["name"]).removeprefix(prefix): one for one in named}
@@ -85,7 +85,7 @@ class Server:
     def _ask(
         self, method: str, path: str, body: dict[str, Any] | None = None, missing: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Ask and return the answer; `missing` is the answer where the server knows no such thing."""
+        """Return the server's answer, or `missing` if the server does not know the path."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **_authorization()}
         request = urllib.request.Request(self.address + path, data, headers, method=method)  # noqa: S310
@@ -100,11 +100,11 @@ class Server:
             why = error.reason if isinstance(error, urllib.error.URLError) else error
             raise HostError(
                 f"No Ray job server answers at {self.address}: {why or type(error).__name__}.",
-                remedy="Is the cluster up, and is this its dashboard's address, as this host reaches it? "
-                "`ray status` on the head node shows the cluster.",
+                remedy="Check that the cluster is up (`ray status` on the head node), and that this is the address of "
+                "its dashboard as this host reaches it.",
             ) from error
         if not isinstance(told, dict):
-            raise HostError(f"What answers at {self.address} is no Ray job server.")
+            raise HostError(f"The server at {self.address} answers, but it is no Ray job server.")
         return told
 
     def _refusal(self, error: urllib.error.HTTPError) -> HostError:
@@ -115,17 +115,17 @@ class Server:
 
 
 class UsageTokenError(HostError):
-    """The cluster wants a token that this host does not have."""
+    """The cluster requires a token that this host does not have."""
 
     def __init__(self, address: str) -> None:
         super().__init__(
-            f"Ray's job server at {address} refused this host's token, or wants one.",
+            f"Ray's job server at {address} requires a token, and this host has none or a wrong one.",
             remedy="Put the cluster's token into ~/.ray/auth_token on the login host, mode 0600.",
         )
 
 
 def _authorization() -> dict[str, str]:
-    """Ray's own token, if the cluster was started with RAY_AUTH_MODE=token."""
+    """Return the HTTP header with Ray's own token, for a cluster that was started with RAY_AUTH_MODE=token."""
     token = os.environ.get("RAY_AUTH_TOKEN", "")
     kept = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
     if not token and kept.is_file():

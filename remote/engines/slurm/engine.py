@@ -1,4 +1,4 @@
-"""Slurm's commands, on its login host: submit a run's array or a verb's job, list and cancel them; touch no others."""
+"""Slurm's commands, on its login host: submit, list and cancel a run's array or a verb's job, and no other jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from remote.shared.paths import JobPaths, RunPaths
 SECONDS = 60.0
 LOOK = ("--immediate=5", "--nodes=1", "--ntasks=1", "--time=1", "--chdir=/", "--input=none", "--quiet")
 WHERE = ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude")
-"""Options of the array that decide on which nodes it runs, and who pays."""
+"""Options of the array that decide on which nodes it runs and which account pays."""
 SEEN_FROM = "roost looks from"
 _JOB = re.compile(r"\d+")
 _FORMAT = "%i|%T|%N|%r|%S|%M"
@@ -37,18 +37,18 @@ class Slurm:
         self._paths = paths
 
     def text(self, order: SlurmArray, payload: Path) -> str:
-        """The array's script; raises UsageError if this host has no Slurm."""
+        """Return the array's script; raise UsageError if this host has no Slurm."""
         _program("sbatch")
         return script(order, self._paths, payload)
 
     def submit(self, order: SlurmArray, payload: Path) -> str:
-        """Submit the array and return its number; raises UsageError with Slurm's reason if it is refused."""
+        """Submit the array and return its number; raise UsageError with Slurm's reason if Slurm refuses the array."""
         job = _sent(self.text(order, payload), self._paths.jobs / "array.sh", self._paths.token, order.options)
         write_whole(self._submitted / job, b"")
         return job
 
     def rows(self) -> list[JobRow]:
-        """Jobs that this run's own file names, as far as they are in Slurm's queue."""
+        """Return the jobs that were submitted for this run and are in Slurm's queue."""
         folder = self._submitted
         entries = folder.iterdir() if folder.is_dir() else ()
         numbers = sorted(entry.name for entry in entries if _JOB.fullmatch(entry.name))
@@ -57,16 +57,16 @@ class Slurm:
         return _queued(numbers)
 
     def earlier(self) -> list[str]:
-        """Jobs of this run in the queue."""
+        """Return the names of this run's jobs in the queue."""
         return [row.job for row in self.rows()]
 
     def cancel(self, *, dry_run: bool) -> list[str]:
-        """End the run's jobs: Slurm sends TERM, on which replicas drain, and KILL after its `KillWait`."""
+        """End the run's jobs. Slurm sends TERM, at which replicas drain, and KILL after its `KillWait`."""
         jobs = self.earlier()
         if jobs and not dry_run:
             numbers = sorted({job.partition("_")[0] for job in jobs})
             marks = [self._paths.jobs / f"{number}.cancelled" for number in numbers]
-            for mark in marks:  # or else a task would take the TERM for a preemption, and requeue itself
+            for mark in marks:  # without the mark a task would take the TERM for a preemption, and requeue itself
                 write_whole(mark, b"")
             said = _run("scancel", *numbers)
             if said.returncode:
@@ -77,7 +77,7 @@ class Slurm:
 
     @property
     def _submitted(self) -> Path:
-        """One empty file for each array that was submitted, named by its number."""
+        """The folder with an empty file for each submitted array, named by the array's number."""
         return self._paths.jobs / "submitted"
 
 
@@ -118,7 +118,7 @@ class SlurmJob:
 
 
 def _sent(text: str, batch: Path, token: Path, options: dict[str, str]) -> str:
-    """Submit a script and return the job's number; raises UsageError with Slurm's reason if it is refused."""
+    """Submit a script and return the job's number; raise UsageError with Slurm's reason if Slurm refuses it."""
     write_whole(batch, text.encode())
     said = _run("sbatch", "--test-only", str(batch))
     if said.returncode:
@@ -132,7 +132,10 @@ def _sent(text: str, batch: Path, token: Path, options: dict[str, str]) -> str:
 
 
 def _refuse_unshared(file: Path, options: dict[str, str]) -> None:
-    """Raise UsageError if a node that is free now does not see this file's folder; if none is free, jobs look."""
+    """Raise UsageError if a node that is free now does not see this file's folder.
+
+    If no node is free, the jobs check this when they start.
+    """
     token, folder = secrets.token_hex(16), file.parent
     write_whole(file, token.encode())
     where = [f"--{name}={value}" for name, value in options.items() if name in WHERE and value]
@@ -147,7 +150,7 @@ def _refuse_unshared(file: Path, options: dict[str, str]) -> None:
 
 
 def _queued(numbers: list[str]) -> list[JobRow]:
-    """Return what Slurm's queue has of these jobs."""
+    """Return those of these jobs that are in Slurm's queue."""
     said = _run("squeue", "--noheader", f"--format={_FORMAT}", f"--jobs={','.join(numbers)}")
     if said.returncode and "Invalid job id" not in said.stderr:
         remedy = "Is Slurm's controller up? `sinfo` shows it."
@@ -164,11 +167,11 @@ def _row(line: str) -> JobRow:
 
 
 def _refused(said: str) -> UsageError:
-    """Slurm's own reason, in a sentence."""
+    """Return the error with Slurm's own reason."""
     lines = [line.partition("error: ")[2] or line for line in said.strip().splitlines()]
     reason = next((line for line in reversed(lines) if line.strip()), "it said nothing").strip().rstrip(".")
     return UsageError(
-        f"Slurm does not take the job: {reason}.",
+        f"Slurm refused the job: {reason}.",
         remedy="Change the cluster's settings in the inventory; `sinfo` on the login host shows what there is.",
     )
 
@@ -176,7 +179,7 @@ def _refused(said: str) -> UsageError:
 def _program(name: str) -> None:
     if shutil.which(name) is None:
         raise UsageError(
-            f"There is no {name} on this host: it is no login host of a Slurm cluster, or Slurm is not on its PATH.",
+            f"There is no {name} on this host: this is not a Slurm login host, or Slurm is not on the PATH.",
             remedy="Name the login host with the cluster's `login`, or set PATH in its `env`.",
         )
 

@@ -1,8 +1,8 @@
 """The batch scripts: of a run's replicas (one array, one task a node), and of a job that runs one verb. Pure.
 
-The batch shell gets USR1 before the time limit (`--signal=B:`), hands it to the replica, and requeues its own task if
-the run is not over. A replica that failed or was killed (its server died,
-out of memory) is requeued too, `FAILURES` times; one that was refused (exit code 2) is not.
+Before the time limit, Slurm sends USR1 to the batch shell (`--signal=B:`). The shell passes USR1 on to the replica, and
+requeues its own task if the run is not over. If the replica fails or is killed (its server died, or memory ran out),
+the shell requeues the task too, up to `FAILURES` times. A replica that was refused (exit code 2) is not requeued.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ exit "$code"
 
 
 def script(array: SlurmArray, paths: RunPaths, payload: Path) -> str:
-    """The whole script; `payload` is the folder on the shared file system that holds `remote/`."""
+    """Return the whole script. `payload` is the folder on the shared file system that has `remote/`."""
     scratch = f'"{array.scratch}/roost-$(id -u)-$SLURMD_NODENAME-"{shlex.quote(paths.root.name)}'
     body = _BODY.format(
         jobs=shlex.quote(str(paths.jobs)),
@@ -70,7 +70,7 @@ def script(array: SlurmArray, paths: RunPaths, payload: Path) -> str:
 
 
 def directives(array: SlurmArray, paths: RunPaths) -> list[str]:
-    """The options of sbatch; those of the inventory come last, and so win."""
+    """Return the options of sbatch. An option of the inventory replaces Roost's own."""
     options = {
         "job-name": f"roost-{paths.root.name}",
         "array": f"0-{array.nodes - 1}",
@@ -113,5 +113,5 @@ def _lines(options: dict[str, str]) -> list[str]:
 
 
 def _quoted(value: str) -> str:
-    """As sbatch reads a directive: words may be quoted as in a shell."""
+    """Return the value of a directive, quoted as in a shell, which sbatch understands."""
     return shlex.quote(value)

@@ -125,7 +125,7 @@ def test_a_cluster_is_open_if_it_answers_without_a_token(job_server: JobServer, 
 
 def test_a_refused_token_is_a_sentence(job_server: JobServer) -> None:
     job_server.answers["/api/version"] = (401, "Unauthorized")
-    with pytest.raises(UsageError, match="refused this host's token, or wants one"):
+    with pytest.raises(UsageError, match="requires a token, and this host has none or a wrong one"):
         Server(job_server.address).version()
 
 

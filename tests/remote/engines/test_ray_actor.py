@@ -132,7 +132,7 @@ def test_a_node_that_does_not_see_the_folder_keeps_its_word_for_the_controller(n
 def test_a_replica_that_got_another_part_of_a_node_is_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actor, "_gpus", lambda: ["4", "5"])
     node.live()
-    assert "Ray gave it the GPUs 4, 5 of n1: a replica takes a whole node" in node.slot.cause
+    assert "Ray gave it the GPUs 4, 5 of n1, but a replica takes a whole node" in node.slot.cause
 
 
 def test_a_scratch_folder_that_is_a_link_is_refused(node: Node, tmp_path: Path) -> None:

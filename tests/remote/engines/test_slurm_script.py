@@ -99,4 +99,4 @@ NEVER = "allocation failure: Requested node configuration is not available"
     ],
 )
 def test_slurm_s_reason_is_in_the_sentence(said: str, reason: str) -> None:
-    assert engine._refused(said).message == f"Slurm does not take the job: {reason}."
+    assert engine._refused(said).message == f"Slurm refused the job: {reason}."
