@@ -1,7 +1,7 @@
-"""What `make demo-slurm` and `make demo-ray` share: one extraction on three nodes, of which one dies half way.
+"""The common part of `make demo-slurm` and `make demo-ray`: an extraction on three nodes. One node dies half way.
 
-As in `make demo`, each step is a command that a user types; real SGLang serves a tiny model on each node. The scheduler
-and everything that it runs live in namespaces of this program and end with it. Laptop's side; writes `.practice/` only.
+As in `make demo`, each step is a command that a user types, and real SGLang serves a tiny model on each node. The
+scheduler and its jobs are in namespaces of this program and end with it. Laptop's side; writes only `.practice/`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
 
-from hosts.errors import HostError, RoostError
+from hosts.errors import HostError
 from hosts.inventory.document import text_of
 from hosts.practice import corpus, fleet, namespaces
-from hosts.practice.demo import PREFIX, Demo
+from hosts.practice.demo import Demo
 from hosts.practice.inventory import inventory_of
 from hosts.practice.models import tiny_model
 from hosts.practice.paths import PracticePaths
@@ -31,7 +30,7 @@ from remote.shared.paths import ROWS_FILE
 NODES = 3
 RECORDS = 300
 LONGEST_BYTES = 120
-"""Of each message: three servers share this machine's cores."""
+"""Longest message. Messages are short because three servers share this machine's cores."""
 CHUNK_TOKENS = 600
 LEASE_SECONDS = 60
 READY_SECONDS = 900
@@ -43,19 +42,19 @@ class Lab(Protocol):
 
     @property
     def names(self) -> list[str]:
-        """Its nodes."""
+        """The names of the nodes."""
 
     def start(self) -> None:
-        """Return once the cluster takes jobs."""
+        """Start the cluster, and return when it accepts jobs."""
 
     def settings(self) -> dict[str, object]:
-        """The cluster's keys in an inventory."""
+        """Return the cluster's keys in an inventory."""
 
     def version(self) -> str:
-        """The scheduler's name and version."""
+        """Return the scheduler's name and version."""
 
     def is_idle(self) -> bool:
-        """Whether the scheduler has no job any more."""
+        """Return whether the scheduler has no more jobs."""
 
     def lose_node(self, name: str) -> None:
         """Kill everything on a node."""
@@ -64,14 +63,17 @@ class Lab(Protocol):
         """Start a node's daemon again."""
 
     def replicas(self) -> Mapping[str, object]:
-        """The replica of each node that has one."""
+        """Return the replica's process for each node that has a replica."""
 
 
 class ClusterDemo(Demo):
     """One demo on a practice cluster of one engine."""
 
-    def __init__(self, paths: PracticePaths, engine: str, lab: Callable[[Path], Lab], console: Console) -> None:
-        super().__init__(paths, f"{PREFIX}{datetime.now():%Y%m%d-%H%M%S}", console)
+    def __init__(
+        self, paths: PracticePaths, console: Console, engine: str, lab: Callable[[Path], Lab], obstacle: str
+    ) -> None:
+        super().__init__(paths, console)
+        self.engine, self.obstacle = engine, obstacle
         self.cluster = f"practice-{engine}"
         self.site = paths.folder / engine
         self.lab = lab(self.site / "lab")
@@ -89,11 +91,21 @@ class ClusterDemo(Demo):
     def left(self) -> str:
         return f"The logs of the scheduler and of the jobs are in {self.site}."
 
-    def build(self) -> None:
-        """Start the cluster, and write the inventory and the sample text."""
+    @property
+    def stays(self) -> str:
+        where = self.short(self.destination)
+        return f"The scheduler and its jobs end with the demo; the pulled records stay in {where}"
+
+    def begin(self) -> None:
+        """Enter namespaces, start the cluster, and write the inventory and the sample text."""
+        fleet.build_engine(self.paths.root)
+        why = self.obstacle or namespaces.enter(f"hosts.practice.{self.engine}.demo", [str(self.paths.root)])
+        if why:
+            raise HostError(f"The practice cluster cannot run here: {why}")
         shutil.rmtree(self.site, ignore_errors=True)
         self.site.mkdir(parents=True)
         self.lab.start()
+        self.console.print(f"{self.cluster}: {self.lab.version()}; nodes {', '.join(self.lab.names)}")
         content = inventory_of(self.paths, [], tiny_model(self.paths.root))
         cluster = {
             "login": "local", "workdir": str(self.shared), "scratch": str(self.site / "scratch"),
@@ -105,7 +117,7 @@ class ClusterDemo(Demo):
         write_whole(self.site / "conversations.jsonl", ("\n".join(lines) + "\n").encode())
 
     def settings(self) -> dict[str, object]:
-        """Further keys of the cluster in the inventory, for real SGLang on CPU."""
+        """Return further keys of the cluster in the inventory, for real SGLang on CPU."""
         return {}
 
     def type_everything(self) -> None:
@@ -124,11 +136,11 @@ class ClusterDemo(Demo):
         self.type("verify", "--folder", self.short(self.destination))
 
     def published(self) -> int:
-        """Records in published chunks."""
+        """Return the number of records in published chunks."""
         return sum(self.holders().values())
 
     def holders(self) -> Counter[str]:
-        """How many records each attempt of each replica published."""
+        """Return the number of records that each attempt of each replica published."""
         found: Counter[str] = Counter()
         for path in (self.shared / "runs" / self.run / "queue" / "published").glob(f"*/[0-9]*/{ROWS_FILE}"):
             told = json.loads(path.read_text())
@@ -149,7 +161,7 @@ class ClusterDemo(Demo):
         return table
 
     def _lose_a_node(self) -> None:
-        """Kill whatever runs on the node that has a replica, and start the node's own daemon again."""
+        """Kill every process on a node that has a replica, then start the node's daemon again."""
         node = min(self.lab.replicas())
         said = f"\nThe node {node} dies: the scheduler's daemon, the replica and SGLang are killed."
         self.console.print(said, style="bold red")
@@ -167,31 +179,6 @@ class ClusterDemo(Demo):
 
 
 def _short_talk(messages: corpus.Conversation) -> corpus.Conversation:
-    """Return the first question and its answer, cut to a length that a CPU does quickly."""
+    """Return the first question and its answer, cut to a length that a CPU processes quickly."""
     asked = [message for message in messages if message["role"] != "system"][:2]
     return [{**message, "content": message["content"][:LONGEST_BYTES]} for message in asked]
-
-
-def show(demo: Callable[[PracticePaths, Console], ClusterDemo], module: str, obstacle: str, root: Path) -> int:
-    """Run a demo inside namespaces, with `root`'s `.practice` and `.engine`; return 1 after a sentence if it fails."""
-    paths, console = PracticePaths(root), Console(highlight=False, soft_wrap=True)
-    try:
-        fleet.build_engine(root)
-        if why := obstacle or namespaces.enter(module, [str(root)]):
-            console.print(f"The practice cluster cannot run here: {why}", style="bold red", markup=False)
-            return 1
-        made = demo(paths, console)
-        made.build()
-        console.print(f"{made.cluster}: {made.lab.version()}; nodes {', '.join(made.lab.names)}")
-        made.type_everything()
-        console.print(made.summary())
-        console.print(made.open_a_record())
-    except RoostError as error:
-        console.print(str(error), style="bold red", markup=False)
-        return 1
-    except KeyboardInterrupt:
-        console.print("\nThe scheduler and its jobs end with the demo; the same command begins again.")
-        return 130
-    where = made.short(made.destination)
-    console.print(f"\nThe scheduler and its jobs end with the demo; what was pulled stays in {where}")
-    return 0

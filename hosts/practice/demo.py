@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -42,9 +43,9 @@ class Step:
 class Demo:
     """One demo: its run, its folders and the steps done so far."""
 
-    def __init__(self, paths: PracticePaths, run: str, console: Console) -> None:
+    def __init__(self, paths: PracticePaths, console: Console) -> None:
         self.paths = paths
-        self.run = run
+        self.run = f"{PREFIX}{datetime.now():%Y%m%d-%H%M%S}"
         self.console = console
         self.program = "inv" if is_clone(CODE) else "roost"
         self.folder = CODE if is_clone(CODE) else paths.root
@@ -57,8 +58,16 @@ class Demo:
 
     @property
     def left(self) -> str:
-        """What is left after a step that failed."""
+        """A sentence on what is left after a step that failed."""
         return f"The practice fleet keeps running; {self.program} practice down ends it."
+
+    @property
+    def stays(self) -> str:
+        """A sentence on what stays after a demo without failures."""
+        return (
+            "The practice fleet stays up: export ROOST_INVENTORY=.practice/inventory.yaml "
+            f"(end: {self.program} practice down)"
+        )
 
     @property
     def dataset(self) -> Path:
@@ -67,6 +76,19 @@ class Demo:
     @property
     def destination(self) -> Path:
         return self.paths.demos / self.run / "pulled"
+
+    def begin(self) -> None:
+        """Remove and print what earlier demos left, start the fleet and write its sample text."""
+        paths, console = self.paths, self.console
+        for line in fleet.down(paths.root):
+            console.print(f"Left by an earlier demo: {line}")
+        for left in [*paths.demos.glob(f"{PREFIX}*"), *paths.folder.glob(f"hosts/*/home/roost/runs/{PREFIX}*")]:
+            console.print(f"Left by an earlier demo: removed {left.relative_to(paths.root)}")
+            shutil.rmtree(left)
+        fleet.build_engine(paths.root)
+        hosts = fleet.up(paths.root)
+        console.print(f"Practice fleet: {', '.join(f'{host.name} (ssh port {host.ssh_port})' for host in hosts)}")
+        console.print(f"Practice text: {write_corpus(paths.corpus)} conversations from Python's own docstrings")
 
     def type_everything(self) -> None:
         """Run all commands in order; raises HostError at the first command that fails."""
@@ -153,14 +175,12 @@ def main(root: Path | None = None) -> int:
     return run_demo(Demo, root)
 
 
-def run_demo(kind: type[Demo], root: Path | None = None) -> int:
+def run_demo(kind: Callable[[PracticePaths, Console], Demo], root: Path | None = None) -> int:
     """Run a demo with `root`'s `.practice` and `.engine`; return 1 after one sentence if a step fails."""
-    root = root or practice_root()
     console = Console(highlight=False, soft_wrap=True)
-    paths = PracticePaths(root)
     try:
-        demo = kind(paths, f"{PREFIX}{datetime.now():%Y%m%d-%H%M%S}", console)
-        _begin(paths, console)
+        demo = kind(PracticePaths(root or practice_root()), console)
+        demo.begin()
         demo.type_everything()
         console.print(demo.summary())
         console.print(demo.open_a_record())
@@ -170,24 +190,8 @@ def run_demo(kind: type[Demo], root: Path | None = None) -> int:
     except KeyboardInterrupt:
         console.print("\nInterrupted. The same command starts the demo again from the beginning.")
         return 130
-    console.print(
-        "\nThe practice fleet stays up: export ROOST_INVENTORY=.practice/inventory.yaml "
-        f"(end: {demo.program} practice down)"
-    )
+    console.print(f"\n{demo.stays}")
     return 0
-
-
-def _begin(paths: PracticePaths, console: Console) -> None:
-    """Remove and print what earlier demos left, start the fleet and write its sample text."""
-    for line in fleet.down(paths.root):
-        console.print(f"Left by an earlier demo: {line}")
-    for left in [*paths.demos.glob(f"{PREFIX}*"), *paths.folder.glob(f"hosts/*/home/roost/runs/{PREFIX}*")]:
-        console.print(f"Left by an earlier demo: removed {left.relative_to(paths.root)}")
-        shutil.rmtree(left)
-    fleet.build_engine(paths.root)
-    hosts = fleet.up(paths.root)
-    console.print(f"Practice fleet: {', '.join(f'{host.name} (ssh port {host.ssh_port})' for host in hosts)}")
-    console.print(f"Practice text: {write_corpus(paths.corpus)} conversations from Python's own docstrings")
 
 
 if __name__ == "__main__":

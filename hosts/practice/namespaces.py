@@ -1,7 +1,7 @@
-"""Network, mount and PID namespaces for practice and tests; everything inside ends with their first process.
+"""Network, mount and PID namespaces for practice and tests. All their processes end with the first process inside.
 
-Called by the fault suites, the practice Slurm and its demo. Needs root on Linux with util-linux and iproute2; touches
-no interface, mount or process outside, because the caller first becomes process 1 of namespaces of its own.
+Called by the fault suites, the practice clusters and their demos. Needs root on Linux with util-linux and iproute2.
+Changes no interface, mount or process outside, because the caller first becomes process 1 of new namespaces.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ UNSHARE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--
 
 
 def enter(module: str, arguments: list[str]) -> str:
-    """Run `python -m module` again inside namespaces; "" once inside, else why they can't be had here.
+    """Run `python -m module` again inside namespaces; return why this is impossible here, or "" once inside.
 
-    Outside it doesn't return: this process waits for the one inside, and where it is killed, all inside ends with it.
+    The process outside never returns: it waits for the process inside. If the process outside is killed, all processes
+    inside end too.
     """
     if os.environ.get(INSIDE):
         run("ip", "link", "set", "lo", "up")
@@ -32,12 +33,12 @@ def enter(module: str, arguments: list[str]) -> str:
 
 
 def bound(argv: list[str]) -> list[str]:
-    """The same program, killed by the kernel when whoever starts it ends; as it is where there is no setpriv."""
+    """Return the command so that the kernel kills it when its parent ends; unchanged if there is no setpriv."""
     return ["setpriv", "--pdeathsig", "KILL", "--", *argv] if shutil.which("setpriv") else argv
 
 
 def ended(child: subprocess.Popen[bytes]) -> int:
-    """Wait for a child's status; it has a terminal's Ctrl-C too, and cleans up after it."""
+    """Return a child's exit status. After a Ctrl-C keep waiting, because the child gets it too and cleans up."""
     while True:
         try:
             return child.wait()
@@ -46,9 +47,9 @@ def ended(child: subprocess.Popen[bytes]) -> int:
 
 
 def obstacle() -> str:
-    """Why this machine grants no namespaces; "" where it does."""
+    """Return why this machine allows no namespaces; "" if it allows them."""
     if sys.platform != "linux":
-        return f"network namespaces are Linux's own, and this is {sys.platform}"
+        return f"only Linux has network namespaces, and this is {sys.platform}"
     missing = [name for name in ("unshare", "nsenter", "ip", "mount") if shutil.which(name) is None]
     if missing:
         return f"{', '.join(missing)} is missing"
@@ -58,12 +59,12 @@ def obstacle() -> str:
 
 
 def run(*argv: str) -> None:
-    """Run a program of the system; raises CalledProcessError with what it said."""
+    """Run a program of the system; raise CalledProcessError with its output if it fails."""
     subprocess.run(argv, check=True, capture_output=True, text=True)
 
 
 def link(pid: int, near: str, near_address: str, far_address: str) -> None:
-    """Lay a cable: `near` here, `eth0` in the namespace of process `pid`, both up with their addresses (CIDR)."""
+    """Connect `near` here with `eth0` in the namespace of process `pid`; both get their addresses (CIDR)."""
     run("ip", "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
     run("ip", "address", "add", near_address, "dev", near)
     run("ip", "link", "set", near, "up")
@@ -72,7 +73,7 @@ def link(pid: int, near: str, near_address: str, far_address: str) -> None:
 
 
 def join(pid: int, bridge: str, name: str, address: str) -> None:
-    """Connect the namespace of process `pid`, as `eth0` with this address (CIDR), to a bridge here."""
+    """Connect the namespace of process `pid` to a bridge here; its `eth0` gets the address (CIDR)."""
     run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
     run("ip", "link", "set", name, "master", bridge, "up")
     inside(pid, "ip", "link", "set", "lo", "up")

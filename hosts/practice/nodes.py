@@ -1,4 +1,4 @@
-"""Practice nodes: each a network, a loopback, a `/dev/shm` and a mount table of its own, connected by a bridge.
+"""Practice nodes, connected by a bridge. Each has its own network, loopback, `/dev/shm` and mount table.
 
 Called by the practice clusters, inside namespaces (`namespaces.enter`). The nodes share this machine's disks and its
 process table. They end with the namespaces.
@@ -15,7 +15,7 @@ from pathlib import Path
 from hosts.practice import namespaces
 
 NETWORK = "10.77.0"
-"""Of the bridge, which only these namespaces see: this side is .1, and the nodes begin at .10."""
+"""The bridge's network, which only these namespaces see. This side has the address .1, and the nodes begin at .10."""
 HERE = f"{NETWORK}.1"
 WAIT_SECONDS = 30.0
 
@@ -40,20 +40,20 @@ class Nodes:
             self.on(name, "mount", "-t", "tmpfs", "tmpfs", "/dev/shm")  # noqa: S108
 
     def address(self, name: str) -> str:
-        """A node's address on the bridge."""
+        """Return a node's address on the bridge."""
         return f"{NETWORK}.{10 + self.names.index(name)}"
 
     def on(self, name: str, *argv: str) -> None:
-        """Run a program of the system in a node's network and mounts; raises CalledProcessError if it fails."""
+        """Run a program of the system in a node's network and mounts; raise CalledProcessError if it fails."""
         namespaces.within(self._holders[name], ("net", "mount"), *argv)
 
     def entering(self, name: str) -> list[str]:
-        """The words before a command that is to run in a node's network and mounts."""
+        """Return the words to put before a command, so that it runs in a node's network and mounts."""
         return ["nsenter", "--target", str(self._holders[name]), "--net", "--mount", "--"]
 
 
 def until(condition: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
-    """Wait for a condition; raises AssertionError if it does not come."""
+    """Wait until a condition holds; raise AssertionError if it does not hold in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"it did not happen within {seconds:g} s"

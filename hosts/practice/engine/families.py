@@ -1,7 +1,7 @@
-"""The tiny models' families: each is a configuration and the weights of one block. Runs inside `.engine`.
+"""The tiny models' families, each with its configuration and the weights of one block. Runs inside `.engine`.
 
-Called by `tiny_model.py`; pure. Widths are small, and every part of the real architecture is there: MLA with
-yarn, grouped routing with a correction bias, shared experts, a dense first block, query and key norms.
+Called by `tiny_model.py`; pure. The widths are small, but no part of the real architecture is missing: MLA with yarn,
+grouped routing with a correction bias, shared experts, a dense first block, query and key norms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST_MOE_BLOCK = 1
 
 @dataclass(frozen=True)
 class Family:
-    """One architecture: what `config.json` says beyond the common keys, and block `i`'s weights."""
+    """One architecture: its own keys of `config.json`, and a function that adds the weights of a block."""
 
     config: dict[str, Any]
     add_block: Callable[[Weights, int], None]

@@ -1,7 +1,7 @@
-"""Tiny models of families that transformers builds by itself: each is a configuration. Runs inside `.engine`.
+"""Configurations of tiny models, for families that transformers can build from a configuration. Runs inside `.engine`.
 
-Called by `tiny_model.py`; pure. Widths are small; what the family is known for is there (partial rotation, post-norms,
-attention sinks, gated linear attention, shared experts), so that a state read at the wrong place is another state.
+Called by `tiny_model.py`; pure. The widths are small, but the features of each family are there (partial rotation,
+post-norms, attention sinks, gated linear attention, shared experts), so a state from a wrong place has wrong values.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "intermediate_size": DENSE_INNER,
         "num_experts": EXPERTS,
         "moe_topk": 2,
-        # What SGLang reads of the published config, and transformers takes for granted.
+        # Keys of the published config that SGLang reads, and for which transformers has defaults.
         "moe_intermediate_size": DENSE_INNER,
         "use_mixed_mlp_moe": True,
         "num_shared_expert": 1,
@@ -181,12 +181,12 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 
 
 def build(family: str, layers: int, dtype: torch.dtype, seed: int) -> Any:
-    """Return the family's model with random weights that a wrong norm, layer or row would show in."""
+    """Return the family's model, with random weights in which a wrong norm, layer or row has visible effects."""
     return build_from(PUBLISHED[family], layers, dtype, seed)
 
 
 def build_from(said: dict[str, Any], layers: int, dtype: torch.dtype, seed: int) -> Any:
-    """Build a model from a configuration; missing sizes and token ids are those of all practice models."""
+    """Build a model from a configuration. Sizes and token ids that it lacks are those of all practice models."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     said = dict(said)

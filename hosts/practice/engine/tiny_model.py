@@ -2,7 +2,7 @@
 
     .engine/bin/python -m hosts.practice.engine.tiny_model OUT --family deepseek_v3 --layers 6 --dtype float32
 
-Called by `hosts.practice.models` and by tests. The same options give the same bytes; OUT appears whole.
+Called by `hosts.practice.models` and by tests. The same options give the same bytes. OUT is never incomplete.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _config(family: str, layers: int, dtype: str) -> dict[str, object]:
 
 
 def main() -> None:
-    """Make the model named on the command line and say what it is."""
+    """Make the model that the command line names, and print its family, layers and parameters."""
     parser = argparse.ArgumentParser(description="Make a tiny random model directory.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--family", choices=sorted({**FAMILIES, **PUBLISHED}), default="deepseek_v3")

@@ -1,4 +1,4 @@
-"""The tiny models' tokenizer: one token a byte, a multi-turn chat template. Runs inside `.engine`.
+"""The tiny models' tokenizer: one token for each byte, and a multi-turn chat template. Runs inside `.engine`.
 
 Called by `tiny_model.py`; writes only into the model's folder.
 """
@@ -23,8 +23,8 @@ SPECIALS = (
 )
 BOS_ID, EOS_ID, PAD_ID = BYTES, BYTES + 1, BYTES + 2
 
-# Role marker, content, end of turn. The end-of-turn token lies inside the generation block: the assistant is
-# trained to stop. A tool call appears as the JSON that the assistant wrote.
+# Each turn is a role marker, the content and an end-of-turn token. This token is inside the generation block, because
+# the assistant is trained to stop. A tool call appears as the JSON that the assistant wrote.
 CHAT_TEMPLATE = """\
 {{- bos_token -}}
 {%- for message in messages -%}

@@ -1,4 +1,4 @@
-"""Builds `.ray`, the venv of the practice Ray: `make ray`. Ray's packages are in no other venv of this clone."""
+"""`make ray`: builds `.ray`, the venv of the practice Ray. No other venv of this clone has Ray's packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STAMP = "roost-ray.stamp"
 
 
 def install(venv: Path) -> int:
-    """Build the venv unless it has exactly the locked packages already; return pip's exit code."""
+    """Build the venv, unless it already has exactly the locked packages; return pip's exit code."""
     stamp, digest = venv / STAMP, hashlib.sha256(LOCKED.read_bytes()).hexdigest()
     if stamp.is_file() and stamp.read_text() == digest:
         return 0

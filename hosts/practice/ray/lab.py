@@ -1,9 +1,8 @@
 """A practice Ray: a head and worker nodes with pretended GPUs, in one folder. Called by the demo and the tests.
 
-Must run inside namespaces (`namespaces.enter`): Ray listens on every interface that it sees. Each node has a network
-and a `/dev/shm` of its own (`hosts.practice.nodes`). The nodes share this machine's disks and its process table; a
-variable in the environment tells which process belongs to which node. Ray comes from `.ray`, a venv of its own (`make
-ray`).
+Must run inside namespaces (`namespaces.enter`), because Ray listens on every interface that it sees. Each node has its
+own network and `/dev/shm` (`hosts.practice.nodes`). The nodes share this machine's disks and process table; an
+environment variable says to which node a process belongs. Ray is installed in a separate venv, `.ray` (`make ray`).
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ SETTINGS = {
 
 
 def obstacle(root: Path) -> str:
-    """Why this machine cannot run the lab; "" if it can."""
+    """Return why this machine cannot run the lab; "" if it can."""
     if not (root / ".ray" / "bin" / "ray").exists():
         return "Ray is not installed here: make ray"
     return namespaces.obstacle()
@@ -55,18 +54,18 @@ def obstacle(root: Path) -> str:
 
 @dataclass
 class Lab:
-    """The daemons; they end with the namespace."""
+    """The daemons, which end with the namespace."""
 
     root: Path
     venv: Path
-    """In which Ray is installed."""
+    """The venv in which Ray is installed."""
     nodes: int = 3
     absent: frozenset[str] = frozenset()
     """Nodes that are not started at first."""
     slower: dict[str, int] = field(default_factory=dict)
-    """How many times as long as the others some nodes take."""
+    """For a slow node, the factor by which its servers take longer than those of the other nodes."""
     token: str = ""
-    """What every request must carry, if the cluster asks for a token."""
+    """The token that every request must carry; "" if the cluster requires no token."""
     _nodes: Nodes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,7 +73,7 @@ class Lab:
 
     @property
     def names(self) -> list[str]:
-        """Every node, those included that are not started at first."""
+        """Every node, including the nodes that are not started at first."""
         return [f"n{number}" for number in range(self.nodes)]
 
     def start(self) -> None:
@@ -99,14 +98,14 @@ class Lab:
         until(self._answers, START_SECONDS)
 
     def start_node(self, name: str) -> None:
-        """Have a node join."""
+        """Start a node, which joins the cluster."""
         self._ray(
             name, self._nodes.entering(name), f"--address={HERE}:{PORT}",
             f"--node-ip-address={self._nodes.address(name)}", f"--num-cpus={CPUS}", f"--num-gpus={GPUS}",
         )  # fmt: skip
 
     def kill_raylet(self, name: str) -> None:
-        """Kill a node's daemon alone; what it had started finds out by itself."""
+        """Kill a node's daemon alone. The processes that it started must notice this themselves."""
         self._kill([process for process in self.processes(name) if process.name() == "raylet"])
 
     def lose_node(self, name: str) -> None:
@@ -114,13 +113,13 @@ class Lab:
         self._kill(self.processes(name))
 
     def cover(self, name: str, folder: Path) -> None:
-        """Let a node see an empty folder where the others see this one; its daemon starts again."""
+        """Mount an empty disk over a folder, for this node alone, and start the node again."""
         self.lose_node(name)
         self._nodes.on(name, "mount", "-t", "tmpfs", "tmpfs", str(folder))
         self.start_node(name)
 
     def restart_head(self) -> None:
-        """Kill the head with all that it knew, and start it and the nodes again, as their service managers would."""
+        """Kill the head, whose state is lost, and start head and nodes again, as their service managers would."""
         self.lose_node(HEAD)
         until(lambda: not any(self._raylets(name) for name in self.names), START_SECONDS)
         self.start_head()
@@ -128,11 +127,11 @@ class Lab:
             self.start_node(name)
 
     def processes(self, name: str) -> list[psutil.Process]:
-        """Everything on a node: daemons, actors, replicas, servers."""
+        """Return every process on a node: daemons, actors, replicas, servers."""
         return [process for process in psutil.process_iter() if node_of(process) == name]
 
     def replicas(self) -> dict[str, psutil.Process]:
-        """The replica of each node that has one."""
+        """Return the replica's process for each node that has a replica."""
         found = {}
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -141,7 +140,7 @@ class Lab:
         return found
 
     def controllers(self) -> list[psutil.Process]:
-        """The runs' controllers."""
+        """Return the processes of the runs' controllers."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -150,7 +149,7 @@ class Lab:
         return found
 
     def settings(self) -> dict[str, object]:
-        """This cluster's keys in an inventory."""
+        """Return this cluster's keys in an inventory."""
         return {
             "engine": "ray",
             "address": ADDRESS,
@@ -160,7 +159,7 @@ class Lab:
         }
 
     def is_idle(self) -> bool:
-        """Whether Ray has neither a job that runs nor a replica's placement group."""
+        """Return whether Ray has neither a running job nor a replica's placement group."""
         jobs = self._get("/api/jobs/")
         groups = self._get("/api/v0/placement_groups?limit=1000")
         if not isinstance(jobs, list) or not isinstance(groups, dict):
@@ -169,12 +168,12 @@ class Lab:
         return all(job["status"] not in ("PENDING", "RUNNING") for job in jobs) and set(states) <= {"REMOVED"}
 
     def version(self) -> str:
-        """Ray's version, as its job server tells it."""
+        """Return Ray's version from its job server; "" if the server does not answer."""
         told = self._get("/api/version")
         return f"Ray {told['ray_version']}" if isinstance(told, dict) else ""
 
     def logs(self) -> list[Path]:
-        """What the job's controller said."""
+        """Return the logs of the jobs' controllers."""
         return sorted(self.root.glob("s/session_latest/logs/job-driver-*.log"))
 
     @property
@@ -185,7 +184,7 @@ class Lab:
         return self._get("/api/version") is not None
 
     def _get(self, path: str) -> object:
-        """What the head's HTTP server says; None if it does not answer."""
+        """Return the answer of the head's HTTP server; None if it does not answer."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
@@ -199,7 +198,7 @@ class Lab:
         return [process for process in self.processes(name) if process.name() == "raylet"]
 
     def _ray(self, name: str, entering: list[str], *options: str) -> None:
-        """Run `ray start` as a node; raises AssertionError with what it said if it fails."""
+        """Run `ray start` for a node; raise AssertionError with its output if it fails."""
         slower = {"ROOST_PRACTICE_SLOWER": str(self.slower.get(name, 1))}
         kept = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
         mode = {"RAY_AUTH_MODE": "token" if self.token else "disabled"}
@@ -228,7 +227,7 @@ class Lab:
 
 
 def node_of(process: psutil.Process) -> str:
-    """The node that a process belongs to; "" for a process of none."""
+    """Return the node to which a process belongs; "" if it belongs to no node."""
     try:
         return str(process.environ().get(NODE, ""))
     except psutil.Error:

@@ -1,1 +1,1 @@
-"""A real Slurm in namespaces of its own, on this machine alone, and the demo that extracts on it."""
+"""A real Slurm in its own namespaces on this machine, and the demo that extracts on this Slurm."""

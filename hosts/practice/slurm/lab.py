@@ -1,8 +1,8 @@
 """A practice Slurm: munged, slurmctld and one slurmd for each node, in one folder. Called by the demo and the tests.
 
-Must run inside namespaces (`namespaces.enter`). The nodes share this machine's process table; the environment that
-slurmd gives its jobs tells which process belongs to which node. Nothing outside the folder is read or written: no
-systemd, no cgroups, no /etc/slurm.
+Must run inside namespaces (`namespaces.enter`). The nodes share this machine's process table; a variable that slurmd
+sets for its jobs says to which node a process belongs. Nothing outside the folder is read or written: no systemd, no
+cgroups, no /etc/slurm.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ MessageTimeout=10
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=10 State=UP
 PartitionName=spot Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime=4 State=UP
 """
-"""cred_expire bounds how soon a requeued job may start again, and its smallest value is 5."""
+"""A requeued job may start again only after `cred_expire` seconds, whose smallest value is 5."""
 NODE_LINE = "NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs=4 RealMemory=1000"
 
 
 def obstacle() -> str:
-    """Why this machine cannot run the lab; "" if it can."""
+    """Return why this machine cannot run the lab; "" if it can."""
     missing = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if shutil.which(name) is None]
     if missing:
         return f"{', '.join(missing)} is missing: apt-get install slurm-wlm munge"
@@ -79,7 +79,7 @@ def obstacle() -> str:
 
 @dataclass
 class Lab:
-    """The daemons; they end with the namespace."""
+    """The daemons, which end with the namespace."""
 
     root: Path
     nodes: int = 3
@@ -122,7 +122,7 @@ class Lab:
         namespaces.run("munged", *argv, "--num-threads=2", "--force")
 
     def await_idle(self) -> None:
-        """Wait until no node does anything and all are there."""
+        """Wait until every node is up and idle."""
         until(lambda: self.said("sinfo", "-h", "-N", "-o", "%T", "-p", "main").split().count("idle") == self.nodes)
 
     def start_node(self, name: str) -> None:
@@ -130,12 +130,12 @@ class Lab:
         self._nodes.on(name, "slurmd", "-N", name)
 
     def restart_controller(self) -> None:
-        """SIGKILL slurmctld and start it again with what it had saved."""
+        """Kill slurmctld, and start it again with the state that it has saved."""
         os.kill(int((self.root / "slurmctld.pid").read_text()), signal.SIGKILL)
         namespaces.run("slurmctld")
 
     def lose_node(self, name: str, *, daemons_alone: bool = False) -> None:
-        """Lose a node; with `daemons_alone` its job lives on, and Slurm takes it for dead."""
+        """Kill everything on a node and mark it as down. With `daemons_alone`, its job lives on unknown to Slurm."""
         own = [process for process in psutil.process_iter() if is_of(process, name)]
         steps = [parent for process in own for parent in process.parents() if parent.name() == "slurmstepd"]
         os.kill(int((self.root / f"slurmd.{name}.pid").read_text()), signal.SIGKILL)
@@ -145,7 +145,7 @@ class Lab:
         namespaces.run("scontrol", "update", f"nodename={name}", "state=down", "reason=lost")
 
     def replicas(self) -> dict[str, psutil.Process]:
-        """The replica of each node that has one."""
+        """Return the replica's process for each node that has a replica."""
         found = {}
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -155,45 +155,45 @@ class Lab:
         return found
 
     def settings(self) -> dict[str, object]:
-        """This cluster's keys in an inventory, for servers without GPUs."""
+        """Return this cluster's keys in an inventory, for servers without GPUs."""
         return {"engine": "slurm", "nodes": self.nodes, "gpus_per_node": 0, "drain": 30}
 
     def is_idle(self) -> bool:
-        """Whether no job is in the queue."""
+        """Return whether the queue is empty."""
         ended = subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=False, timeout=30)
         return ended.returncode == 0 and not ended.stdout.strip()
 
     def version(self) -> str:
-        """Slurm's name and version."""
+        """Return Slurm's name and version."""
         return self.said("sinfo", "--version").strip()
 
     def hide(self, name: str, folder: Path) -> None:
-        """Put an empty disk over a folder, for this node alone."""
+        """Mount an empty disk over a folder, for this node alone."""
         self._nodes.on(name, "mount", "-t", "tmpfs", "tmpfs", str(folder))
 
     def show(self, name: str, folder: Path) -> None:
-        """Take the empty disk away again."""
+        """Unmount the empty disk."""
         self._nodes.on(name, "umount", str(folder))
 
     def logs(self) -> list[Path]:
-        """What slurmctld said."""
+        """Return the log of slurmctld."""
         return [self.root / "log" / "slurmctld.log"]
 
     @staticmethod
     def said(*argv: str) -> str:
-        """What a program of Slurm says; "" if it fails."""
+        """Return the output of one of Slurm's programs; "" if the program fails."""
         ended = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
         return ended.stdout if ended.returncode == 0 else ""
 
     def running(self) -> dict[str, str]:
-        """Jobs that run, with their nodes."""
+        """Return the running jobs with their nodes."""
         lines = self.said("squeue", "-h", "-t", "R", "-o", "%i %N").splitlines()
         pairs = (line.partition(" ") for line in lines if re.fullmatch(r"\S+ \S+", line.strip()))
         return {job: node.strip() for job, _, node in pairs}
 
 
 def is_of(process: psutil.Process, name: str) -> bool:
-    """Whether a process belongs to a node's job."""
+    """Return whether a process belongs to a node's job."""
     try:
         return process.environ().get("SLURMD_NODENAME") == name
     except psutil.Error:
