@@ -5,7 +5,8 @@ private sshd, and for the slow link a userspace proxy (30 ms each way). Contende
 one first in each round, medians:
 
 - ours: the streams, landing, hashing, repair, fsync and ledger of `inv pull`, once its command has started
-- before (`--before CHECKOUT`): the same of another checkout, in a process that is started there
+- before (`--before CHECKOUT`): the same of another checkout; both pull in a process of their own, which is started
+  before the clock
 - rsync -aW, scp, ssh cat: OpenSSH's own, the same cipher (aes128-gcm); a connection a file for cat
 - fabric get: a connection for all files
 
@@ -125,14 +126,11 @@ def ours(lane: Lane) -> str:
     return f"{tally.streams} streams"
 
 
-class Before:
-    """`ours` of another checkout's benchmark: a process that pulls a lane when it is told to."""
+class Puller:
+    """A process that pulls a lane with a checkout's `ours` when it is told to."""
 
     def __init__(self, checkout: Path) -> None:
-        asked = subprocess.run(
-            ["git", "-C", str(checkout), "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
-        )
-        self.commit = asked.stdout.strip()
+        self._checkout = checkout
         self._process = subprocess.Popen(
             [sys.executable, "-c", ELSEWHERE, str(checkout)],
             cwd=checkout,
@@ -143,8 +141,14 @@ class Before:
         )
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def commit(self) -> str:
+        describe = ["git", "-C", str(self._checkout), "describe", "--always", "--dirty"]
+        return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
+
+    def cpu_seconds(self) -> float:
+        """Of the process and its ended children."""
+        times = psutil.Process(self._process.pid).cpu_times()
+        return times.user + times.system + times.children_user + times.children_system
 
     def prepare(self, lane: Lane) -> None:
         """Let the process know the lane before the clock starts: reading 2,000 rows is no part of a pull."""
@@ -161,7 +165,7 @@ class Before:
         self._process.stdin.flush()
         said = self._process.stdout.readline()
         if not said:
-            raise RuntimeError(f"The process of the checkout {self.commit} ended with {self._process.wait()}.")
+            raise RuntimeError(f"The process of {self._checkout} ended with {self._process.wait()}.")
         return said.strip()
 
     def close(self) -> None:
@@ -223,37 +227,32 @@ def _fsync(lane: Lane) -> str:
     return ""
 
 
-CONTENDERS: dict[str, Callable[[Lane], str]] = {
-    "ours": ours,
-    "rsync": rsync,
-    "scp": scp,
-    "ssh cat": cat,
-    "fabric": fabric,
-}
+CONTENDERS: dict[str, Callable[[Lane], str]] = {"rsync": rsync, "scp": scp, "ssh cat": cat, "fabric": fabric}
+"""Besides the checkouts, which `main` adds."""
 
 
-def cpu_seconds(sshd: int, before: int | None) -> float:
-    """Of this process, its ended children, everything that the sshd has waited for, and the process of `Before`."""
+def cpu_seconds(sshd: int, contend: Callable[[Lane], str]) -> float:
+    """Of this process, its ended children, everything that the sshd has waited for, and the process of a `Puller`."""
     mine = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     server = psutil.Process(sshd)
     deadline = time.monotonic() + 10
     while server.children() and time.monotonic() < deadline:
         time.sleep(0.01)
-    times = [server.cpu_times(), *([psutil.Process(before).cpu_times()] if before is not None else [])]
-    return mine + sum(one.user + one.system + one.children_user + one.children_system for one in times)
+    times = server.cpu_times()
+    mine += contend.cpu_seconds() if isinstance(contend, Puller) else 0.0
+    return mine + times.user + times.system + times.children_user + times.children_system
 
 
 def measure(contend: Callable[[Lane], str], lane: Lane, sshd: int) -> Measured:
     shutil.rmtree(lane.target, ignore_errors=True)
     lane.target.mkdir()
     size = sum(row.size_bytes for row in lane.rows)
-    before = contend.pid if isinstance(contend, Before) else None
-    if isinstance(contend, Before):
+    if isinstance(contend, Puller):
         contend.prepare(lane)
-    cpu, began = cpu_seconds(sshd, before), time.perf_counter()
+    cpu, began = cpu_seconds(sshd, contend), time.perf_counter()
     note = contend(lane)
     seconds = time.perf_counter() - began
-    cpu = cpu_seconds(sshd, before) - cpu
+    cpu = cpu_seconds(sshd, contend) - cpu
     shutil.rmtree(lane.target)
     return Measured(size / MB / seconds, cpu / (size / 1e9), note)
 
@@ -330,7 +329,10 @@ def table(
                     runs[name].append(measure(contend, lane, sshd))
                     print(shape, name, runs[name][-1], flush=True)
             shutil.rmtree(source)
-            yield shape, {name: _median(measured) for name, measured in runs.items() if measured}
+            row: dict[str, object] = {name: _median(measured) for name, measured in runs.items() if measured}
+            if "before" in runs:
+                row["ours to before"] = _ratios(runs["ours"], runs["before"])
+            yield shape, row
 
 
 def _median(runs: list[Measured]) -> dict[str, object]:
@@ -339,7 +341,17 @@ def _median(runs: list[Measured]) -> dict[str, object]:
         "MB/s": round(statistics.median(rates), 1),
         "MB/s of each run": [round(rate, 1) for rate in rates],
         "CPU s/GB": round(statistics.median(run.cpu_seconds_per_gb for run in runs), 2),
+        "CPU s/GB of each run": [round(run.cpu_seconds_per_gb, 2) for run in runs],
         **({"note": runs[-1].note} if runs[-1].note else {}),
+    }
+
+
+def _ratios(ours: list[Measured], before: list[Measured]) -> dict[str, object]:
+    """The medians of the rounds' ratios: two runs of one round had about the same machine."""
+    pairs = list(zip(ours, before, strict=True))
+    return {
+        "MB/s": round(statistics.median(a.megabytes_per_second / b.megabytes_per_second for a, b in pairs), 3),
+        "CPU s/GB": round(statistics.median(a.cpu_seconds_per_gb / b.cpu_seconds_per_gb for a, b in pairs), 3),
     }
 
 
@@ -368,16 +380,17 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="a checkout of an older version, measured beside this one")
     parser.add_argument("--only", nargs="*", default=[], help="only these contenders")
     options = parser.parse_args()
-    before = Before(options.before.absolute()) if options.before else None
-    if before is not None:
-        CONTENDERS["before"] = before
+    pullers = {"ours": Puller(Path(__file__).parents[1])}
+    if options.before:
+        pullers["before"] = Puller(options.before.absolute())
+    CONTENDERS.update(pullers)
     if unknown := set(options.only) - set(CONTENDERS):
         parser.error(f"no such contender: {', '.join(sorted(unknown))}; there are {', '.join(CONTENDERS)}")
     for name in set(CONTENDERS) - set(options.only or CONTENDERS):
         del CONTENDERS[name]
     path = Path(__file__).parent / "results" / f"pull-{datetime.date.today().isoformat()}.json"
     result: dict[str, object] = json.loads(path.read_text()) if path.exists() else {}
-    result["machine"] = _machine(options.note) | ({"before": before.commit} if before is not None else {})
+    result["machine"] = _machine(options.note) | {name: puller.commit for name, puller in pullers.items()}
     for title in options.links:
         found: dict[str, object] = {"rounds": options.rounds, "load before": os.getloadavg()[0]}
         result[title] = found
@@ -386,8 +399,8 @@ def main() -> None:
             for shape, row in table(Path(name), title, shapes, options.rounds):
                 found |= {shape: row, "load after": os.getloadavg()[0]}
                 path.write_text(json.dumps(result, indent=1) + "\n")
-    if before is not None:
-        before.close()
+    for puller in pullers.values():
+        puller.close()
     print(path)
 
 

@@ -163,7 +163,7 @@ def _exactly(file: Readable, count: int) -> bytes:
 
 def _entries(text: bytes) -> dict[str, Any]:
     try:
-        entries = json.loads(text.decode("utf-8"), object_pairs_hook=_once)
+        entries = _DECODER.decode(text.decode("utf-8"))
     except HeaderError:
         raise
     except (ValueError, RecursionError) as error:
@@ -179,6 +179,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise HeaderError("has a header that names something twice")
     return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once)
 
 
 def _metadata(found: Any) -> dict[str, str]:

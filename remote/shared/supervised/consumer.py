@@ -1,10 +1,11 @@
-"""One thread that takes the items of a queue in batches, so that a batch shares one fsync or one commit."""
+"""One thread that takes queued items in batches, so that a batch shares one fsync or one commit."""
 
 from __future__ import annotations
 
 import contextlib
-import queue
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -23,6 +24,9 @@ class Consumer(Generic[T]):
     The first exception of `take` ends the consumer: queued items are dropped, `error` has the exception, and `put` and
     `close` raise it. A batch has at most `most` items; its first item waits `seconds` for others. `at_end` is called
     on the same thread in every case.
+
+    The thread is woken by the first item and by a full batch, not by the items between: with 2,000 small records a
+    second, the switch of threads at each `put` of a `queue.Queue` took a third of the caller's CPU time.
     """
 
     def __init__(
@@ -36,8 +40,12 @@ class Consumer(Generic[T]):
         at_end: Callable[[], None] | None = None,
     ) -> None:
         self._at_end = at_end
-        self._take, self._name, self._most, self._seconds = take, name, most, seconds
-        self._queue: queue.Queue[T | None] = queue.Queue(queued)
+        self._take, self._name, self._most, self._seconds, self._queued = take, name, most, seconds, queued
+        self._items: deque[T] = deque()
+        self._closing = False
+        lock = threading.Lock()
+        self._filled = threading.Condition(lock)
+        self._room = threading.Condition(lock)
         self._taking_since: float | None = None
         self._thread = Thread(self._run, name)
 
@@ -48,25 +56,30 @@ class Consumer(Generic[T]):
 
     def put(self, item: T) -> None:
         """Queue an item, after waiting while the queue holds `queued` items; raises the consumer's error."""
-        self._put(item)
+        with self._room:
+            self._refuse_error()
+            while self._queued and len(self._items) >= self._queued:
+                self._room.wait(ATTENTION_SECONDS)
+                self._refuse_error()
+                self._refuse_stall()
+            self._items.append(item)
+            if len(self._items) in (1, self._most):
+                self._filled.notify()
 
     def close(self) -> None:
         """Wait until all queued items were taken; raises the consumer's error, or DeadlineError if it hangs."""
-        self._put(None)
+        with self._filled:
+            self._closing = True
+            self._filled.notify()
         while self._thread.alive:
             with contextlib.suppress(DeadlineError):
                 self._thread.join(ATTENTION_SECONDS)
             self._refuse_stall()
         self._thread.join()
 
-    def _put(self, item: T | None) -> None:
-        while True:
-            if self._thread.error is not None:
-                raise self._thread.error
-            try:
-                return self._queue.put(item, timeout=ATTENTION_SECONDS)
-            except queue.Full:
-                self._refuse_stall()
+    def _refuse_error(self) -> None:
+        if self._thread.error is not None:
+            raise self._thread.error
 
     def _refuse_stall(self) -> None:
         since = self._taking_since
@@ -78,35 +91,19 @@ class Consumer(Generic[T]):
 
     def _run(self) -> None:
         try:
-            self._take_all()
+            while batch := self._batch():
+                self._taking_since = time.monotonic()
+                self._take(batch)
+                self._taking_since = None
         finally:
             if self._at_end is not None:
                 self._at_end()
 
-    def _take_all(self) -> None:
-        last = False
-        while not last:
-            batch, last = take_batch(self._queue, self._most, self._seconds)
-            if batch:
-                self._taking_since = time.monotonic()
-                self._take(batch)
-                self._taking_since = None
-
-
-def take_batch(waiting: queue.Queue[T | None], most: int, seconds: float = 0.0) -> tuple[list[T], bool]:
-    """Wait for one item, then take the others that are queued or come within `seconds`, at most `most` in all.
-
-    The second value is True once None, the mark of the end, has come.
-    """
-    batch: list[T] = []
-    item = waiting.get()
-    ends_at = time.monotonic() + seconds
-    while item is not None:
-        batch.append(item)
-        if len(batch) == most:
-            return batch, False
-        try:
-            item = waiting.get(timeout=max(0.0, ends_at - time.monotonic()))
-        except queue.Empty:
-            return batch, False
-    return batch, True
+    def _batch(self) -> list[T]:
+        """Wait for an item, then `seconds` for a full batch; empty once the consumer is closed and all was taken."""
+        with self._filled:
+            self._filled.wait_for(lambda: self._items or self._closing)
+            self._filled.wait_for(lambda: len(self._items) >= self._most or self._closing, self._seconds)
+            batch = [self._items.popleft() for _ in range(min(self._most, len(self._items)))]
+            self._room.notify_all()
+            return batch

@@ -163,7 +163,7 @@ class Books:
         return not self._accounts[host].counts["landed"]
 
     def wait(self, seconds: float = WAIT_SECONDS) -> None:
-        """Return when a record's state has changed, or after so long."""
+        """Return when a record was delivered, refused or returned, or may be freed, or after so long."""
         with self._changed:
             self._changed.wait(seconds)
 
@@ -196,6 +196,7 @@ class Books:
     def _may_free(self, account: _Account, row: ShardRow, *, freeable: bool) -> None:
         if freeable:
             account.to_free.append(Delivered(index=row.index, xxh3=row.xxh3))
+            self._changed.notify_all()
         else:
             del account.states[row.index]
 
@@ -219,7 +220,6 @@ class Books:
             return
         account.states[index] = after
         account.counts[after] += 1
-        self._changed.notify_all()
 
     def _room_of(self, row: ShardRow) -> float:
         return row.size_bytes * (PACKED_SHARE if self._destination.store == "compressed" else 1)

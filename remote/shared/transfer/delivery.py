@@ -68,7 +68,10 @@ class Delivery:
             raise
 
     def _deliver(self, batch: list[Ready]) -> None:
-        placed = list(self._pool.map(self._destination.place, [ready.landing for ready in batch]))
+        landings = [ready.landing for ready in batch]
+        share = max(1, len(batch) // (4 * PLACING_THREADS))
+        shares = [landings[start : start + share] for start in range(0, len(landings), share)]
+        placed = [one for some in self._pool.map(self._place, shares) for one in some]
         flushed = self._destination.flush()
         now = time.time()
         rows = [self._row(ready, one, flushed, now) for ready, one in zip(batch, placed, strict=True)]
@@ -76,6 +79,10 @@ class Delivery:
         self._destination.committed([row.index for row in rows])
         for ready, row in zip(batch, rows, strict=True):
             ready.on_delivered(row)
+
+    def _place(self, landings: list[Landing]) -> list[Placed]:
+        """Several at once, because a job of the pool costs as much as the placing of a small record."""
+        return [self._destination.place(landing) for landing in landings]
 
     def _row(self, ready: Ready, placed: Placed, flushed: bool, now: float) -> DeliveredRow:
         row = ready.landing.row

@@ -22,10 +22,8 @@ IN_FLIGHT_BYTES = 8 << 20
 IN_FLIGHT_REQUESTS = 64
 PACKED_BYTES = 16 << 20
 """Plain bytes of a compressed answer; shorter ones compress less."""
-PIECE_BYTES = 512 << 10
+PIECE_BYTES = 256 << 10
 """Read, hashed and written at once; stays in a core's cache between the three."""
-COUNTED_BYTES = 256 << 10
-"""Received between two changes of the tally: one read brings as little as an ssh packet."""
 PACKED_SPARE_BYTES = 1 << 20
 """Beside twice the plain bytes: no compressed answer is larger."""
 LONGEST_REASON = 500
@@ -133,10 +131,15 @@ class Lane:
                     self._work.give_back(self._pending.pop())
 
     def _fill(self, stream: Stream) -> bool:
-        """Ask for more while little is in flight; returns whether anything is."""
+        """Ask for more once half of what may be in flight has come; returns whether anything is in flight.
+
+        Small records are asked for several at a time: each message wakes ssh, sshd and the sender.
+        """
         packed = self._way.packed
         most = 2 * PACKED_BYTES if packed else IN_FLIGHT_BYTES
         ahead = sum(job.wanted.length for job in self._pending if job.wanted)
+        if ahead > most // 2:
+            return True
         requests: list[dict[str, Any]] = []
         while ahead < most and len(self._pending) < IN_FLIGHT_REQUESTS and not self._ending():
             job = self._work.take(PACKED_BYTES if packed else 0)
@@ -184,29 +187,22 @@ class Lane:
     def _take_data(self, stream: Stream, job: Job, wanted: Range) -> None:
         landing = job.landing
         self.brought = True
-        received = counted = 0
+        received = 0
         landing.begin()
         try:
-            while received < wanted.length:
-                size = stream.read_into(self._buffer[: wanted.length - received])
-                landing.write(wanted.offset + received, self._buffer[:size])
-                received += size
-                if received - counted >= COUNTED_BYTES:
-                    self._count(received - counted)
-                    counted = received
-                self._work.pull.rate.spend(size, self._stop)
+            for piece in stream.pieces(wanted.length, self._buffer):
+                landing.write(wanted.offset + received, piece)
+                received += len(piece)
+                self._tally.wire_bytes += len(piece)
+                self._tally.plain_bytes += len(piece)
+                self._work.pull.rate.spend(len(piece), self._stop)
         finally:
-            self._count(received - counted)
             complete = landing.end(wanted.offset, wanted.offset + received)
             self._pending.popleft()
             if received < wanted.length:
                 self._work.give_back(job, received)
         if complete:
             self._work.finish(landing)
-
-    def _count(self, size: int) -> None:
-        self._tally.wire_bytes += size
-        self._tally.plain_bytes += size
 
     def _take_packed(self, stream: Stream, job: Job, wanted: Range, length: int) -> None:
         from remote.shared.codec.piece import DamagedError, split_pieces

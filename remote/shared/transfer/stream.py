@@ -15,6 +15,7 @@ import secrets
 import select
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -87,6 +88,8 @@ class Child:
         self._listener = Thread(lambda: self._listen(stderr), "ssh-stderr")
         self._stdin = self._child.stdin.fileno()
         self._stdout = self._child.stdout.fileno()
+        self._coming = select.poll()
+        self._coming.register(self._stdout, select.POLLIN)
         self._patience = patience
         """Seconds of silence."""
         self._heard = bytearray()
@@ -100,7 +103,7 @@ class Child:
     def read_into(self, view: memoryview) -> int:
         """Read what is there, at least one byte; raises StreamLost at the end, or after a long silence."""
         try:
-            if not select.select([self._stdout], [], [], self._patience)[0]:
+            if not self._coming.poll(self._patience * 1000):
                 raise StreamLost(f"nothing came for {self._patience:.0f} s")
             size = os.readv(self._stdout, [view])
         except OSError as error:
@@ -192,7 +195,7 @@ class Stream(Child):
     def hello(self) -> None:
         """Wait until the sender answers, passing over what a login shell prints; measures the round trip."""
         nonce = secrets.token_hex(16).encode()
-        self._say({**self._hello, "nonce": nonce.decode()})
+        self.ask({**self._hello, "nonce": nonce.decode()})
         passed, ends_at = 0, time.monotonic() + HELLO_SECONDS
         while (line := self.line(NOISE_BYTES, ends_at)) != nonce:
             passed += len(line) + 1
@@ -209,13 +212,28 @@ class Stream(Child):
         self._patience = SILENCE_SECONDS
 
     def ask(self, *requests: dict[str, Any]) -> None:
-        """Send requests; their answers come in this order."""
-        for request in requests:
-            self._say(request)
+        """Send requests at once; their answers come in this order."""
+        self.write(b"".join(json.dumps(request).encode() + b"\n" for request in requests))
 
     def frame(self) -> Frame:
         """The head of the next answer."""
         return Frame(*FRAME.unpack(self.payload(FRAME.size)))
+
+    def pieces(self, length: int, buffer: memoryview) -> Iterator[memoryview]:
+        """Yield the next `length` bytes in `buffer`, filled each time: one read brings as little as an ssh packet.
+
+        If the connection is lost, the bytes that came before are yielded first.
+        """
+        while length:
+            piece, filled = buffer[:length], 0
+            try:
+                while filled < len(piece):
+                    filled += self.read_into(piece[filled:])
+            except StreamLost:
+                yield piece[:filled]
+                raise
+            yield piece
+            length -= filled
 
     def payload(self, length: int, most: int = NOISE_BYTES) -> bytes:
         """Exactly `length` bytes; raises StreamBrokenError where the far end announces more than `most`."""
@@ -226,6 +244,3 @@ class Stream(Child):
         while view:
             view = view[self.read_into(view) :]
         return bytes(data)
-
-    def _say(self, message: dict[str, Any]) -> None:
-        self.write(json.dumps(message).encode() + b"\n")

@@ -126,7 +126,7 @@ class Work:
             if self._settle(landing):
                 self.tally.failed[landing.row.index] = reason
                 self._books.refuse(self._host, landing.row)
-                self._changed.notify_all()
+                self._tell_end()
 
     def _landed(self, landing: Landing) -> bool:
         """Return True to the first caller only; that caller hands the record to the delivery."""
@@ -134,7 +134,7 @@ class Work:
             if not self._settle(landing):
                 return False
             self._books.land(self._host, landing.row)
-            self._changed.notify_all()
+            self._tell_end()
             return True
 
     def _delivered(self, landing: Landing, row: DeliveredRow) -> None:
@@ -142,6 +142,11 @@ class Work:
         self.tally.delivered_bytes += row.size_bytes
         self.tally.not_durable += not row.durable
         self._books.deliver(self._host, landing.row, durable=row.durable)
+
+    def _tell_end(self) -> None:
+        """Wake the others if all is done. A switch of threads for each record would cost more than its ledger row."""
+        if self.finished:
+            self._changed.notify_all()
 
     def _settle(self, landing: Landing) -> bool:
         """True once for each record; late answers for it are dropped."""
@@ -155,7 +160,7 @@ class Work:
         """Begin the next record; False if none can be claimed now."""
         row = self._books.claim(self._host)
         if row is None:
-            self._changed.notify_all()
+            self._tell_end()
             return False
         try:
             landing = self.pull.destination.landing(row)

@@ -6,15 +6,12 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
-from remote.shared.supervised import consumer
-from remote.shared.supervised.consumer import Consumer
 from remote.shared.supervised.threads import DeadlineError, Pool, Thread, as_finished, in_order
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -142,47 +139,3 @@ def test_a_thread_that_hangs_does_not_keep_its_process_alive() -> None:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
-
-
-def test_a_consumer_takes_everything_before_it_is_closed() -> None:
-    taken: list[int] = []
-    eater = Consumer(taken.extend, "eater", most=3)
-    for number in range(10):
-        eater.put(number)
-    eater.close()
-    assert taken == list(range(10))
-
-
-def test_a_caller_of_an_ended_consumer_gets_its_error_even_if_the_queue_is_full() -> None:
-    begun, release = threading.Event(), threading.Event()
-
-    def take(_: list[int]) -> None:
-        begun.set()
-        release.wait(30)
-        raise ValueError("database disk image is malformed")
-
-    eater = Consumer(take, "eater", most=1, queued=1)
-    eater.put(1)
-    assert begun.wait(30)
-    eater.put(2)
-    release.set()
-    with pytest.raises(ValueError, match="malformed"):
-        eater.put(3)
-    with pytest.raises(ValueError, match="malformed"):
-        eater.close()
-
-
-def test_a_consumer_that_hangs_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer, "STALL_SECONDS", 0.1)
-    release = threading.Event()
-
-    def take(_: list[int]) -> None:
-        release.wait(30)
-
-    eater = Consumer(take, "delivery", most=1)
-    eater.put(1)
-    since = time.monotonic()
-    with pytest.raises(DeadlineError, match="delivery has not finished a batch"):
-        eater.close()
-    assert time.monotonic() - since < 20
-    release.set()
