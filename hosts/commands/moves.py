@@ -18,6 +18,7 @@ from hosts.inventory.model import Host
 from hosts.plan.moving import Move, Runner, as_moved, next_moves
 from hosts.plan.plan import Plan
 from hosts.transport.backend import Backend
+from remote.shared import ranges
 from remote.shared.messages.extract import ExtractorState, ExtractRequest, RunRequest, RunStatus
 from remote.shared.messages.lease import (
     Lease,
@@ -138,17 +139,12 @@ class Mover:
         """Hand over what was given and did not arrive, because a laptop was cut off in between."""
         self._unsure = False
         told = moved(self._fleet, self._identity)
-        arrived = {lease.id for result in told.values() for lease in result.taken}
-        lost: dict[tuple[str, str], list[str]] = {}
-        for result in told.values():
-            for lease in result.given:
-                if result.epoch == epoch and lease.id not in arrived:
-                    lost.setdefault((lease.giver, lease.holder), []).append(lease.id)
-        for (giver, holder), ids in lost.items():
+        for (giver, holder), lost in _unarrived(told, epoch).items():
             if holder not in told or told[holder].epoch != epoch:
                 self._unsure = True  # the host does not answer now
                 continue
-            request = LeaseRequest(identity=self._identity, epoch=epoch, holder=holder, again=ids)
+            again = [lease.id for lease in lost]
+            request = LeaseRequest(identity=self._identity, epoch=epoch, holder=holder, again=again)
             leases = self._on(giver, lambda there, request=request: _leases(there, request))  # type: ignore[misc]
             if leases:
                 self._hand_over(giver, holder, epoch, leases)
@@ -184,6 +180,31 @@ def moved(fleet: Fleet, identity: RunIdentity) -> dict[str, LeasesResult]:
     """Return the leases that each answering host gave and was given, without hosts that do not know the run."""
     told = fleet.unwatched().call("leases", LeasesRequest(identity=identity), LeasesResult, deadline=CALL_SECONDS)
     return {outcome.host.name: outcome.result for outcome in told if outcome.ok}
+
+
+def between_hosts(fleet: Fleet, identity: RunIdentity) -> dict[str, dict[str, int]]:
+    """Return how many records each host gave to another host that did not get them, because a command was interrupted.
+
+    The hosts are those that answer: giver, then holder.
+    """
+    told = moved(fleet, identity)
+    epoch = max((result.epoch for result in told.values()), default=0)
+    found: dict[str, dict[str, int]] = {}
+    for (giver, holder), lost in _unarrived(told, epoch).items():
+        if holder in told and told[holder].epoch == epoch:
+            found.setdefault(giver, {})[holder] = sum(ranges.count(lease.ranges) for lease in lost)
+    return found
+
+
+def _unarrived(told: dict[str, LeasesResult], epoch: int) -> dict[tuple[str, str], list[Moved]]:
+    """Return the leases of an epoch that no host has taken, by giver and holder."""
+    arrived = {lease.id for result in told.values() for lease in result.taken}
+    lost: dict[tuple[str, str], list[Moved]] = {}
+    for result in told.values():
+        for lease in result.given if result.epoch == epoch else ():
+            if lease.id not in arrived:
+                lost.setdefault((lease.giver, lease.holder), []).append(lease)
+    return lost
 
 
 def plan_as_moved(fleet: Fleet, plan: Plan) -> Plan:

@@ -64,6 +64,11 @@ class Pulled:
         return sum(stop - start for start, stop in self.missing)
 
     @property
+    def nobody_brings_the_rest(self) -> bool:
+        """Whether records are missing after the pull although every host has done its share."""
+        return self.is_over and self.manifest is not None and bool(self.missing)
+
+    @property
     def failed_records(self) -> int:
         """The number of offered records that could not be delivered."""
         return sum(len(outcome.value.failed) for outcome in self.outcomes if outcome.value)

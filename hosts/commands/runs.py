@@ -46,6 +46,12 @@ def holders(outcomes: list[Outcome[RunsResult]], run: str) -> list[HeldOn]:
     ]
 
 
+def one_identity(fleet: Fleet, run: str) -> RunIdentity | None:
+    """Return the identity of the run that the hosts hold under this name; None if they hold different runs, or none."""
+    identities = {one.assignment.identity for one in holders(held(fleet.unwatched(), run), run)}
+    return identities.pop() if len(identities) == 1 else None
+
+
 def finished_records(run: HeldRun) -> int:
     """Return the number of records that the host has finished in all epochs, delivered or not."""
     return run.counts.done + run.counts.freed + run.counts.beyond

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+from hosts.commands.moves import between_hosts
+from hosts.commands.runs import one_identity
 from hosts.fleet import Fleet, Outcome
 from hosts.transport.backend import Backend
 from remote.shared.messages.extract import RunStatus, Standing, StandingRequest
@@ -19,6 +21,8 @@ class HostStatus(BaseModel):
     servers: ServersResult
     cost_per_hour: float | None = None
     """Dollars for an hour of the host, from the inventory."""
+    not_taken: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """How many records the host gave away that did not arrive: run, then the host that was to get them."""
 
 
 LOOK_SECONDS = 15.0
@@ -26,7 +30,11 @@ LOOK_SECONDS = 15.0
 
 
 def status(fleet: Fleet, run: str = "") -> list[Outcome[HostStatus]]:
-    """Ask every host at once. Without a name, each answers for its working runs, or else for its newest run."""
+    """Ask every host at once. Without a name, each answers for its working runs, or else for its newest run.
+
+    If no host works on a run, its hosts are also asked for records that lie between two of them. While one works, an
+    attached laptop may be about to hand records over.
+    """
 
     def one(backend: Backend) -> HostStatus:
         return HostStatus(
@@ -35,7 +43,19 @@ def status(fleet: Fleet, run: str = "") -> list[Outcome[HostStatus]]:
             cost_per_hour=backend.host.cost_per_hour,
         )
 
-    return fleet.each(one)
+    outcomes = fleet.each(one)
+    found = {outcome.host.name: outcome.value for outcome in outcomes if outcome.value is not None}
+    told: dict[str, list[RunStatus]] = {}
+    for host in found.values():
+        for stood in host.standing.runs:
+            told.setdefault(stood.run, []).append(stood)
+    for name, stands in told.items():
+        if len(stands) > 1 and all(stood.task == "extract" and not stood.alive for stood in stands):
+            identity = one_identity(fleet, name)
+            for giver, lost in (between_hosts(fleet, identity) if identity is not None else {}).items():
+                if giver in found:
+                    found[giver].not_taken[name] = lost
+    return outcomes
 
 
 def at_work(fleet: Fleet) -> dict[str, list[RunStatus]]:

@@ -136,9 +136,12 @@ def left_seconds(status: RunStatus) -> float | None:
 
 
 def any_failed(value: HostStatus) -> bool:
-    """Return whether a run failed on this host or lost records there, or a server is in trouble (exit code 1)."""
+    """Return whether exit code 1 is due to this host.
+
+    A run failed or quarantined records there, records that it gave away did not arrive, or a server is in trouble.
+    """
     servers = any(report.problem or report.state.status == "failed" for report in value.servers.servers)
-    return servers or any(has_failed(run) for run in value.standing.runs)
+    return servers or bool(value.not_taken) or any(has_failed(run) for run in value.standing.runs)
 
 
 def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]], *, attached: bool = False) -> None:
@@ -164,6 +167,13 @@ def show_status(output: Output, outcomes: Sequence[Outcome[HostStatus]], *, atta
                 output.note(f"{host}: {report.state.name}: {report.problem} {report.remedy}".rstrip())
         for run in value.standing.runs:
             _note_run(output, host, run)
+        for name, lost in value.not_taken.items():
+            for holder, records in lost.items():
+                output.note(
+                    f"{host}: {name}: {counted(records, 'record')} given to {holder} did not arrive there, because a "
+                    f"command was interrupted, so no host makes them: `inv extract --hosts all --run {name}` hands "
+                    "them over."
+                )
     for name in [] if attached else names:
         _note_lag(output, name, {host: run for host, value in good for run in value.standing.runs if run.run == name})
     failed = {(run.run, run.task) for _, value in good for run in value.standing.runs if run.causes}

@@ -29,9 +29,9 @@ from remote.shared.words import counted
 REDRAW_SECONDS = 0.5
 _SHOWN_FAILURES = 5
 _NOBODY_HAS_THEM = (
-    "Every host has done its share, so no host brings the missing records. They are quarantined (`inv status` shows the"
-    " causes), were freed into another destination, or lie between two hosts after an interrupted command"
-    " (`inv extract --hosts all` hands those over)."
+    "Every host has done its share, so no host brings the missing records. They are quarantined, lie between two hosts"
+    " after an interrupted command, or were freed into another destination. `inv status` names those of the first two"
+    " kinds and what to type."
 )
 
 
@@ -113,7 +113,8 @@ def _records(tally: HostTally) -> str:
 def show_pulled(output: Output, pulled: Pulled) -> int:
     """Print a line for each host, then where the records are and which are missing; returns the exit code.
 
-    The exit code is 2 if every host with a share refused the pull as wrong usage, because it holds another run.
+    The exit code is 1 if a record failed, or if records are missing that no host will bring. It is 2 if every host
+    with a share refused the pull as wrong usage, because it holds another run.
     """
     for outcome in pulled.outcomes:
         if outcome.value is not None:
@@ -125,10 +126,10 @@ def show_pulled(output: Output, pulled: Pulled) -> int:
         elif outcome.value is not None:
             output.line(f"{outcome.host.name}: {_host_line(outcome.value)}")
     output.line(_last_line(pulled))
-    if pulled.is_over and pulled.missing:
+    if pulled.nobody_brings_the_rest:
         output.note(_NOBODY_HAS_THEM)
     asked = [outcome for outcome in pulled.outcomes if outcome.value is None or outcome.value.has_share]
-    return EXIT_FAILED if pulled.failed_records else exit_code(asked)
+    return EXIT_FAILED if pulled.failed_records or pulled.nobody_brings_the_rest else exit_code(asked)
 
 
 def _note_records(output: Output, host: str, tally: HostTally) -> None:
@@ -183,6 +184,7 @@ def pulled_document(pulled: Pulled) -> dict[str, Any]:
         "destination": pulled.destination,
         "manifest": pulled.manifest.model_dump(mode="json") if pulled.manifest else None,
         "missing": {"records": pulled.missing_records, "ranges": pulled.missing},
+        "nobody_brings_the_rest": pulled.nobody_brings_the_rest,
         "hosts": {outcome.host.name: _host_document(outcome) for outcome in pulled.outcomes},
     }
 

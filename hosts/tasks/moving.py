@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from hosts.commands.attending import Attendant, attended
 from hosts.commands.moves import Mover, Step
-from hosts.commands.runs import held, holders
+from hosts.commands.runs import one_identity
 from hosts.commands.status import HostStatus
 from hosts.console.output import Output
 from hosts.errors import RoostError
@@ -54,8 +54,8 @@ class Movers:
 
     def _mover(self, run: str) -> Mover | None:
         """Return the run's mover; None if the hosts have different runs of this name, or answers."""
-        identities = {one.assignment.identity for one in holders(held(self._fleet.unwatched(), run), run)}
-        if len(identities) != 1 or (identity := identities.pop()).answers is not None:
+        identity = one_identity(self._fleet, run)
+        if identity is None or identity.answers is not None:
             return None
         return mover(self._fleet, self._output, identity)
 

@@ -135,7 +135,7 @@ def test_quarantined_records_are_named_with_the_command_that_tries_them_again(
     retry = f"inv extract --hosts all --run {RUN} --retry-quarantined"
     assert f"`{retry}` tries the quarantined records again" in said()
     code, text = pulled()
-    assert code == 0
+    assert code == 1
     assert "1 are missing (3). Every host has done its share, so no host brings the missing records." in text
     assert "a: would be opened again: 1 (1 with" in said("--retry-quarantined", "--dry-run")
     assert finished(site.fleet())["a"] & {3} == set()

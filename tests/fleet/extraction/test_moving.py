@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 from hosts.commands import extract as extraction
 from hosts.commands.attending import attended
 from hosts.commands.moves import Mover, Step, moved, plan_as_moved
+from hosts.commands.status import status
 from hosts.errors import HostError, RoostError
 from hosts.fleet import Fleet
 from hosts.inventory.model import Host
@@ -14,6 +19,7 @@ from hosts.plan.moving import Move
 from remote.shared import ranges
 from remote.shared.messages.lease import LeaseRequest, LeaseResult
 from tests.fleet.extraction.conftest import LENGTHS, RUN, Site
+from tests.fleet.extraction.test_attached import inv
 from tests.fleet.extraction.test_extract import finished
 from tests.remote.extract.standin_process import until
 
@@ -97,12 +103,54 @@ def test_a_detached_extract_hands_over_what_an_interrupted_command_left_between_
     done = finished(fleet)
     left = EVERY - done["a"] - done["b"]
     assert left
+    assert _between(fleet) == {"a": {}, "b": {RUN: {"a": len(left)}}}
     started = extraction.start(fleet, RUN)
     assert [(step.giver, step.taker, step.records) for step in started.handed_over] == [("b", "a", len(left))]
     assert started.stranded == {}
     extraction.follow(fleet, RUN, lambda *_: None)
     _made_once(site)
     assert extraction.start(fleet, RUN).handed_over == []
+    assert _between(fleet) == {"a": {}, "b": {}}
+
+
+def test_status_and_pull_name_records_of_a_complete_run_that_lie_between_two_hosts(
+    site: Site, clone: Path, tmp_path: Path
+) -> None:
+    fleet = _begun_with_a_slow_host(site, delay=0.2)
+    assert _between(fleet) == {"a": {}, "b": {}}
+    assert _lease(fleet, "b", "a", 300)
+    extraction.follow(fleet, RUN, lambda *_: None)
+    pulling = ("pull", "--to", str(tmp_path / "to"))
+    lost = re.compile(
+        r"b: trial: \d+ records? given to a did not arrive there, because a command was interrupted, so no host makes "
+        r"them: `inv extract --hosts all --run trial` hands them over\."
+    )
+    said = _typed(site, clone, "status")[1]
+    assert lost.search(said), said
+    code, said = _typed(site, clone, *pulling)
+    assert code == 1, said
+    assert "no host brings the missing records" in said
+    code, said = _typed(site, clone, "extract")
+    assert code == 0, said
+    said = _typed(site, clone, "status")[1]
+    assert not lost.search(said), said
+    code, said = _typed(site, clone, *pulling)
+    assert code == 0, said
+
+
+def _between(fleet: Fleet) -> dict[str, dict[str, dict[str, int]]]:
+    """What `inv status` says of records that a host gave away and that did not arrive."""
+    return {outcome.host.name: outcome.result.not_taken for outcome in status(fleet, RUN)}
+
+
+def _typed(site: Site, clone: Path, *words: str) -> tuple[int, str]:
+    """The exit code and the text of a typed command, on one line each sentence."""
+    environment = {**os.environ, "COLUMNS": "1000"}
+    done = subprocess.run(
+        inv(site, *words), cwd=clone, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, check=False, timeout=180,
+    )  # fmt: skip
+    return done.returncode, done.stdout
 
 
 def test_a_plan_after_moves_says_where_each_record_is_and_the_next_epoch_keeps_it_there(site: Site) -> None:

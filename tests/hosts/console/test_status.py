@@ -111,3 +111,17 @@ def test_a_failed_part_is_shown_and_counted() -> None:
     assert failure(run("r", "failed", cause="The disk is full.")) == "failed: The disk is full."
     assert failure(run("r", "complete", counts={"quarantined": 2})) == "2 records quarantined"
     assert failure(run("r", "complete")) == ""
+
+
+def test_records_that_lie_between_two_hosts_are_counted_with_the_command_that_hands_them_over(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    complete = host("gpu1", run("kimi-1", "complete"))
+    assert not any_failed(complete.result)
+    complete.result.not_taken = {"kimi-1": {"gpu2": 1204}}
+    assert any_failed(complete.result)
+    show_status(Output(as_json=False), [complete])
+    assert (
+        "gpu1: kimi-1: 1,204 records given to gpu2 did not arrive there, because a command was interrupted, so no host "
+        "makes them: `inv extract --hosts all --run kimi-1` hands them over."
+    ) in " ".join(capsys.readouterr().err.split())
