@@ -1,25 +1,25 @@
 """The program that a host's Python runs first (`python -I -S -c SOURCE`): take the payload, become the verb.
 
-Runs on the host; the laptop imports this module only for the payload's digest. It reads one JSON line {nonce, digest,
-workdir, verb} from stdin and answers with one hello line. If the host lacks the payload or its copy is damaged, it
-reads a tar.gz (a line with the size, then the bytes). Then it replaces itself by `python -m remote VERB`, which reads
-on from the same stdin. Standard library only, and syntax that any Python parses, so that a Python which is too old can
-still report its version. Imports cost every call some milliseconds, so modules that only `place` needs are imported
-there.
+Runs on the host; the laptop imports this module only for the payload's digest and for `header`. It reads one line from
+stdin (the four words of `header`) and answers with one hello line, in JSON. If the host lacks the payload or its copy
+is damaged, it reads a tar.gz (a line with the size, then the bytes). Then it replaces itself by `python -m remote
+VERB`, which reads on from the same stdin. Standard library only, and syntax that any Python parses, so that a Python
+which is too old can still report its version. Every call pays for this module's imports and text: `json` and `hashlib`
+would cost it 9 ms of CPU, so they and the modules that only `place` needs are imported where they are needed.
 
 A user who can write to a folder on the way to the payload could replace the payload. Each of these folders, up to the
 root, must therefore belong to this user or to root, and nobody else may write to it unless it is sticky, as /tmp is.
 """
 
-import hashlib
-import json
 import os
 import stat
 import sys
 
 TYPE_CHECKING = False  # importing typing would cost milliseconds
 if TYPE_CHECKING:
+    import hashlib  # noqa: F401
     from collections.abc import Callable, Iterable  # noqa: F401
+    from typing import NoReturn  # noqa: F401
 
 MODULES = (".py", ".pyc", ".so")
 """Endings of the files that Python imports as modules. A folder can be a module too."""
@@ -30,20 +30,35 @@ class Refused(Exception):
 
 
 def tree_digest(root, accepts=None):  # type: (str, Callable[[os.stat_result], bool] | None) -> str
-    """Return a digest of names and contents of the files below `root`, bytecode excluded (sha256, 32 hex digits).
+    """Return a digest of names and contents of the files below `root`, bytecode excluded (blake2b, 32 hex digits).
 
     If `accepts` is given, raises Refused for anything that is neither a file nor a folder, and for each file, bytecode
     included, that `accepts` rejects.
     """
-    return digest_of((relative, _content_digest(path)) for relative, path in files_below(root, "", accepts))
+    return digest_of((relative, _file_digest(path)) for relative, path in files_below(root, "", accepts))
 
 
-def digest_of(files):  # type: (Iterable[tuple[str, str]]) -> str
+def digest_of(files):  # type: (Iterable[tuple[str, bytes]]) -> str
     """Return the digest of a tree from the names of its files and the digests of their contents, in order."""
-    digest = hashlib.sha256()
-    for entry in files:
-        digest.update(json.dumps(entry).encode("ascii"))
-    return digest.hexdigest()[:32]
+    blake2b = _blake2b()
+    digest = blake2b(digest_size=16)
+    for name, content in files:
+        digest.update(os.fsencode(name) + b"\0" + content)
+    return digest.hexdigest()
+
+
+def content_digest(content):  # type: (bytes) -> bytes
+    """Return the digest of one file's content, for `digest_of`."""
+    return _blake2b()(content).digest()
+
+
+def _blake2b():  # type: () -> type[hashlib.blake2b]
+    """Return Python's own BLAKE2; `hashlib` would load OpenSSL's library first."""
+    try:
+        from _blake2 import blake2b
+    except ImportError:
+        from hashlib import blake2b
+    return blake2b
 
 
 def files_below(folder, prefix, accepts):
@@ -63,15 +78,15 @@ def files_below(folder, prefix, accepts):
     return files
 
 
-def _content_digest(path):  # type: (str) -> str
-    """Return the digest of one file, read without Python's buffers, which cost more than reading such small files."""
+def _file_digest(path):  # type: (str) -> bytes
+    """Return `content_digest` of a file. Python's buffers would cost more than reading such small files."""
+    digest = _blake2b()()
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        digest = hashlib.sha256()
         while True:
-            content = os.read(descriptor, 1 << 20)
+            content = os.read(descriptor, 1 << 18)
             if not content:
-                return digest.hexdigest()
+                return digest.digest()
             digest.update(content)
     finally:
         os.close(descriptor)
@@ -156,10 +171,26 @@ def read_exactly(size):  # type: (int) -> bytes
     return b"".join(chunks)
 
 
-def say(message):  # type: (dict[str, object]) -> bool
-    """Write one protocol line and return True, so that a caller can remember that the line was written."""
-    os.write(1, (json.dumps(message) + "\n").encode("ascii"))
+def header(nonce, digest, verb, workdir):  # type: (str, str, str, str) -> bytes
+    """Return the line that `main` reads: four words, of which the workdir may have any character and is sent in hex."""
+    return ("%s %s %s %s\n" % (nonce, digest, verb, workdir.encode("utf-8").hex())).encode("ascii")
+
+
+def greet(nonce, have_payload):  # type: (str, bool) -> bool
+    """Write the hello and return True, so that a caller can remember that it was written."""
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    hello = '{"type": "hello", "nonce": "%s", "python": "%s", "have_payload": %s}\n'
+    os.write(1, (hello % (nonce, version, "true" if have_payload else "false")).encode("ascii"))
     return True
+
+
+def fail(kind, message, remedy):  # type: (str, str, str) -> NoReturn
+    """Write an error and exit."""
+    import json
+
+    line = json.dumps({"type": "error", "kind": kind, "message": message, "remedy": remedy})
+    os.write(1, (line + "\n").encode("ascii"))
+    sys.exit(1)
 
 
 def place(payloads, digest, archive):  # type: (str, str, bytes) -> None
@@ -197,44 +228,39 @@ def place(payloads, digest, archive):  # type: (str, str, bytes) -> None
 
 def main():  # type: () -> None
     """Say hello, place the payload if it is missing, and become the verb."""
-    header = json.loads(read_line().decode("utf-8"))
-    version = ".".join(str(part) for part in sys.version_info[:3])
-    hello = {"type": "hello", "nonce": header["nonce"], "python": version, "have_payload": True}
+    nonce, digest, verb, workdir = read_line().decode("ascii").rstrip("\n").split(" ")
     os.write(1, b"\n")  # the output of a .bashrc may have left a line open
     if sys.version_info < (3, 10):
-        say(hello)
+        greet(nonce, True)
+        version = ".".join(str(part) for part in sys.version_info[:3])
         message = "Python %s at %s is too old: Roost needs 3.10 or newer." % (version, sys.executable)
-        say({"type": "error", "kind": "python", "message": message, "remedy": "Set `python` for this host."})
-        sys.exit(1)
+        fail("python", message, "Set `python` for this host.")
     os.environ["ROOST_UMASK"] = "%o" % os.umask(0o077)  # for files that others may read: delivered shards
-    payloads = os.path.join(os.path.expanduser(header["workdir"]), "payloads")
-    target = os.path.join(payloads, header["digest"])
+    payloads = os.path.join(os.path.expanduser(bytes.fromhex(workdir).decode("utf-8")), "payloads")
+    target = os.path.join(payloads, digest)
     greeted = False
     try:
         refuse_strangers(target)
-        hello["have_payload"] = is_whole(target, header["digest"])
-        greeted = say(hello)
-        if not hello["have_payload"]:
+        have_payload = is_whole(target, digest)
+        greeted = greet(nonce, have_payload)
+        if not have_payload:
             archive = read_exactly(int(read_line()))
             os.makedirs(payloads, 0o700, exist_ok=True)
-            place(payloads, header["digest"], archive)
+            place(payloads, digest, archive)
             refuse_strangers(target)
         os.chdir(target)
     except Refused as error:
-        greeted = greeted or say(hello)
+        greeted = greeted or greet(nonce, True)
         message = "%s, so another user could have replaced the payload below it. Nothing was run from there." % error
         remedy = "Set `workdir` to a folder that only you can write to, or type chmod go-w for that folder on the host."
-        say({"type": "error", "kind": "workdir", "message": message, "remedy": remedy})
-        sys.exit(1)
+        fail("workdir", message, remedy)
     except (OSError, ValueError) as error:
-        greeted = greeted or say(hello)
+        greeted = greeted or greet(nonce, True)
         message = "The payload could not be placed in %s: %s." % (payloads, error)
-        remedy = "Free space, or set `workdir` to a folder that can be written."
-        say({"type": "error", "kind": "workdir", "message": message, "remedy": remedy})
-        sys.exit(1)
+        fail("workdir", message, "Free space, or set `workdir` to a folder that can be written.")
     os.environ["PYTHONUTF8"] = "1"
     os.environ.pop("PYTHONSAFEPATH", None)  # with it, Python would not import the payload from the current folder
-    os.execv(sys.executable, [sys.executable, "-m", "remote", header["verb"]])
+    os.execv(sys.executable, [sys.executable, "-m", "remote", verb])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ host too.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import time
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from hosts.errors import ConnectionLostError, ProtocolError, PythonError, RoostError
+from hosts.transport.bootstrap import header
 from hosts.transport.payload import Payload
 from hosts.transport.process import Process
 from remote.shared.errors import told
@@ -63,8 +63,7 @@ class Conversation:
     def ask(self, payload: Payload, *, workdir: str, verb: str) -> bool:
         """Send the call, wait for the hello, and return whether the payload is there already."""
         nonce = secrets.token_hex(8)
-        header = {"nonce": nonce, "digest": payload.digest, "workdir": workdir, "verb": verb}
-        self._write(json.dumps(header).encode() + b"\n")
+        self._write(header(nonce, payload.digest, verb, workdir))
         return self._await_hello(nonce).have_payload
 
     def send(self, call: Call) -> None:

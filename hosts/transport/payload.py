@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import tarfile
 import threading
 from pathlib import Path
 
 import remote
-from hosts.transport.bootstrap import digest_of, files_below
+from hosts.transport.bootstrap import content_digest, digest_of, files_below
 
 SOURCE = Path(remote.__file__).parent
 
@@ -20,7 +19,7 @@ class Payload:
 
     def __init__(self, source: Path) -> None:
         self._files = [(name, Path(path).read_bytes()) for name, path in files_below(str(source), "", None)]
-        self.digest = digest_of((name, hashlib.sha256(content).hexdigest()) for name, content in self._files)
+        self.digest = digest_of((name, content_digest(content)) for name, content in self._files)
         self._archive = b""
         self._lock = threading.Lock()
 

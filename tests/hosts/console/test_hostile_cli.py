@@ -11,8 +11,8 @@ import pytest
 
 PROGRAM = """#!{python}
 import json, sys
-header = json.loads(sys.stdin.buffer.readline())
-print(json.dumps({{"type": "hello", "nonce": header["nonce"], "python": "3.12", "have_payload": True}}), flush=True)
+nonce = sys.stdin.buffer.readline().split()[0].decode()
+print(json.dumps({{"type": "hello", "nonce": nonce, "python": "3.12", "have_payload": True}}), flush=True)
 sys.stdin.buffer.readline()
 with open({answer!r}, "rb") as answer:
     sys.stdout.buffer.write(answer.read())

@@ -38,7 +38,7 @@ class Script(Process):
     def write(self, data: bytes) -> None:
         if not self.greeted:
             self.greeted = True
-            nonce = json.loads(data)["nonce"]
+            nonce = data.split()[0].decode()
             hello = {"type": "hello", "nonce": nonce, "python": "3.12", "have_payload": True}
             self._said.insert(0, json.dumps(hello).encode() + b"\n")
 
