@@ -15,7 +15,7 @@ from hosts.transport.backend import DEFAULT_DEADLINE_SECONDS, Backend
 from hosts.transport.local import LocalBackend
 from hosts.transport.ssh import SshBackend
 from remote.shared.messages.envelope import Progress
-from remote.shared.supervised.threads import Pool, as_finished
+from remote.shared.supervised.pools import Pool, as_finished
 
 POOL_SIZE = 64
 """The most hosts that are called at once; a laptop opens 64 connections in about a second."""

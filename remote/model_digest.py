@@ -17,7 +17,7 @@ import xxhash
 from remote.shared.errors import HostError
 from remote.shared.files import write_whole
 from remote.shared.paths import Workdir
-from remote.shared.supervised.threads import Pool
+from remote.shared.supervised.pools import Pool
 
 _SMALL = ("*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
 """Configuration, index, tokenizer and chat template, which are read completely."""

@@ -30,7 +30,7 @@ _CIPHERS = f"{AES_CIPHER},aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,a
 _BARE = ["-I", "-S"]
 _VERB = (
     "import os, sys; sys.path.insert(0, os.path.expanduser(sys.argv[1])); os.umask(0o077); "
-    "from remote.__main__ import main; sys.exit(main([]))"
+    "from remote.__main__ import end, start; end(start([]))"
 )
 """Runs the verb in the call on stdin, from a payload that is on the host already."""
 

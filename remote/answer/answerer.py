@@ -25,7 +25,7 @@ from remote.shared.errors import HostError
 from remote.shared.messages.answers import least_answer, longest_prompt
 from remote.shared.messages.extract import longest_record
 from remote.shared.paths import CONVERSATIONS_FILE, RunPaths, Workdir
-from remote.shared.supervised.threads import Pool
+from remote.shared.supervised.pools import Pool
 from remote.work.assignment import Work
 from remote.work.backlog import Task
 from remote.work.client import Client

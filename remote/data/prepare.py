@@ -35,7 +35,7 @@ from remote.data.workers import cores, in_order
 from remote.shared.errors import HostError, RecordError, UsageError
 from remote.shared.files import fsync_directory, make_directory, write_whole
 from remote.shared.messages.dataset import Manifest, PrepareRequest, PrepareResult, Source
-from remote.shared.supervised.threads import Pool
+from remote.shared.supervised.pools import Pool
 
 _WORTH_A_PROOF = 8 << 20
 """Bytes of sources from which the proof pays: the `tokenizers` library takes about as long to encode them."""

@@ -21,7 +21,7 @@ from remote.shared.errors import HostError, UsageError
 from remote.shared.messages.extract import ShardRow
 from remote.shared.messages.verify import Fault, FaultKind, ParityResult, VerifyRequest, VerifyResult
 from remote.shared.ranges import from_indices
-from remote.shared.supervised.threads import Pool, in_order
+from remote.shared.supervised.pools import Pool, in_order
 from remote.work.known import known
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from remote.shared.supervised import threads
+from remote.shared.supervised import pools
 from remote.shared.supervised.processes import process_pool
 
 Task = TypeVar("Task")
@@ -34,4 +34,4 @@ def in_order(
         return
     remedy = "Run again with fewer --processes; finished work is kept."
     with process_pool(processes, preload=preload, remedy=remedy) as pool:
-        yield from threads.in_order(pool, function, tasks, ahead=2 * processes)
+        yield from pools.in_order(pool, function, tasks, ahead=2 * processes)

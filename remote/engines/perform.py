@@ -17,13 +17,13 @@ from typing import TextIO
 
 from pydantic import BaseModel
 
-from remote.__main__ import answer
 from remote.report import LogReport, Report
 from remote.shared.errors import UsageError
 from remote.shared.files import FILE_MODE, make_directory, read_own
 from remote.shared.messages.envelope import Failure, Item, Progress
 from remote.shared.messages.jobs import JobTask
 from remote.shared.paths import JobPaths, RunPaths, Workdir
+from remote.verbs.run import answer
 
 PROGRESS_SECONDS = 2.0
 """Between two lines of progress: every line goes to a shared file system at once."""

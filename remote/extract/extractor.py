@@ -30,7 +30,7 @@ from remote.shared.messages.run import RunIdentity
 from remote.shared.messages.server import ServerState
 from remote.shared.paths import RunPaths, Workdir
 from remote.shared.shard.sessions import withdraw
-from remote.shared.supervised.threads import Pool
+from remote.shared.supervised.pools import Pool
 from remote.work.assignment import Work
 from remote.work.backlog import Task
 from remote.work.client import Client

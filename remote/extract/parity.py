@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from remote.shared.errors import RecordError
 from remote.shared.messages.server import FinalNorm
-from remote.shared.supervised.threads import Pool
+from remote.shared.supervised.pools import Pool
 
 if TYPE_CHECKING:
     from remote.parity.head import Head

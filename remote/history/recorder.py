@@ -29,7 +29,7 @@ from remote.shared.files import read_own, write_whole
 from remote.shared.messages.history import Event, Point, Reading, RecorderEnd, RecorderRequest, Settings
 from remote.shared.messages.server import StopRequest
 from remote.shared.paths import Workdir
-from remote.shared.supervised.threads import Pool
+from remote.shared.supervised.pools import Pool
 
 LINGER_SECONDS = 300.0
 """Seconds without a working run or server after which the recorder ends."""

@@ -16,7 +16,7 @@ from pydantic import Field
 from remote.shared import webhook
 from remote.shared.messages.envelope import Message
 from remote.shared.messages.history import Event, NotifySettings, Settings
-from remote.shared.supervised.threads import Pool
+from remote.shared.supervised.pools import Pool
 
 TOLD = ("failed", "ready", "restarted", "finished", "stalled", "disk-low", "parity-failed", "idle-stopped", "gap")
 """Kinds of events that cause a notification."""

@@ -23,8 +23,8 @@ from remote.shared.errors import RecordError, UsageError
 from remote.shared.messages.codec import CompressRequest, CompressResult
 from remote.shared.messages.extract import ShardRow
 from remote.shared.paths import RunPaths
+from remote.shared.supervised.pools import as_finished
 from remote.shared.supervised.processes import process_pool
-from remote.shared.supervised.threads import as_finished
 from remote.work.known import known
 from remote.work.ledger import Ledger
 from remote.work.lock import shards_held

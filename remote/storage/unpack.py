@@ -23,8 +23,8 @@ from remote.shared.messages.codec import UnpackRequest, UnpackResult
 from remote.shared.messages.run import RunIdentity
 from remote.shared.paths import RunPaths
 from remote.shared.shard.tensorfile import read_metadata
+from remote.shared.supervised.pools import as_finished
 from remote.shared.supervised.processes import process_pool
-from remote.shared.supervised.threads import as_finished
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.manifest import manifest_of
 from remote.work.known import identity_of

@@ -14,7 +14,7 @@ from pathlib import Path
 from remote.context import Context
 from remote.shared.errors import RoostError
 from remote.shared.messages.transfer import FetchNews, FetchRequest, FetchResult, HostTally
-from remote.shared.supervised.threads import Pool
+from remote.shared.supervised.pools import Pool
 from remote.shared.transfer.bounds import Bounds
 from remote.shared.transfer.destination import Destination
 from remote.shared.transfer.engine import Engine, look

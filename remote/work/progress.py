@@ -20,7 +20,7 @@ from remote.shared.files import read_own, write_whole
 from remote.shared.messages.extract import Control, Counts, ExtractorState, ExtractorStatus, Task
 from remote.shared.paths import RunPaths
 from remote.shared.processes import reference
-from remote.shared.supervised.threads import Pool
+from remote.shared.supervised.pools import Pool
 from remote.work.ledger import Row
 
 Lack = Literal["", "paused", "disk", "server", "ramdisk"]

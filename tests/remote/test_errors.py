@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from remote.__main__ import _failure
 from remote.shared.errors import UsageError
+from remote.verbs.run import _failure
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])

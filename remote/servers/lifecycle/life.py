@@ -28,8 +28,8 @@ from remote.shared.errors import HostError, RoostError
 from remote.shared.messages.server import NODES_TOKEN, ProcessRef, SuperviseRequest
 from remote.shared.paths import Workdir
 from remote.shared.processes import members, session_leader
+from remote.shared.supervised.pools import in_thread
 from remote.shared.supervised.tasks import Tasks, start
-from remote.shared.supervised.threads import in_thread
 
 DUMP_DIR_SECONDS = 1.0
 """The interval between two checks of the dump directory."""

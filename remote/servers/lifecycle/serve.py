@@ -35,8 +35,8 @@ from remote.shared.messages.server import (
 )
 from remote.shared.processes import MARK, find
 from remote.shared.redact import redacted, redacted_spec
+from remote.shared.supervised.pools import Pool, in_order
 from remote.shared.supervised.tasks import together
-from remote.shared.supervised.threads import Pool, in_order
 
 ENDING_SECONDS = 2 * KILL_SECONDS
 

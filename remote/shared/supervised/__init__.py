@@ -1,7 +1,7 @@
 """The only way in which Roost starts concurrent work, on the laptop and on the hosts.
 
-Asyncio tasks (`tasks`), threads and thread pools (`threads`), process pools (`processes`), and a thread that works on
-the items of a queue (`consumer`). All of them keep three promises:
+Asyncio tasks (`tasks`), threads (`threads`), pools of threads (`pools`), process pools (`processes`), and a thread that
+works on the items of a queue (`consumer`). All of them keep three promises:
 
 1. An unexpected end reaches the owner, with its cause: the block that started the work raises it, or the owner's
    callback gets it.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from remote.shared.messages.transfer import DeliveredRow
 from remote.shared.supervised.consumer import Consumer
-from remote.shared.supervised.threads import Pool
+from remote.shared.supervised.pools import Pool
 from remote.shared.transfer.destination import Destination, Placed, cannot_write
 from remote.shared.transfer.landing import Landing
 

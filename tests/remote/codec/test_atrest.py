@@ -21,7 +21,8 @@ from remote.shared.messages.codec import CompressRequest, CompressResult
 from remote.shared.messages.envelope import Call
 from remote.shared.messages.extract import Delivered, FreedRequest
 from remote.shared.paths import RunPaths, Workdir
-from remote.shared.supervised.threads import Thread, as_finished
+from remote.shared.supervised.pools import as_finished
+from remote.shared.supervised.threads import Thread
 from remote.storage import compress as compressing
 from remote.storage.compress import adopt, compress, pack
 from remote.work.ledger import Ledger, Row

@@ -20,7 +20,7 @@ from remote.servers.lifecycle.stopping import stop_server
 from remote.shared.errors import HostError
 from remote.shared.messages.server import ServerState, SuperviseRequest
 from remote.shared.processes import MARK, find
-from remote.shared.supervised.threads import Pool
+from remote.shared.supervised.pools import Pool
 from tests.remote.servers.states import server_of, supervisor_of
 
 Start = Callable[..., ServerState]

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from remote.shared.supervised.threads import DeadlineError, Pool, Thread, as_finished, in_order
+from remote.shared.supervised.pools import Pool, as_finished, in_order
+from remote.shared.supervised.threads import DeadlineError, Thread
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -129,7 +130,7 @@ def test_asyncio_takes_a_pool() -> None:
 @pytest.mark.processes
 def test_a_thread_that_hangs_does_not_keep_its_process_alive() -> None:
     script = (
-        "import threading\nfrom remote.shared.supervised.threads import Pool\n"
+        "import threading\nfrom remote.shared.supervised.pools import Pool\n"
         "begun = threading.Event()\n"
         "try:\n with Pool(1, 'hung') as pool:\n"
         "  pool.submit(lambda: (begun.set(), threading.Event().wait()))\n  begun.wait(30)\n  raise KeyboardInterrupt\n"

@@ -15,7 +15,7 @@ import pytest
 
 from remote.shared.errors import HostError, RoostError, UsageError
 from remote.shared.messages.transfer import HostTally
-from remote.shared.supervised.threads import Pool
+from remote.shared.supervised.pools import Pool
 from remote.shared.transfer import destination as destinations
 from remote.shared.transfer import engine as engines
 from remote.shared.transfer import ledger
