@@ -1,12 +1,15 @@
 """A call that does nothing, on many hosts at once: Roost with both backends, and others with a bare start of Python.
 
     python -m venv OTHERS && OTHERS/bin/pip install fabric asyncssh pyinfra ansible-core
-    .venv/bin/python -m benchmarks.fanout --others OTHERS --hosts 16,64 --rounds 3 --out results.json
+    .venv/bin/python -m benchmarks.fanout --others OTHERS --hosts 16,64 --rounds 3 --out results.json \\
+        [--before CHECKOUT]
 
-Laptop's side. The hosts are addresses 127.0.1.1 and on, all of one private sshd on this machine, so its cores play the
-laptop and every host. Each way is a process of its own, from its start to its end, run in turn: `roost-*` runs the verb
-`hello`, which checks the payload and imports what every verb imports; the others run `python -c pass`. Seconds are of
-the clock, and of CPU: the laptop's (the process, and all that it starts) and a host's (sshd, the shell and Python).
+Laptop's side. The hosts are addresses 127.0.1.1 and on, sixteen of each private sshd on this machine, so its cores play
+the laptop and every host. Each way is a process of its own, from its start to its end, run in turn: `roost-*` runs the
+verb `hello`, which checks the payload and imports what every verb imports; the others run `python -c pass`. Seconds are
+of the clock, and of CPU: the laptop's (the process, and all that it starts) and a host's (sshd, the shell and Python).
+For Roost, `peak_mib` and `descriptors` are the most memory and open descriptors of the laptop's process (without the
+`ssh` processes of the OpenSSH backend).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import json
 import os
 import platform
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -33,15 +37,18 @@ from typing import Any
 
 import psutil
 
-from hosts.fleet import Fleet
+from hosts.fleet import Fleet, Outcome
 from hosts.inventory.model import Host, Inventory
 from hosts.practice.sshd import PrivateSshd
 from hosts.transport.openssh import openssh_version
 from remote.shared.messages.hello import HelloRequest, HelloResult
+from remote.shared.messages.server import ProcessRef
 
 PR_SET_CHILD_SUBREAPER = 36
 WAYS = ("roost-fabric", "roost-openssh", "fabric", "asyncssh", "pyinfra", "ansible")
 QUIET_SECONDS = 60.0
+ADDRESSES_OF_AN_SSHD = 16
+"""An sshd listens on no more addresses (its MAX_LISTEN_SOCKS)."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,7 @@ def main() -> None:
         "load_at_the_end": os.getloadavg(),
         "versions": {"openssh": list(openssh_version()), "paramiko": importlib.metadata.version("paramiko")}
         | _versions(options.others),
+        "before": _commit(options.before) if options.before else None,
         "rounds": options.rounds,
         "hosts": found,
     }
@@ -91,6 +99,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--others", type=Path, default=Path(".others"), help="a venv with the other tools")
+    parser.add_argument(
+        "--before", type=Path, help="a checkout of older code, measured as before-fabric, before-openssh"
+    )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/fanout.json"))
     parser.add_argument("--step", default="", help=argparse.SUPPRESS)
     parser.add_argument("--box", default="", help=argparse.SUPPRESS)
@@ -103,6 +114,11 @@ def _versions(others: Path) -> dict[str, str]:
     ).stdout
     wanted = ("fabric", "asyncssh", "pyinfra", "ansible-core")
     return {one["name"]: one["version"] for one in json.loads(said or "[]") if one["name"] in wanted}
+
+
+def _commit(checkout: Path) -> str:
+    argv = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
 
 
 class HostSide:
@@ -143,17 +159,33 @@ class HostSide:
 def _serve(folder: Path, hosts: int) -> None:
     """Be the host side: start sshd, say how it is reached, and answer every line with the CPU seconds so far."""
     _adopt_orphans()
-    listen = "\nListenAddress ".join(f"127.0.1.{number + 1}" for number in range(hosts))
-    sshd = PrivateSshd(folder / "etc", folder / "home", {"ListenAddress": listen, "MaxStartups": "200"})
-    ref, port = sshd.start()
-    known = sshd.known_hosts_line(port).partition(" ")[2]
-    (folder / "known_hosts").write_text("".join(f"[127.0.1.{n + 1}]:{port} {known}" for n in range(hosts)))
-    box = Box(port, str(sshd.client_key), str(folder / "known_hosts"), str(sshd.home), hosts)
+    home = folder / "home"
+    port: int | None = None
+    refs: list[ProcessRef] = []
+    for first in range(0, hosts, ADDRESSES_OF_AN_SSHD):
+        addresses = [f"127.0.1.{number + 1}" for number in range(first, min(first + ADDRESSES_OF_AN_SSHD, hosts))]
+        listen = "\nListenAddress ".join(addresses)
+        sshd = PrivateSshd(folder / f"etc-{first}", home, {"ListenAddress": listen, "MaxStartups": "200"})
+        if refs:  # with the keys of the first sshd
+            shutil.copytree(folder / "etc-0", sshd.folder)
+        ref, chosen = sshd.start(port)
+        if port not in (None, chosen):
+            raise SystemExit(f"port {port} is in use on {addresses}: run it again")
+        port = chosen
+        refs.append(ref)
+        known = sshd.known_hosts_line(port).partition(" ")[2]
+        with (folder / "known_hosts").open("a") as known_hosts:
+            known_hosts.writelines(f"[{address}]:{port} {known}" for address in addresses)
+    assert port is not None
+    box = Box(port, str(sshd.client_key), str(folder / "known_hosts"), str(home), hosts)
     print(json.dumps(vars(box)), flush=True)
+    listeners = [psutil.Process(ref.pid) for ref in refs]
+    pids = {ref.pid for ref in refs}
     for _ in sys.stdin:
-        _await(lambda: not psutil.Process(ref.pid).children() and _orphans() <= {ref.pid})
-        print(sum(psutil.Process(ref.pid).cpu_times()[:4]) + _children_cpu(), flush=True)
-    sshd.stop(ref)
+        _await(lambda: not any(listener.children() for listener in listeners) and _orphans() <= pids)
+        print(sum(sum(listener.cpu_times()[:4]) for listener in listeners) + _children_cpu(), flush=True)
+    for ref in refs:
+        sshd.stop(ref)
 
 
 def _adopt_orphans() -> None:
@@ -189,29 +221,33 @@ def _children_cpu() -> float:
 def _measured(folder: Path, hosts: int, options: argparse.Namespace) -> dict[str, Any]:
     folder.mkdir()
     side = HostSide(folder, hosts)
-    ways = options.ways.split(",")
+    ways = options.ways.split(",") + ([f"before-{ssh}" for ssh in ("fabric", "openssh")] if options.before else [])
     for way in ways:  # the payload is placed, bytecode is written, caches are warm
-        _run(way, side, options.others)
-    rounds = [{way: _run(way, side, options.others) for way in ways} for _ in range(options.rounds)]
+        _run(way, side, options)
+    rounds = [{way: _run(way, side, options) for way in ways} for _ in range(options.rounds)]
     side.close()
-    parts = ("wall", "laptop_cpu", "cpu_a_host")
     return {
         "medians": {
-            way: {part: round(statistics.median(one[way][part] for one in rounds), 3) for part in parts} for way in ways
+            way: {part: round(statistics.median(one[way][part] for one in rounds), 3) for part in rounds[0][way]}
+            for way in ways
         },
         "rounds": rounds,
     }
 
 
-def _run(way: str, side: HostSide, others: Path) -> dict[str, float]:
-    command = _command(way, side.box, others)
+def _run(way: str, side: HostSide, options: argparse.Namespace) -> dict[str, float]:
+    command = _command(way.replace("before-", "roost-"), side.box, options.others)
+    checkout = options.before if way.startswith("before-") else Path.cwd()
     host_before, laptop_before, begun = side.cpu(), _children_cpu(), time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **_QUIETLY})
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=checkout, env={**os.environ, **_QUIETLY}
+    )
     wall = time.monotonic() - begun
     if done.returncode:
         raise SystemExit(f"{way} failed: {done.stdout[-1500:]}{done.stderr[-1500:]}")
     _await(lambda: _orphans() <= {side.pid})  # masters that OpenSSH put into the background
     found = {
+        **(json.loads(done.stdout) if way.startswith("roost-") else {}),
         "wall": round(wall, 3),
         "laptop_cpu": round(_children_cpu() - laptop_before, 3),
         "cpu_a_host": round((side.cpu() - host_before) / side.box.hosts, 4),
@@ -221,6 +257,7 @@ def _run(way: str, side: HostSide, others: Path) -> dict[str, float]:
 
 
 def _command(way: str, box: Box, others: Path) -> list[str]:
+    others = others.absolute()
     if way in ("pyinfra", "ansible"):
         return _program(way, box, others)
     if way in STEPS:
@@ -229,7 +266,13 @@ def _command(way: str, box: Box, others: Path) -> list[str]:
     return [str(others / "bin/python"), str(Path(__file__).with_name("fanout_others.py")), way, json.dumps(told)]
 
 
-_QUIETLY = {"ANSIBLE_HOST_KEY_CHECKING": "True", "ANSIBLE_DEPRECATION_WARNINGS": "False", "ANSIBLE_NOCOLOR": "1"}
+_QUIETLY = {
+    "ANSIBLE_HOST_KEY_CHECKING": "True",
+    "ANSIBLE_DEPRECATION_WARNINGS": "False",
+    "ANSIBLE_NOCOLOR": "1",
+    # Ansible's default but for 60 s, for which its masters would be waited for after every run.
+    "ANSIBLE_SSH_ARGS": "-C -o ControlMaster=auto -o ControlPersist=2s",
+}
 
 
 def _program(way: str, box: Box, others: Path) -> list[str]:
@@ -271,11 +314,26 @@ def _roost(box: Box, ssh: str) -> None:
         for one in box.addresses
     ]
     fleet = Fleet(Inventory(path=Path(box.home), hosts={}, local=Host(name="local", connection="local")), hosts)
+    fleet.watcher = open_files = OpenFiles()
     outcomes = fleet.call("hello", HelloRequest(), HelloResult, deadline=300)
     fleet.close()
     failed = [str(outcome.error) for outcome in outcomes if not outcome.ok]
     if failed:
         raise SystemExit(failed[0])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"peak_mib": round(peak / 1024), "descriptors": open_files.most}))
+
+
+class OpenFiles:
+    """A fleet's watcher that counts this process's descriptors whenever a call begins or ends."""
+
+    most = 0
+
+    def begun(self, host: Host) -> None:
+        self.most = max(self.most, sum(1 for _ in Path("/proc/self/fd").iterdir()))
+
+    def ended(self, outcome: Outcome[Any]) -> None:
+        self.begun(outcome.host)
 
 
 STEPS = {
