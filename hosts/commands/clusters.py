@@ -42,6 +42,8 @@ class Submitted:
 
     plan: Plan
     result: SubmitResult
+    reopened: int = 0
+    """Quarantined records that are open again."""
 
 
 def cluster_host(inventory: Inventory, name: str) -> tuple[AnyCluster, Host]:
@@ -59,9 +61,13 @@ def submit(
     run: str,
     *,
     dataset: Path | None = None,
+    reopen: extraction.Reopening | None = None,
     on_progress: extraction.OnProgress | None = None,
 ) -> Submitted:
-    """Give the cluster its share of the run, and submit replicas; raises UsageError if the engine refuses them."""
+    """Give the cluster its share of the run, and submit replicas; raises UsageError if the engine refuses them.
+
+    `reopen` says which quarantined records are opened again before.
+    """
     found: list[SubmitResult] = []
 
     def launch(backend: Backend, plan: Plan) -> ExtractorState:
@@ -71,14 +77,14 @@ def submit(
         found.append(backend.call("submit", request, SubmitResult, deadline=DEADLINE_SECONDS))
         return backend.call("status", RunRequest(run=plan.run), RunStatus).state
 
-    started = extraction.start(fleet, run, dataset=dataset, on_progress=on_progress, launch=launch)
+    started = extraction.start(fleet, run, dataset=dataset, reopen=reopen, on_progress=on_progress, launch=launch)
     for outcome in started.outcomes:
         _ = outcome.result
     if not found:
         raise UsageError(
             f"The plan of {run!r} gives {cluster.name} no records.", remedy=f"Plan it with --host {cluster.name}."
         )
-    return Submitted(started.plan, found[0])
+    return Submitted(started.plan, found[0], sum(one.records for one in started.reopened.values()))
 
 
 def preview(fleet: Fleet, cluster: AnyCluster, run: str) -> SubmitResult:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hosts.commands import clusters
 from hosts.commands import status as standing
-from hosts.commands.extract import newest_run
+from hosts.commands.extract import Reopening, newest_run
 from hosts.commands.jobs import HandedOver, JobBackend, cancel_job, job_rows, task_of
 from hosts.console.extraction import any_failed, show_status
 from hosts.console.live import DeadHosts, live_lines
@@ -22,6 +22,7 @@ from hosts.tasks.places import places
 from hosts.tasks.session import chosen_run, finish, printing, session, the_inventory
 from hosts.tasks.trailing import note_in_trail
 from remote.shared.messages.jobs import JobRow, JobTold, SubmitResult
+from remote.shared.words import counted
 
 _JOB_COLUMNS = ("job", "state", "node", "running for", "reason", "expected start")
 CLUSTER = "NAME of a cluster of the inventory, whose nodes do the work"
@@ -59,9 +60,17 @@ def cluster_session(
 
 
 def cluster_extract(
-    name: str, run: str, inventory: str | None, json: bool, others: Options, *, dataset: str, dry_run: bool
+    name: str,
+    run: str,
+    inventory: str | None,
+    json: bool,
+    others: Options,
+    *,
+    dataset: str,
+    reopen: Reopening | None,
+    dry_run: bool,
 ) -> None:
-    """Submit a run's replicas; with `dry_run`, show what would be submitted."""
+    """Submit a run's replicas; with `dry_run`, show what would be submitted and open nothing again."""
     with cluster_session(name, inventory, json, others) as (cluster, fleet, output):
         run = chosen_run(fleet, output, run)
         if dry_run:
@@ -69,7 +78,9 @@ def cluster_extract(
             return
         with live_lines(output, fleet) as lines:
             source = Path(dataset) if dataset else None
-            submitted = clusters.submit(fleet, cluster, run, dataset=source, on_progress=lines)
+            submitted = clusters.submit(fleet, cluster, run, dataset=source, reopen=reopen, on_progress=lines)
+        if reopen is not None:
+            output.note(f"{name}: {counted(submitted.reopened, 'quarantined record')} opened again.")
         _show_submitted(output, name, run, submitted.result)
 
 

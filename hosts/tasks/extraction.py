@@ -24,7 +24,7 @@ from hosts.fleet import Fleet, Outcome
 from hosts.tasks.clusters import CLUSTER, OF_JOB, cluster_extract, cluster_status, cluster_stop, refuse_without_cluster
 from hosts.tasks.moving import Movers
 from hosts.tasks.notifying import NOTIFY
-from hosts.tasks.session import DRY_RUN, JSON, TARGET, chosen_run, finish, indices, roost_task, session
+from hosts.tasks.session import DRY_RUN, JSON, TARGET, chosen_run, finish, indices, printing, roost_task, session
 from hosts.tasks.working import WORK_OPTIONS, begin, delivered_to, refuse_other_task, steer, teller_of, wish_of
 
 WATCH_SECONDS = 5.0
@@ -71,13 +71,15 @@ def extract(
     """
     if cluster:
         others: dict[str, object] = {
-            "host": host, "hosts": hosts, "pause": pause, "resume": resume, "retry_quarantined": retry_quarantined,
-            "records": records, "to": to, "then": then, "notify": notify,
+            "host": host, "hosts": hosts, "pause": pause, "resume": resume, "to": to, "then": then, "notify": notify,
         }  # fmt: skip
+        with printing(json):
+            wish_of(pause=False, resume=False, stop=stop, then="", retry_quarantined=retry_quarantined, records=records)
+            again = extraction.Reopening(indices(records)) if retry_quarantined else None
         if stop:
             cluster_stop(cluster, run, inventory, json, others, dry_run=dry_run)
         else:
-            cluster_extract(cluster, run, inventory, json, others, dataset=dataset, dry_run=dry_run)
+            cluster_extract(cluster, run, inventory, json, others, dataset=dataset, reopen=again, dry_run=dry_run)
         return
     with session(host, hosts, inventory, json) as (fleet, output):
         wish = wish_of(

@@ -27,7 +27,7 @@ from remote.shared.messages.jobs import (
 )
 from remote.shared.messages.replica import ReplicaSpec
 from remote.shared.paths import RunPaths
-from remote.work.gathered import read_spec
+from remote.work.gathered import in_round, is_shared_out, open_records, read_spec, take_in
 from remote.work.known import known
 
 
@@ -59,15 +59,22 @@ def submit(request: SubmitRequest, context: Context) -> SubmitResult:
     if not request.dry_run:
         paths = known(context.workdir, request.identity)
     payload = paths.root / "payload" / context.payload.name
-    engine: Engine = ENGINES[request.order.engine](paths)
-    text = engine.text(request.order, payload)
     begun = _begun(paths)
     earlier = begun.earlier() if begun is not None else []
     if request.dry_run or earlier:
-        return SubmitResult(script=text, earlier=earlier)
+        now = in_round(paths, read_spec(paths)) if is_shared_out(paths) else paths
+        return SubmitResult(script=_engine(request.order.engine, now).text(request.order, payload), earlier=earlier)
     spec = _as_begun(paths, request.spec)
-    if paths.over.exists():
-        return SubmitResult(script=text, over=True)
+    engine = _engine(request.order.engine, in_round(paths, spec))
+    text = engine.text(request.order, payload)
+    if in_round(paths, spec).over.exists():
+        take_in(paths)
+        left = open_records(paths)
+        if not left:
+            return SubmitResult(script=text, over=True)
+        spec = request.spec.model_copy(update={"round": spec.round + 1, "records": left})
+        engine = _engine(request.order.engine, in_round(paths, spec))
+        text = engine.text(request.order, payload)
     make_directory(paths.jobs)
     keep_payload(context.payload, payload)
     write_whole(paths.replicas, spec.model_dump_json(indent=1).encode())
@@ -94,7 +101,11 @@ def cancel(request: CancelRequest, context: Context) -> CancelResult:
 def _begun(paths: RunPaths) -> Engine | None:
     """Return the engine to which the run was submitted; None if it was never submitted."""
     file = _engine_file(paths)
-    return ENGINES[read_own(file).decode()](paths) if file.exists() else None
+    return _engine(read_own(file).decode(), paths) if file.exists() else None
+
+
+def _engine(name: str, paths: RunPaths) -> Engine:
+    return ENGINES[name](paths)
 
 
 def _engine_file(paths: RunPaths) -> Path:
@@ -102,7 +113,7 @@ def _engine_file(paths: RunPaths) -> Path:
 
 
 def _as_begun(paths: RunPaths, spec: ReplicaSpec) -> ReplicaSpec:
-    """Return the spec with the size of chunks with which the run began.
+    """Return the spec with the round, and the size of chunks, with which the run's replicas work.
 
     With another size the same chunk numbers would mean other records. Raises UsageError if the plan has another epoch.
     """
@@ -115,4 +126,5 @@ def _as_begun(paths: RunPaths, spec: ReplicaSpec) -> ReplicaSpec:
             f"epoch {spec.epoch}, because settings of its hosts were changed.",
             remedy="Set them back, or plan the open records as another run.",
         )
-    return spec.model_copy(update={"chunk_tokens": before.chunk_tokens})
+    kept = {"chunk_tokens": before.chunk_tokens, "round": before.round, "records": before.records}
+    return spec.model_copy(update=kept)

@@ -29,8 +29,7 @@ from remote.shared.messages.lease import Lease, TakeRequest
 from remote.shared.messages.replica import ChunkRows, ReplicaResult, ReplicaSpec
 from remote.shared.paths import ASSIGNMENT_FILE, COMPRESSED_SUFFIX, ROWS_FILE, RunPaths
 from remote.shared.supervised.threads import Thread
-from remote.work.assignment import Work, load, placed, write_records
-from remote.work.epochs import newest
+from remote.work.assignment import Work, placed, share_of, write_records
 from remote.work.ledger import Ledger, Row
 from remote.work.moving import take
 from remote.work.verbs import freed
@@ -48,7 +47,7 @@ class Desk:
     def __init__(self, shared: RunPaths, spec: ReplicaSpec, name: str, scratch: Context) -> None:
         self._shared, self._spec, self._scratch = shared, spec, scratch
         self._own = scratch.workdir.run(shared.root.name)
-        self._share: Work = load(newest(shared))
+        self._share: Work = share_of(shared, spec)
         self._chunks: Chunks = cut(self._share.lengths().tolist(), spec.chunk_tokens)
         self._queue = Queue(shared.queue, len(self._chunks), name, spec.lease_seconds)
         self._held: dict[int, Claim] = {}
@@ -121,8 +120,13 @@ class Desk:
         return self._result.model_copy(update={"over": self._queue.is_over()})
 
     def _adopt(self) -> None:
-        """Give this node a share without records, unless it has one; chunks are added to the share as lots."""
-        whole = self._share.assignment
+        """Give this node a share without records, unless it has one; chunks are added to the share as lots.
+
+        A share of an earlier round is removed: records that are made again would count as finished.
+        """
+        whole, mark = self._share.assignment, self._own.round_here
+        if self._own.root.exists() and (mark.read_text() if mark.exists() else "0") != str(self._spec.round):
+            shutil.rmtree(self._own.root)
         target = self._own.assignment(whole.epoch)
         if target.exists():
             return
@@ -140,6 +144,7 @@ class Desk:
             aside.mkdir(mode=DIRECTORY_MODE)
             write_records(aside, np.zeros(0, np.int64), [], np.zeros(0, np.int32))
             write_whole(aside / ASSIGNMENT_FILE, whole.model_copy(update=none).model_dump_json().encode())
+        write_whole(mark, str(self._spec.round).encode())
 
     def _bring(self, claim: Claim) -> None:
         """Add the chunk's records to this node's own run, unless an earlier attempt on this node left them there."""

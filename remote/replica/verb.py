@@ -27,7 +27,7 @@ from remote.shared.messages.server import ServeRequest, StopRequest
 from remote.shared.paths import RunPaths, Workdir
 from remote.shared.supervised.threads import Thread
 from remote.work.epochs import newest_epoch
-from remote.work.gathered import read_spec
+from remote.work.gathered import in_round, read_spec
 from remote.work.launch import run_here
 
 PAUSE_SECONDS = 0.5
@@ -38,6 +38,7 @@ def replica(request: ReplicaRequest, context: Context) -> ReplicaResult:
     """Be a replica until the run is over, or until told to drain."""
     shared = RunPaths(Path(request.folder).expanduser())
     spec = _spec_of(shared)
+    shared = in_round(shared, spec)
     scratch = Context(Workdir(Path(request.scratch).expanduser()), context.report, request.name)
     if request.tied:
         Thread(_end_with_stdin, "the tie")

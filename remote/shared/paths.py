@@ -257,6 +257,8 @@ class RunPaths:
     """One run on one host: its assignments, ledger and shards."""
 
     root: Path
+    round: int = 0
+    """The round of a run on a cluster, which decides on `queue`: records that were opened again get a queue anew."""
 
     @property
     def assignments(self) -> Path:
@@ -282,7 +284,12 @@ class RunPaths:
     @property
     def queue(self) -> Path:
         """The queue from which replicas take chunks of the run, on the cluster's shared file system."""
-        return self.root / "queue"
+        return self.root / (f"queue.{self.round}" if self.round else "queue")
+
+    @property
+    def round_here(self) -> Path:
+        """On a cluster's node: the number of the round whose records this folder has."""
+        return self.root / "round"
 
     @property
     def token(self) -> Path:

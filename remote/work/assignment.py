@@ -14,9 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from remote.shared import ranges as sets
 from remote.shared.errors import HostError, UsageError
 from remote.shared.files import ASIDE, DIRECTORY_MODE, fsync_directory, make_directory, write_whole
+from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import Assignment
+from remote.shared.messages.replica import ReplicaSpec
 from remote.shared.paths import ASSIGNMENT_FILE, TOKENS_FILE, RunPaths, Workdir
 from remote.work.epochs import newest, newest_epoch, read_description
 from remote.work.known import known
@@ -54,6 +57,21 @@ class Work:
                 int(position),
                 f"Token id {self.token_ids[strange[first]]} is outside the vocabulary of {vocabulary}.",
             )
+
+
+def share_of(paths: RunPaths, spec: ReplicaSpec) -> Work:
+    """Return the records of a cluster's round: those of `spec.records`, or all of the run's newest assignment."""
+    work = load(newest(paths))
+    return _only(work, spec.records) if spec.records else work
+
+
+def _only(work: Work, records: Ranges) -> Work:
+    places = np.flatnonzero(np.isin(work.index, list(sets.indices(records))))
+    tokens = [work.tokens(place) for place in places.tolist()]
+    offset = np.concatenate([[0], np.cumsum([len(ids) for ids in tokens], dtype=np.int64)])
+    expected = None if work.expected is None else work.expected[places]
+    ids = np.concatenate(tokens) if tokens else work.token_ids[:0]
+    return Work(work.assignment, work.index[places], offset, ids, expected)
 
 
 def load(directory: Path) -> Work:

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
+from remote.shared import ranges as sets
 from remote.shared.errors import HostError, UsageError
 from remote.shared.files import fsync_directory, make_directory, read_own
 from remote.shared.leases.queue import LEASE_SECONDS
 from remote.shared.leases.results import Results
+from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.extract import Counts, ExtractorStatus
 from remote.shared.messages.replica import ChunkRows, ReplicaSpec
 from remote.shared.paths import ROWS_FILE, RunPaths
 from remote.work.epochs import newest, read_description
 from remote.work.ledger import Ledger, Row
 
-_GATHERED = "chunk {} is here"
+_GATHERED = ("chunk {} is here", "chunk {} of round {} is here")
 
 
 def is_shared_out(paths: RunPaths) -> bool:
@@ -46,23 +49,36 @@ def read_spec(paths: RunPaths) -> ReplicaSpec:
         ) from error
 
 
+def in_round(paths: RunPaths, spec: ReplicaSpec) -> RunPaths:
+    """Return the run's folder with the queue of the round that the replicas work on."""
+    return replace(paths, round=spec.round)
+
+
+def open_records(paths: RunPaths) -> Ranges:
+    """Return the records of the run's assignment that have no row in its ledger."""
+    with Ledger(paths.ledger, to_read=True) as ledger:
+        finished = sets.from_indices(sorted(ledger.states()))
+    return sets.difference(read_description(newest(paths)).ranges, finished)
+
+
 def take_in(paths: RunPaths) -> None:
     """Take in every chunk that was published since the last call. Do nothing for a run without replicas."""
     if not is_shared_out(paths):
         return
+    paths = in_round(paths, read_spec(paths))
     results = Results(paths.queue / "published")
     make_directory(paths.shards)
     with Ledger(paths.ledger) as ledger:
         if ledger.fact("identity") is None:
             ledger.note({"identity": read_description(newest(paths)).identity.model_dump_json()})
         for chunk in results.chunks():
-            if ledger.fact(_GATHERED.format(chunk)) is None:
+            if ledger.fact(_gathered(paths, chunk)) is None:
                 _take_in(paths, ledger, results, chunk)
 
 
 def living(paths: RunPaths) -> list[str]:
     """Return the replicas whose last sign of life is less than a lease old, by the file system's own clock."""
-    beats = paths.queue / "beats"
+    beats = in_round(paths, read_spec(paths)).queue / "beats"
     if not beats.is_dir():
         return []
     probe = beats / f".now-{os.getpid()}"
@@ -97,9 +113,14 @@ def _take_in(paths: RunPaths, ledger: Ledger, results: Results, chunk: int) -> N
             os.link(shard, paths.shards / shard.name)
     fsync_directory(paths.shards)
     ledger.record(rows)
-    ledger.note({_GATHERED.format(chunk): told.holder})
+    ledger.note({_gathered(paths, chunk): told.holder})
     for shard in shards:
         shard.unlink(missing_ok=True)
+
+
+def _gathered(paths: RunPaths, chunk: int) -> str:
+    """Return the name of the ledger's fact that a chunk was taken in."""
+    return _GATHERED[paths.round > 0].format(chunk, paths.round)
 
 
 def _row(values: dict[str, Any]) -> Row:

@@ -126,16 +126,11 @@ def requeue(request: IndicesRequest, context: Context) -> IndicesResult:
     """The verb `requeue`: open these records again, and delete their shards.
 
     A shard is deleted before its row. If the verb ends in between, the next session finds a row without a shard and
-    opens the record.
+    opens the record. A cluster's replicas take the record up once the run is submitted again.
     """
     paths = known(context.workdir, request.identity)
     refuse_older_plan(paths, request.epoch)
-    if is_shared_out(paths):
-        raise UsageError(
-            f"Single records of the run {request.identity.name!r} cannot be opened again, because a cluster's "
-            f"replicas do this run.",
-            remedy="Plan these records as another run.",
-        )
+    take_in(paths)
     freed = _delete_shards(paths, request.indices)
     with Ledger(paths.ledger) as ledger:
         return IndicesResult(records=ledger.forget(request.indices), freed_bytes=freed)
@@ -144,6 +139,7 @@ def requeue(request: IndicesRequest, context: Context) -> IndicesResult:
 def reopen(request: ReopenRequest, context: Context) -> ReopenResult:
     """The verb `reopen`: open quarantined records again. The ledger keeps the causes."""
     paths = known(context.workdir, request.identity)
+    take_in(paths)
     if not paths.ledger.exists():
         return ReopenResult()
     with Ledger(paths.ledger, to_read=request.dry_run) as ledger:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import traceback
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -151,6 +153,7 @@ def results(site: Site[Lab]) -> None:
     ledger = site.run / "ledger.sqlite"
     checked = typed(site, "verify", *of_run)
     assert f"{RECORDS} records" in checked, checked
+    made_again(site)
     damaged = site.run / "shards" / "hs_7.safetensors"
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
@@ -172,6 +175,28 @@ def results(site: Site[Lab]) -> None:
     typed(site, "export", *ON, "--folder", str(delivered), "--out", str(exported), "--format", "speculators")
     assert (exported / "roost" / "export.json").is_file()
     assert len(list(exported.rglob("hs_*.safetensors"))) == RECORDS
+
+
+def made_again(site: Site[Lab]) -> None:
+    """A damaged record, and a quarantined one, are extracted again by the run's replicas."""
+    of_run = [*ON, "--run", RUN]
+    damaged = site.run / "shards" / "hs_3.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-8] + bytes(8))
+    assert "3) are queued again" in typed(site, "verify", *of_run, "--repair", code=1)
+    assert site.done() == RECORDS - 1
+    assert "submitted as job" in typed(site, "extract", *of_run)
+    until(lambda: site.done() == RECORDS, 120)
+    until(site.lab.is_idle)
+    (site.run / "shards" / "hs_5.safetensors").unlink()
+    with closing(sqlite3.connect(site.run / "ledger.sqlite")) as ledger, ledger:
+        ledger.execute("UPDATE records SET state = 'quarantined', cause = 'a test' WHERE idx = 5")
+    assert "every record of the run" in typed(site, "extract", *of_run)
+    again = typed(site, "extract", *of_run, "--retry-quarantined", "--records", "5")
+    assert "1 quarantined record opened again" in again, again
+    assert "submitted as job" in again, again
+    until(lambda: site.done() == RECORDS, 120)
+    until(site.lab.is_idle)
+    typed(site, "verify", *of_run)
 
 
 def typed(site: Site[Lab], *words: str, code: int = 0) -> str:

@@ -28,8 +28,7 @@ from remote.shared.errors import HostError, UsageError
 from remote.shared.leases.chunks import cut
 from remote.shared.messages.jobs import JobRow, LookRequest, RayLook, RayPool
 from remote.shared.paths import RunPaths
-from remote.work.assignment import load
-from remote.work.epochs import newest
+from remote.work.assignment import share_of
 from remote.work.gathered import read_spec
 
 ACCEPT_SECONDS = 120.0
@@ -72,7 +71,8 @@ class Ray:
     def submit(self, order: RayPool, payload: Path) -> str:
         """Submit the controller and wait until it has checked the cluster; raise UsageError if it refuses the run."""
         job = f"roost-{self._paths.root.name}-{secrets.token_hex(4)}"
-        chunks = len(cut(load(newest(self._paths)).lengths().tolist(), read_spec(self._paths).chunk_tokens))
+        spec = read_spec(self._paths)
+        chunks = len(cut(share_of(self._paths, spec).lengths().tolist(), spec.chunk_tokens))
         self._folder.forget_ended()
         self._folder.keep_pool(_pool(order, job, self._paths.root.name, payload, chunks))
         return self._start(Server(order.address), order, payload, job)

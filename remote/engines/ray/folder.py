@@ -96,7 +96,16 @@ class Folder:
     @property
     def is_over(self) -> bool:
         """Return whether every chunk of the run is published."""
-        return (self.run / "queue" / "over").exists()
+        return (self._queue / "over").exists()
+
+    @property
+    def _queue(self) -> Path:
+        """Return the queue of the round on which the run's replicas work, as `RunPaths.queue` does."""
+        try:
+            number = json.loads((self.run / "replicas.json").read_text()).get("round", 0)
+        except (OSError, ValueError):
+            number = 0
+        return self.run / (f"queue.{number}" if number else "queue")
 
     def has_accepted(self, job: str) -> bool:
         """Return whether this job's controller accepted the run."""
@@ -104,7 +113,7 @@ class Folder:
 
     def published(self) -> int:
         """Return the number of published chunks."""
-        return sum(1 for path in self.run.glob("queue/published/*/*") if path.name.isdecimal())
+        return sum(1 for path in self._queue.glob("published/*/*") if path.name.isdecimal())
 
     def pool(self) -> Pool:
         """Return the settings of the submitted job; raise OSError or ValueError if they cannot be read here."""

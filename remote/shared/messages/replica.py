@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.envelope import Message
 from remote.shared.messages.server import ServerSpec
 
@@ -20,6 +21,10 @@ class ReplicaSpec(Message):
     lease_seconds: float = 120.0
     ahead: int = Field(default=2, ge=1)
     """Number of chunks that a replica has at once."""
+    round: int = 0
+    """How often the run was shared out again, each time with a new queue."""
+    records: Ranges = Field(default_factory=list)
+    """The records of this round; empty for all records of the assignment."""
 
 
 class ReplicaRequest(Message):
