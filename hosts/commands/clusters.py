@@ -147,10 +147,10 @@ def wrap_of(cluster: SlurmCluster, *, gpus: bool = True) -> list[str]:
 
 
 def _spec(cluster: Cluster, host: Host, plan: Plan) -> ReplicaSpec:
-    if host.secrets:
+    if host.secrets and cluster.serve_with:
         raise UsageError(
-            f"The cluster {cluster.name} has `secrets`, and a job's script cannot carry them.",
-            remedy="Leave them out of its settings; `prolog` can read a file of your own on the nodes.",
+            f"The cluster {cluster.name} has `secrets`, but also `serve_with`, whose command would not get them.",
+            remedy="Leave out one of the two; the command can read a file of your own on the nodes.",
         )
     if any(entry.nodes for entry in host.servers):
         raise UsageError(f"The cluster {cluster.name} has servers that span nodes, which replicas cannot start yet.")

@@ -29,6 +29,7 @@ from remote.shared.messages.replica import ReplicaSpec
 from remote.shared.paths import RunPaths
 from remote.work.gathered import in_round, is_shared_out, open_records, read_spec, take_in
 from remote.work.known import known
+from remote.work.secrets import put_aside
 
 
 class Engine(Protocol):
@@ -77,7 +78,8 @@ def submit(request: SubmitRequest, context: Context) -> SubmitResult:
         text = engine.text(request.order, payload)
     make_directory(paths.jobs)
     keep_payload(context.payload, payload)
-    write_whole(paths.replicas, spec.model_dump_json(indent=1).encode())
+    bare = put_aside(in_round(paths, spec), spec)
+    write_whole(paths.replicas, bare.model_dump_json(indent=1).encode())
     write_whole(_engine_file(paths), request.order.engine.encode())
     return SubmitResult(script=text, job=engine.submit(request.order, payload))
 
@@ -94,8 +96,12 @@ def cancel(request: CancelRequest, context: Context) -> CancelResult:
     """The verb `cancel`: end the run's own jobs, after their replicas have drained, or the named job of one verb."""
     if request.identity is None:
         return CancelResult(jobs=single.cancel(context, request.name, dry_run=request.dry_run))
-    begun = _begun(known(context.workdir, request.identity))
-    return CancelResult(jobs=[] if begun is None else begun.cancel(dry_run=request.dry_run))
+    paths = known(context.workdir, request.identity)
+    begun = _begun(paths)
+    ended = [] if begun is None else begun.cancel(dry_run=request.dry_run)
+    if not request.dry_run and is_shared_out(paths):
+        in_round(paths, read_spec(paths)).secrets.unlink(missing_ok=True)
+    return CancelResult(jobs=ended)
 
 
 def _begun(paths: RunPaths) -> Engine | None:

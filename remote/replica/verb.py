@@ -29,6 +29,7 @@ from remote.shared.supervised.threads import Thread
 from remote.work.epochs import newest_epoch
 from remote.work.gathered import in_round, read_spec
 from remote.work.launch import run_here
+from remote.work.secrets import put_back
 
 PAUSE_SECONDS = 0.5
 STOP_SECONDS = 20.0
@@ -47,13 +48,14 @@ def replica(request: ReplicaRequest, context: Context) -> ReplicaResult:
         own = scratch.workdir.run(shared.root.name)
         if not desk.is_over():
             try:
-                _serve(spec, scratch)
+                _serve(put_back(shared, spec), scratch)
                 _work(desk, own, spec, scratch)
             finally:
                 _end_servers(scratch)
         result = desk.result()
         if result.over:
             shared.over.touch()
+            shared.secrets.unlink(missing_ok=True)
         return result
 
 

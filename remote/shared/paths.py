@@ -282,6 +282,11 @@ class RunPaths:
         return self.root / "replicas.json"
 
     @property
+    def secrets(self) -> Path:
+        """The values of the servers' secret variables on a cluster, while the replicas of the round work."""
+        return self.root / (f"secrets.{self.round}.json" if self.round else "secrets.json")
+
+    @property
     def queue(self) -> Path:
         """The queue from which replicas take chunks of the run, on the cluster's shared file system."""
         return self.root / (f"queue.{self.round}" if self.round else "queue")
