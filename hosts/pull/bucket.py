@@ -1,8 +1,8 @@
 """A bucket as a destination: any URL that fsspec opens (`s3://…`, `gs://…`, `az://…`). Runs on the laptop.
 
 Records land in a spool beside the inventory, are hashed and repaired there, and are uploaded whole: an object store
-shows an object only when all of it is there. The ledger lies in the spool and is copied to the bucket as it grows; a
-laptop without the spool takes the bucket's copy.
+shows an object only once it is complete. The ledger is in the spool and is copied to the bucket as it grows. A laptop
+without the spool takes the bucket's copy.
 """
 
 from __future__ import annotations

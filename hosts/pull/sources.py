@@ -1,4 +1,4 @@
-"""The hosts of the inventory as ends of a pull: how each is reached as a source; a folder on one as the destination.
+"""The hosts of the inventory in a pull: how each is reached as a source, and a folder on a host as the destination.
 
 Runs on the laptop. An origin is the engine's host if the engine runs here; a `Source` alone is what the verb `fetch`
 needs to reach the same host from another one.

@@ -1,7 +1,7 @@
-"""The verb `fetch`: this host pulls from others, directly, what the laptop's `inv pull --to HOST:FOLDER` asked for.
+"""The verb `fetch`: this host pulls directly from other hosts, for the laptop's `inv pull --to HOST:FOLDER`.
 
-Runs the engine on the host that becomes the destination; writes only that folder. Its own keys and known hosts lead
-to the sources, which are listed, pulled from and freed from here. The verb ends with the laptop's connection.
+Runs the engine on the host that becomes the destination, and writes only that folder. This host lists, pulls from and
+frees on the sources with its own keys and known hosts. The verb ends with the laptop's connection.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from remote.transfer.login import login_origin
 
 NEWS_SECONDS = 1.0
 LOGIN_UMASK = "ROOST_UMASK"
-"""The login's own umask (octal), kept by the bootstrap, which sets a private one: delivered files are not private."""
+"""The login's own umask (octal). The bootstrap keeps it and sets a private umask; delivered files are not private."""
 
 
 def fetch(request: FetchRequest, context: Context) -> FetchResult:
-    """Pull from every source; a source that fails is reported and costs only itself."""
+    """Pull from every source; a source that fails is reported, and the others go on."""
     bounds = Bounds(request.identity, request.records, request.lengths)
     place = Destination(Path(request.to).expanduser(), request.store, request.identity.folder)
     if request.dry_run:
@@ -68,7 +68,7 @@ def _news(name: str, tally: HostTally, error: BaseException | None = None) -> Fe
 
 
 def _look(place: Destination, request: FetchRequest, bounds: Bounds, context: Context) -> FetchResult:
-    """Report what the sources offer and the destination lacks; a place that nothing was pulled to is not opened."""
+    """Report what the sources offer and the destination lacks. A folder that nothing was pulled to is not opened."""
     with place if refuse_other(place, request.identity) else nullcontext() as destination:
         for source in request.sources:
             try:

@@ -1,7 +1,7 @@
-"""A host that this host pulls from: its verbs are run over this host's own login.
+"""Runs verbs on a host that this host pulls from, over this host's own login.
 
-Runs on the host that becomes the destination. The payload is there already: the laptop has placed it. The far end is
-not trusted: what it says is bounded, and a silence ends the call.
+Runs on the host that becomes the destination. The laptop has placed the payload on the far host. The far end is not
+trusted: its output is bounded, and a silence ends the call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from remote.shared.transfer.stream import Child, StreamLost
 
 CALL_SECONDS = 600.0
 SILENCE_SECONDS = 60.0
-"""A verb sends a beat every 5 s; before its first one stand a login and a Python's start."""
+"""A verb sends a beat every 5 s, but its first one only after a login and the start of Python."""
 LINE_BYTES = 32 << 20
 LONGEST_MESSAGE = 4000
 
@@ -31,7 +31,7 @@ R = TypeVar("R", bound=BaseModel)
 
 
 def login_origin(source: Source, bounds: Bounds) -> Asked:
-    """The engine's host on a host."""
+    """Return the engine's origin for a host that is reached from this host."""
     return Asked(source, bounds, partial(_call, source))
 
 
@@ -65,7 +65,7 @@ def _call(
 
 
 def _parsed(raw: bytes) -> Line | None:
-    """One line of the answer; None for what a login shell prints."""
+    """Return one line of the answer; None for output of a login shell."""
     try:
         return LINE.validate_json(raw)
     except ValidationError:

@@ -1,7 +1,7 @@
-"""A pool's work, cut into chunks of about so many tokens. Pure.
+"""Cuts a pool's work into chunks of about equally many tokens. Pure.
 
-A chunk is a run of consecutive places in the work. The cut follows from the lengths and the size alone, so everybody
-who knows the work knows the chunks, and a claim needs to name only a number.
+A chunk is a range of consecutive places in the work. The cut depends only on the lengths and the size, so every process
+that knows the work knows the chunks, and a claim needs to name only a number.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Chunks:
         return len(self.starts) - 1
 
     def places(self, chunk: int) -> range:
-        """The places that belong to a chunk."""
+        """Return the places that belong to a chunk."""
         return range(self.starts[chunk], self.starts[chunk + 1])
 
     def of(self, place: int) -> int:
-        """The chunk that a place belongs to."""
+        """Return the chunk that a place belongs to."""
         return bisect_right(self.starts, place) - 1
 
 

@@ -1,9 +1,9 @@
-"""Who holds which chunk of a pool: one file a claim, which only one claimant can create.
+"""The claims of a pool's chunks: one file for each claim, which only one claimant can create.
 
-Called by whoever takes work from a pool, on any machine that sees its folder. `link()` creates the file: it is atomic
-on local disks and over NFS alike, and the file is whole from its first moment. A claim is never changed or removed; a
-later claim of the same chunk has a higher token and takes its place. A pool that lies on one machine, whose own worker
-takes most chunks, has empty files for those: nothing to write, nothing to read, and nothing that a power cut can tear.
+Called by every process that takes work from a pool, on any machine that sees its folder. `link()` creates the file: it
+is atomic on local disks and over NFS, and the file is whole from the first moment. A claim is never changed or removed;
+a later claim of the same chunk has a higher token and replaces it. If a pool is on one machine, whose own worker takes
+most chunks, the files of that worker's claims are empty: nothing to write or read, and a power cut cannot damage them.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from remote.shared.messages.dataset import Ranges
 from remote.shared.messages.envelope import Message
 
 SHELF_CHUNKS = 1000
-"""Chunks whose claims, and whose results, share one folder: a network file system is slow with very many names in one.
-Such a folder is a shelf."""
+"""Chunks whose claims or results share one folder, called a shelf: a network file system is slow with very many names
+in one folder."""
 
 
 def shelf_of(chunk: int) -> int:
-    """The shelf that a chunk belongs to."""
+    """Return the shelf that a chunk belongs to."""
     return chunk // SHELF_CHUNKS
 
 
 def shelves(count: int) -> range:
-    """The shelves of so many chunks."""
+    """Return the shelves of `count` chunks."""
     return range(-(-count // SHELF_CHUNKS))
 
 
 def chunks_on(shelf: int, count: int) -> range:
-    """The chunks of a shelf, if there are `count` chunks in all."""
+    """Return the chunks of a shelf, if there are `count` chunks in all."""
     return range(shelf * SHELF_CHUNKS, min(count, (shelf + 1) * SHELF_CHUNKS))
 
 
@@ -47,11 +47,11 @@ class Claim(Message):
     chunk: int = Field(ge=0)
     token: int = Field(ge=1)
     holder: str = ""
-    """Whoever works on it: another host, or a replica's attempt; "" for the worker on the pool's own machine."""
+    """The worker: another host, or a replica's attempt; "" for the worker on the pool's own machine."""
     lease: str = ""
     """The lease by which the records went to another host."""
     ranges: Ranges = Field(default_factory=list)
-    """The records that went with the lease: those of the chunk that were open then."""
+    """The records of the lease: those of the chunk that were open at that time."""
     tokens: int = 0
 
 
@@ -62,7 +62,7 @@ class Claims:
         self._folder = folder
 
     def claim(self, claim: Claim) -> bool:
-        """Make the claim, durably; False if somebody made a claim with this chunk and token before."""
+        """Make the claim, durably; return False if there is a claim with this chunk and token."""
         path = self._path(claim.chunk, claim.token)
         with _aside(make_directory(path.parent), claim.model_dump_json().encode()) as aside:
             try:
@@ -75,7 +75,7 @@ class Claims:
         return True
 
     def claim_here(self, chunk: int) -> bool:
-        """Claim a chunk for the worker on the pool's own machine; False if somebody claimed it before."""
+        """Claim a chunk for the worker on the pool's own machine; return False if it is claimed."""
         path = self._path(chunk, 1)
         make_directory(path.parent)
         try:
@@ -85,23 +85,23 @@ class Claims:
         return True
 
     def newest(self, chunk: int) -> Claim | None:
-        """The claim that counts for a chunk: the one with the highest token."""
+        """Return the valid claim of a chunk, which is the one with the highest token."""
         token = self.tokens(shelf_of(chunk)).get(chunk)
         return None if token is None else self.read(chunk, token)
 
     def holds(self, claim: Claim) -> bool:
-        """Whether a claim still counts: no claim of its chunk has a higher token."""
+        """Return whether a claim is still valid: no claim of its chunk has a higher token."""
         return not self._path(claim.chunk, claim.token + 1).exists()
 
     def made_at(self, claim: Claim) -> float:
-        """When a claim was made, by the clock of the file system; 0 if it cannot be seen."""
+        """Return when a claim was made, by the clock of the file system; 0 if its file cannot be read."""
         try:
             return self._path(claim.chunk, claim.token).stat().st_mtime
         except OSError:
             return 0.0
 
     def tokens(self, shelf: int | None = None) -> dict[int, int]:
-        """The highest token of every chunk that was ever claimed, on one shelf or on all."""
+        """Return the highest token of every claimed chunk, on one shelf or on all."""
         found: dict[int, int] = {}
         for folder in self._folders() if shelf is None else [self._folder / str(shelf)]:
             for chunk, token in self._entries(folder):
@@ -109,7 +109,7 @@ class Claims:
         return dict(sorted(found.items()))
 
     def all(self) -> dict[int, Claim]:
-        """The claim that counts for every chunk that was ever claimed."""
+        """Return the valid claim of every claimed chunk."""
         return {chunk: self.read(chunk, token) for chunk, token in self.tokens().items()}
 
     def _folders(self) -> Iterator[Path]:
@@ -119,7 +119,7 @@ class Claims:
         return self._folder / str(shelf_of(chunk)) / f"{chunk}.{token}.json"
 
     def read(self, chunk: int, token: int) -> Claim:
-        """A claim that was made; raises HostError if it is damaged."""
+        """Return a claim that was made; raises HostError if it is damaged."""
         path = self._path(chunk, token)
         try:
             content = read_own(path)
@@ -127,12 +127,12 @@ class Claims:
         except (OSError, ValidationError) as error:
             raise HostError(
                 f"The claim {path} could not be read: {type(error).__name__}.",
-                remedy="A new epoch gives every open record out anew: `inv extract` with another set of --hosts.",
+                remedy="A new epoch assigns every open record again: `inv extract` with another set of --hosts.",
             ) from error
 
     @staticmethod
     def _entries(folder: Path) -> Iterator[tuple[int, int]]:
-        """Chunk and token of every claim in a folder; other names are ignored."""
+        """Yield chunk and token of every claim in a folder; other names are ignored."""
         try:
             names = [entry.name for entry in os.scandir(folder)]
         except (FileNotFoundError, NotADirectoryError):
@@ -146,7 +146,7 @@ class Claims:
 
 @contextmanager
 def _aside(folder: Path, content: bytes) -> Iterator[Path]:
-    """Yield a durable file with this content, under a name that nobody else has; it is gone after the block."""
+    """Yield a durable file with this content, under a unique name; it is removed after the block."""
     aside = folder / f"{ASIDE}{os.getpid()}-{secrets.token_hex(8)}"
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
     try:

@@ -1,8 +1,8 @@
-"""A run's chunks on a shared folder: replicas take them, and take over what a dead or slow one holds.
+"""A run's chunks on a shared folder: replicas take them, and take over the chunks of a dead or slow replica.
 
-Called by replicas, on any number of machines that share the folder. Nobody hands chunks out: a replica claims the next
-one itself. A holder shows that it lives by touching its beat; all ages are measured with the shared file system's own
-clock, since machines' clocks differ.
+Called by replicas, on any number of machines that share the folder. There is no server: a replica claims the next chunk
+itself. A holder shows that it lives by touching its beat. All ages are measured with the shared file system's own
+clock, because the machines' clocks differ.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from remote.shared.leases.shelves import Shelves
 from remote.shared.paths import safe_name
 
 LEASE_SECONDS = 120.0
-"""A holder that has not beaten for so long is taken for dead."""
+"""A holder without a beat for so long counts as dead."""
 LOOKS = 4
-"""Shelves with unpublished chunks that one look for a dead or slow holder's chunk reads; the next look reads others."""
+"""Shelves with unpublished chunks that one search for a dead or slow holder reads; the next search reads others."""
 IDLE_SECONDS = 2.0
 IDLE_SHARE = 4
 
 
 def idle_seconds(looks: int, lease_seconds: float) -> float:
-    """How long an idle holder waits after so many looks in vain: twice as long each time, up to a quarter lease."""
+    """Return how long an idle holder waits after `looks` vain searches: twice as long each time, to a quarter lease."""
     return min(IDLE_SECONDS * float(2 ** min(looks, 10)), max(IDLE_SECONDS, lease_seconds / IDLE_SHARE))
 
 
 def patience_seconds(taken: Iterable[float], lease_seconds: float) -> float:
-    """Seconds after which a chunk counts as held up: twice what one took here, and a lease at least."""
+    """Return the seconds after which a chunk counts as slow: twice the median here, and at least a lease."""
     ordered = sorted(taken)
     return max(lease_seconds, 2 * ordered[len(ordered) // 2] if ordered else 0.0)
 
@@ -43,14 +43,14 @@ class Queue:
 
     folder: Path
     count: int
-    """Chunks of the run."""
+    """The number of the run's chunks."""
     holder: str
-    """`<replica>.<attempt>`: an attempt takes over what the replica's earlier attempts held."""
+    """`<replica>.<attempt>`; an attempt takes over the chunks of the replica's earlier attempts."""
     lease_seconds: float = LEASE_SECONDS
     _seen: dict[tuple[int, int], Claim] = field(init=False, default_factory=dict)
-    """Claims that were read before, by chunk and token; a claim never changes."""
+    """Claims that were read, by chunk and token; a claim never changes."""
     _unclaimed: list[int] = field(init=False, default_factory=list)
-    """Chunks of one shelf that nobody had claimed at the last look."""
+    """Chunks of one shelf that were unclaimed when it was last read."""
 
     def __post_init__(self) -> None:
         safe_name(self.holder, "replica")
@@ -70,24 +70,24 @@ class Queue:
         return path.stat().st_mtime
 
     def leave(self) -> None:
-        """Show that this holder is gone: what it holds is anybody's at once."""
+        """Show that this holder is gone, so that others may take over its chunks at once."""
         (self._beats / self.holder).unlink(missing_ok=True)
 
     def take(self) -> Claim | None:
-        """Claim a chunk: one that nobody has claimed, or one whose holder is dead; None if there is none now."""
+        """Claim a chunk that is unclaimed or whose holder is dead; return None if there is none now."""
         while (chunk := self._next_unclaimed()) is not None:
             claim = Claim(chunk=chunk, token=1, holder=self.holder)
             if self.claims.claim(claim):
                 return claim
-            self._unclaimed.clear()  # somebody else is at work here: one look costs less than many tries
+            self._unclaimed.clear()  # another holder works on this shelf: to read it again costs less than many tries
         return self._take_over()
 
     def is_over(self) -> bool:
-        """Whether every chunk is published."""
+        """Return whether every chunk is published."""
         return next(self._unpublished(), None) is None
 
     def take_slow(self, seconds: float) -> Claim | None:
-        """Claim a chunk that a living holder has had for longer than `seconds`; whoever publishes it first, counts."""
+        """Claim a chunk that a living holder has had for over `seconds`; the first one to publish it counts."""
         now = self.beat()
         for claim in self._held():
             if not self._is_mine(claim) and now - self.claims.made_at(claim) > seconds and (mine := self._next(claim)):
@@ -118,7 +118,7 @@ class Queue:
         return None
 
     def _unpublished(self) -> Iterator[tuple[int, set[int]]]:
-        """Shelves with unpublished chunks, and these chunks."""
+        """Yield shelves with unpublished chunks, and these chunks."""
         for shelf in self._published.at_random(self._draw):
             left = set(chunks_on(shelf, self.count)).difference(self.results.chunks(shelf))
             if left:
@@ -127,7 +127,7 @@ class Queue:
                 self._published.mark(shelf)
 
     def _held(self) -> Iterator[Claim]:
-        """The newest claims of chunks that are not published, on a few shelves."""
+        """Yield the newest claims of unpublished chunks, on a few shelves."""
         for _, (shelf, left) in zip(range(LOOKS), self._unpublished(), strict=False):
             tokens = self.claims.tokens(shelf)
             yield from (self._claim(chunk, tokens[chunk]) for chunk in sorted(left) if chunk in tokens)
@@ -138,7 +138,7 @@ class Queue:
         return self._seen[chunk, token]
 
     def _next(self, claim: Claim) -> Claim | None:
-        """The claim with the next token, if nobody else makes it first."""
+        """Make and return the claim with the next token; None if another holder made it first."""
         mine = Claim(chunk=claim.chunk, token=claim.token + 1, holder=self.holder)
         return mine if self.claims.claim(mine) else None
 

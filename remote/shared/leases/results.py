@@ -1,8 +1,8 @@
-"""Results of chunks, published once: whole folders that get their final name by one rename.
+"""Results of chunks, each published once: whole folders that get their final name by one rename.
 
-Called by whoever finished a chunk of a shared pool, on any machine that sees its folder. A folder that is not empty is
-never replaced by a rename, on local disks and over NFS alike, so the first one to publish a chunk wins, whatever token
-its claim has; everybody else learns that theirs is one too many.
+Called by the worker that finished a chunk of a shared pool, on any machine that sees its folder. A rename never
+replaces a folder that is not empty, on local disks and over NFS, so the first worker to publish a chunk wins, whatever
+token its claim has. Later workers are told that the chunk is published.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Results:
         self._folder = folder
 
     def path(self, chunk: int) -> Path:
-        """Where a chunk's result is, or will be."""
+        """Return the path of a chunk's result, which may not exist yet."""
         return self._folder / str(shelf_of(chunk)) / str(chunk)
 
     def aside(self, chunk: int) -> Path:
-        """A new folder to write a chunk's result to."""
+        """Make and return a new folder to write a chunk's result to."""
         name = f"{ASIDE}{chunk}-{os.getpid()}-{secrets.token_hex(8)}"
         return make_directory(make_directory(self.path(chunk).parent) / name)
 
     def publish(self, chunk: int, aside: Path) -> bool:
-        """Give a folder that is whole and durable its final name; False if the chunk was published before."""
+        """Give a folder that is whole and durable its final name; return False if the chunk is published."""
         target = self.path(chunk)
         inode = aside.stat().st_ino
         fsync_directory(aside)
@@ -48,23 +48,23 @@ class Results:
         return True
 
     def sweep(self, chunk: int) -> None:
-        """Remove what other holders have left beside a published chunk; one that still writes is refused anyway."""
+        """Remove what other holders have left beside a published chunk; they could not publish it any more."""
         for entry in self.path(chunk).parent.glob(f"{ASIDE}{chunk}-*"):
             shutil.rmtree(entry, ignore_errors=True)
 
     def has(self, chunk: int) -> bool:
-        """Whether a chunk is published."""
+        """Return whether a chunk is published."""
         return self.path(chunk).is_dir()
 
     def chunks(self, shelf: int | None = None) -> Iterator[int]:
-        """The published chunks, of one shelf or of all."""
+        """Yield the published chunks, of one shelf or of all."""
         names = _numbers(self._folder) if shelf is None else [shelf]
         for name in names:
             yield from _numbers(self._folder / str(name))
 
 
 def _numbers(folder: Path) -> list[int]:
-    """The names of a folder that are numbers; none if there is no such folder."""
+    """Return the names in a folder that are numbers; none if there is no such folder."""
     try:
         return sorted(int(entry.name) for entry in os.scandir(folder) if entry.name.isdecimal())
     except (FileNotFoundError, NotADirectoryError):

@@ -1,9 +1,8 @@
-"""The shelves of a queue that nobody needs to look at again.
+"""Marks of the shelves of a queue that need not be read again.
 
-Called by replicas. A look at all claims or results of a large run would cost a network file system thousands of
-directory reads, for every replica. A mark, which is an empty file named after the shelf, saves that: marks say that
-every chunk of a shelf is claimed, or published, and neither is ever undone. A missing mark costs a look and nothing
-more.
+Called by replicas. To read all claims or results of a large run would cost a network file system thousands of directory
+reads for every replica. A mark, which is an empty file named after the shelf, saves that: it says that every chunk of
+the shelf is claimed, or published, which is never undone. A missing mark costs one read.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from remote.shared.leases.claims import shelves
 
 
 class Shelves:
-    """The shelves that one holder still has to look at."""
+    """The shelves that one holder still has to read."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self._folder = make_directory(folder)
@@ -25,24 +24,24 @@ class Shelves:
         self._marked: set[int] = set()
 
     def mark(self, shelf: int) -> None:
-        """Say to everybody that a shelf needs no further look."""
+        """Tell all holders that a shelf need not be read again."""
         (self._folder / str(shelf)).touch(mode=FILE_MODE)
         self._marked.add(shelf)
 
     def open(self) -> list[int]:
-        """The shelves without a mark; reads the marks of others."""
+        """Return the shelves without a mark; reads the marks of others."""
         if len(self._marked) < len(self._all):
             self._marked |= {int(entry.name) for entry in self._folder.iterdir() if entry.name.isdecimal()}
         return [shelf for shelf in self._all if shelf not in self._marked]
 
     def from_here(self, start: int) -> Iterator[int]:
-        """The shelves without a mark, from `start` on and round, as they are now."""
+        """Yield the shelves without a mark now, from `start` on and then from the first."""
         left = self.open()
         yield from (shelf for shelf in left if shelf >= start)
         yield from (shelf for shelf in left if shelf < start)
 
     def at_random(self, draw: Random) -> Iterator[int]:
-        """The shelves without a mark in a random order, so that holders do not all look at the same shelf."""
+        """Yield the shelves without a mark in random order, so that holders do not all read the same shelf."""
         left = self.open()
         draw.shuffle(left)
         yield from left

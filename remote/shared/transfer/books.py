@@ -1,7 +1,7 @@
-"""Where every record of a pull stands, who holds its claim, and the room that is set aside for it.
+"""The state of every record of a pull, the host that has claimed it, and the disk space reserved for it.
 
-The one owner of claims and of space, shared by all hosts of one engine. A record that two hosts offer has a state for
-each of them and one claim: the second host waits until the first one has delivered it or has given it up.
+`Books` alone owns claims and reserved space, for all hosts of one engine. A record that two hosts offer has a state for
+each host but only one claim: the second host waits until the first one has delivered the record or given it up.
 `docs/pull.md` shows the states as a table.
 """
 
@@ -30,7 +30,7 @@ MOVES: dict[Event, tuple[State, State | None]] = {
     "refuse": ("claimed", "refused"),
     "return": ("claimed", None),
 }
-"""Every transition there is. None: the record is as if it had not been offered, and may be offered again."""
+"""All transitions. None means that the record counts as not offered, so it may be offered again."""
 
 WAIT_SECONDS = 0.5
 
@@ -40,12 +40,12 @@ class _Account:
     """One host's records."""
 
     states: dict[int, State] = field(default_factory=dict)
-    """Of the records on their way; one that has come as far as it will is forgotten."""
+    """The states of the records on their way, by index. A record that has reached its last state is removed."""
     counts: Counter[State] = field(default_factory=Counter)
     queue: deque[ShardRow] = field(default_factory=deque)
-    """Offered, to be claimed in this order."""
+    """Offered records, in the order in which they will be claimed."""
     held_up: dict[int, ShardRow] = field(default_factory=dict)
-    """Offered, while another host's claim to the record lasts."""
+    """Offered records that another host has claimed."""
     to_free: deque[Delivered] = field(default_factory=deque)
     failed: dict[int, ShardRow] = field(default_factory=dict)
 
@@ -59,17 +59,17 @@ class Books:
         self._changed = threading.Condition()
         self._accounts: dict[str, _Account] = {}
         self._claims: dict[int, str] = {}
-        """The host that brings a record now."""
+        """The host that brings a record now, by index."""
         self._reserved: dict[int, float] = {}
         self._delivered: set[int] = set()
-        """By this pull, from whichever host."""
+        """Records that this pull has delivered, from any host."""
 
     def open(self, host: str) -> None:
         """Begin a host's account."""
         self._accounts[host] = _Account()
 
     def offer(self, host: str, rows: Iterable[ShardRow]) -> None:
-        """Take in records to be brought, and set room aside for them. Raises HostError where they do not fit."""
+        """Accept records to be brought, and reserve room for them. Raises HostError if they do not fit."""
         account = self._accounts[host]
         with self._changed:
             new = [row for row in rows if row.index not in account.states]
@@ -82,7 +82,7 @@ class Books:
                 account.queue.append(row)
 
     def found(self, host: str, row: ShardRow) -> None:
-        """A record that its host offers was delivered earlier and is intact; the host may free it."""
+        """Note that an offered record was delivered earlier and is intact, so its host may free it."""
         account = self._accounts[host]
         with self._changed:
             if row.index not in account.states:
@@ -91,7 +91,7 @@ class Books:
                 self._find(host, row, freeable=True)
 
     def claim(self, host: str) -> ShardRow | None:
-        """The next record that this host alone is to bring; None where there is none at the moment."""
+        """Claim and return the host's next record; None if no record can be claimed now."""
         account = self._accounts[host]
         with self._changed:
             while account.queue:
@@ -109,12 +109,12 @@ class Books:
             return None
 
     def land(self, host: str, row: ShardRow) -> None:
-        """Every byte is here and right; the record is handed to the delivery."""
+        """Note that every byte of the record is here and right, before the record goes to the delivery."""
         with self._changed:
             self._move(self._accounts[host], row.index, "land")
 
     def deliver(self, host: str, row: ShardRow, *, durable: bool) -> None:
-        """The record is in the destination's ledger; its host may free it if it is also `durable`."""
+        """Note that the record is in the destination's ledger; its host may free it if it is also `durable`."""
         account = self._accounts[host]
         with self._changed:
             self._move(account, row.index, "deliver")
@@ -123,7 +123,7 @@ class Books:
             self._may_free(account, row, freeable=durable)
 
     def refuse(self, host: str, row: ShardRow) -> None:
-        """The record did not come right; another host that offers it may bring it."""
+        """Note that the record cannot be brought from this host; another host that offers it may bring it."""
         account = self._accounts[host]
         with self._changed:
             self._move(account, row.index, "refuse")
@@ -132,7 +132,7 @@ class Books:
             self._release(row.index)
 
     def give_back(self, host: str) -> None:
-        """The host is lost: what it offered and did not land may be claimed from others, or offered again."""
+        """Give up a lost host's records that have not landed: they may be offered again, by any host."""
         account = self._accounts[host]
         with self._changed:
             for row in [*account.queue, *account.held_up.values()]:
@@ -147,19 +147,19 @@ class Books:
                 self._release(index)
 
     def failed(self, host: str) -> dict[int, ShardRow]:
-        """The records refused since this was last asked."""
+        """Return the records refused since the last call."""
         account = self._accounts[host]
         with self._changed:
             failed, account.failed = account.failed, {}
             return failed
 
     def is_fetched(self, host: str) -> bool:
-        """Whether nothing is left to be claimed, and every claimed record has landed or was refused."""
+        """Return whether no record is left to be claimed, and every claimed record has landed or was refused."""
         counts = self._accounts[host].counts
         return not counts["offered"] and not counts["claimed"]
 
     def is_settled(self, host: str) -> bool:
-        """Whether no record of the host is on its way to the ledger."""
+        """Return whether no record of the host is on its way to the ledger."""
         return not self._accounts[host].counts["landed"]
 
     def wait(self, seconds: float = WAIT_SECONDS) -> None:
@@ -168,17 +168,17 @@ class Books:
             self._changed.wait(seconds)
 
     def delivered_now(self, index: int) -> bool:
-        """Whether this very pull has delivered the record."""
+        """Return whether this pull has delivered the record."""
         return index in self._delivered
 
     def to_free(self, host: str, most: int) -> list[Delivered]:
-        """Durable records that the host has not been told of; they stay so until `free` is called."""
+        """Return durable records that the host has not been told of. They stay in the queue until `free` is called."""
         queue = self._accounts[host].to_free
         with self._changed:
             return [queue[number] for number in range(min(most, len(queue)))]
 
     def free(self, host: str, records: list[Delivered]) -> None:
-        """The host was told of these, the first of `to_free`."""
+        """Note that the host was told of these records, which are the first ones of `to_free`."""
         account = self._accounts[host]
         with self._changed:
             for record in records:
@@ -201,7 +201,7 @@ class Books:
             del account.states[row.index]
 
     def _release(self, index: int) -> None:
-        """The claim has ended: hosts that waited for it may look at the record again."""
+        """End the claim, so that hosts that waited for it can claim the record."""
         self._claims.pop(index, None)
         self._reserved.pop(index, None)
         for account in self._accounts.values():
@@ -225,9 +225,9 @@ class Books:
         return row.size_bytes * (PACKED_SHARE if self._destination.store == "compressed" else 1)
 
     def _refuse_too_much(self, more: float) -> None:
-        """Raise HostError where `more` bytes do not fit beside what is reserved.
+        """Raise HostError if `more` bytes do not fit beside the reserved bytes.
 
-        A record that is being delivered counts twice, as a file and as reserved room, so those are waited for first.
+        A record that is being delivered counts twice, as a file and as reserved room, so it is waited for first.
         """
         while more:
             needed, room = sum(self._reserved.values()) + more, self._destination.room_bytes()

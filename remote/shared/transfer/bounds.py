@@ -1,7 +1,7 @@
-"""What a record of a run can be: its rows from the dataset, its bytes and tensors from the plan's identity.
+"""The limits of a run's records: rows by the dataset, bytes and tensors by the plan's identity.
 
-Runs where records land. A host's word is held against these before room is reserved for a record, and again when its
-bytes are here, so that a host that lies fails alone.
+Runs where records land. What a host says of a record is checked before room is reserved for it, and the record's own
+header is checked once its bytes are here. A host that lies fails alone.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from remote.shared.shard.header import LONGEST_OF_A_SHARD, HeaderError, open_reg
 from remote.shared.words import counted
 
 MOST_ROWS = 1 << 24
-"""Of a record whose length nobody here knows: longer than any server's context."""
+"""The most rows of a record if the dataset is not at hand: more than any server's context."""
 LONGEST_REASON = 500
 _TOKEN_BYTES = 8
 _ANSWER_TOKEN_BYTES = 5
-"""A token of an answer is an id and a mask,"""
+"""Bytes of an answer's token: its id and its mask."""
 _ANSWER_SPARE_BYTES = 1024
-"""and has at most so many bytes of text and logprob beside them."""
+"""The most bytes of text and logprob that an answer's token has beside its id and mask."""
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
 class OfferError(HostError):
-    """A host offers what can be no record of the run."""
+    """A host offers something that cannot be a record of the run."""
 
     kind = "protocol"
 
@@ -41,22 +41,22 @@ class Bounds:
 
     identity: RunIdentity
     records: int
-    """Of the dataset."""
+    """The number of records in the dataset."""
     lengths: Sequence[int] = ()
     """Tokens of every record, by index; empty if the dataset is not at hand."""
 
     def tensor_bytes(self, rows: int) -> int:
-        """Bytes of the tensors of a record with so many rows, or of several with so many rows together."""
+        """Return the bytes of the tensors of a record, or of several records, with `rows` rows in all."""
         if self.identity.answers is not None:
             return rows * _ANSWER_TOKEN_BYTES
         return rows * (_TOKEN_BYTES + self.identity.row_bytes)
 
     def _spare_bytes(self, rows: int) -> int:
-        """What a record may have beside its tensors: an answer's text and logprobs."""
+        """Return the most bytes that a record may have beside its tensors: an answer's text and logprobs."""
         return 0 if self.identity.answers is None else rows * _ANSWER_SPARE_BYTES
 
     def problem(self, row: ShardRow) -> str:
-        """Why a host's ledger row can be no record of this run; "" if it can."""
+        """Return why a host's ledger row cannot be a record of this run; "" if it can."""
         if not 0 <= row.index < self.records:
             return f"the dataset has {counted(self.records, 'record')}"
         if self.lengths and self.identity.answers is None and row.rows != self.lengths[row.index]:
@@ -70,7 +70,7 @@ class Bounds:
         return "" if _DIGEST.fullmatch(row.xxh3) else "its digest does not have the form of one"
 
     def misfit(self, row: ShardRow, path: Path) -> str:
-        """Why the whole, plain shard at `path` is no record of this run by its own header; "" if it is one."""
+        """Return why the header of the plain shard at `path` does not belong to this record; "" if it does."""
         identity = self.identity
         name, wanted = self._main_tensor(row.rows)
         try:
@@ -87,7 +87,7 @@ class Bounds:
         return identity.mismatch(header.metadata)[:LONGEST_REASON].rstrip(".")
 
     def _main_tensor(self, rows: int) -> tuple[str, tuple[str, tuple[int, ...]]]:
-        """The tensor by which a shard is known, with its dtype and shape."""
+        """Return the name, dtype and shape of the tensor that every shard of this run must have."""
         identity = self.identity
         if identity.answers is not None:
             return "input_ids", ("I32", (rows,))
@@ -95,12 +95,12 @@ class Bounds:
 
     @cached_property
     def _marks(self) -> dict[str, str]:
-        """Computed once: every record is held against them."""
+        """The run's metadata, computed once because every record is compared with it."""
         return self.identity.marks
 
 
 class Listing:
-    """A host's offer as it arrives: what cannot be, or comes twice, ends it, so that it is no longer than the run."""
+    """Checks a host's offer as it arrives. A repeated record is refused, so an offer cannot be longer than the run."""
 
     def __init__(self, bounds: Bounds, each: Callable[[ShardRow], None]) -> None:
         self._bounds = bounds
@@ -108,7 +108,7 @@ class Listing:
         self._seen = bytearray(bounds.records)
 
     def take(self, rows: Iterable[ShardRow]) -> None:
-        """Hand on rows of the host's ledger; raises OfferError."""
+        """Pass on rows of the host's ledger; raises OfferError for an impossible or repeated record."""
         for row in rows:
             problem = self._bounds.problem(row) or ("it is offered twice" if self._seen[row.index] else "")
             if problem:

@@ -1,7 +1,7 @@
 """Verified records become durable: fsynced, renamed to their final names, written into the ledger, in that order.
 
-One thread for all hosts. It takes whatever is ready at once, so that the price of an fsync and of a commit is shared
-by many small records, while the streams go on.
+One thread serves all hosts. It takes all records that are ready at once, so that many small records share one fsync of
+the folder and one commit, while the streams go on.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from remote.shared.transfer.landing import Landing
 
 PLACING_THREADS = 4
 GATHERING_SECONDS = 0.05
-"""What a record waits for others to share its commit: a journal and three fsyncs."""
+"""How long a record waits for others that share its commit, which costs a journal and three fsyncs."""
 
 OnDelivered = Callable[[DeliveredRow], None]
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A record whose digest was right, and who wants to know when it is durable."""
+    """A record with the right digest, and the function that is called once the record is durable."""
 
     landing: Landing
     host: str
@@ -34,9 +34,9 @@ class Ready:
 
 
 class Delivery:
-    """A context manager; at the block's end everything handed in is durable, or `error` says why it is not.
+    """A context manager. At the block's end every record that was handed in is durable, or `error` says why not.
 
-    Any error ends it: the disk's and the ledger's as a RoostError, every other one as it is. `on_error` is then called.
+    Any error ends the delivery, and `on_error` is called. Errors of the disk and of the ledger become RoostErrors.
     """
 
     def __init__(self, destination: Destination, on_error: Callable[[], None]) -> None:
@@ -56,7 +56,7 @@ class Delivery:
         self._pool.shutdown()
 
     def hand_in(self, ready: Ready) -> None:
-        """Queue a record; waits while the disk is slower than the wire, raises what has ended the delivery."""
+        """Queue a record, after waiting while the disk is slower than the wire; raises the delivery's error."""
         self._consumer.put(ready)
 
     def _take(self, batch: list[Ready]) -> None:
@@ -81,7 +81,7 @@ class Delivery:
             ready.on_delivered(row)
 
     def _place(self, landings: list[Landing]) -> list[Placed]:
-        """Several at once, because a job of the pool costs as much as the placing of a small record."""
+        """Place several records, because a job of the pool costs as much as placing one small record."""
         return [self._destination.place(landing) for landing in landings]
 
     def _row(self, ready: Ready, placed: Placed, flushed: bool, now: float) -> DeliveredRow:

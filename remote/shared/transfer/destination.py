@@ -1,16 +1,16 @@
 """A folder that shards are delivered to: its paths, its lock, its ledger, and what is there already.
 
-    DEST/hidden_states/hs_{i}.safetensors   whole and verified, every one (`….rz` where they are kept compressed);
+    DEST/hidden_states/hs_{i}.safetensors   whole and verified shards (`….rz` if they are kept compressed);
                                             a run of answers has them in DEST/answers/
     DEST/roost/ledger.sqlite                what was delivered
     DEST/roost/manifest.json                what the records are
-    DEST/roost/parts/                       records under way; nobody else's names
+    DEST/roost/parts/                       records under way
     DEST/roost/lock                         held by the one pull that writes here
 
 The dataset's own files lie beside them in DEST, so that a trainer loads DEST as it is. Files and folders have the
 modes of the umask, so that a trainer under another user can read them. Runs where the shards land.
 
-A file under a final name with a ledger row is replaced by one rename, once what replaces it is whole and verified.
+A file under a final name with a ledger row is replaced by one rename, once the new file is whole and verified.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ OUR_FOLDERS = (HIDDEN_STATES, "answers", "roost")
 _PIECE_BYTES = 1 << 20
 _CANNOT_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 SPARE_BYTES = 256 << 20
-"""Left free on the destination's file system: a full one breaks more than this pull."""
+"""Bytes left free on the destination's file system, because a full one breaks more than this pull."""
 PACKED_SHARE = 0.7
-"""Of a shard's bytes, if it is kept compressed."""
+"""The expected size of a compressed shard, as a share of its plain bytes."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Destination:
     """Opened by one process at a time; a context manager. Thread-safe."""
 
     batch_records = 256
-    """Records that share the price of a commit."""
+    """The most records in one commit."""
 
     def __init__(self, root: Path, store: Store = "plain", folder: str = HIDDEN_STATES) -> None:
-        """`folder` is what the run's identity says holds its records; reading only the manifest needs none."""
+        """`folder` is the folder of the run's records, by its identity; it is not needed to read the manifest."""
         self.root = root
         self.name = str(root)
-        """As a person calls it."""
+        """The destination's name in messages."""
         self.store: Store = store
         """How records are kept that are delivered from now on."""
         self.durable = True
@@ -93,7 +93,7 @@ class Destination:
         os.close(self._lock)
 
     def refuse_freeing(self) -> None:
-        """Raise HostError where hosts had better keep what is delivered here."""
+        """Raise HostError if records are not safe here, so that hosts must keep theirs."""
         if not self.durable:
             raise HostError(
                 f"--free is refused: the file system of {self.name} cannot fsync, so nothing there is safe.",
@@ -101,27 +101,27 @@ class Destination:
             )
 
     def final(self, index: int, stored: Store = "plain") -> Path:
-        """Where a record is when it is whole and verified."""
+        """Return the path of a record that is whole and verified."""
         return self.shards / (shard_name(index) + (COMPRESSED_SUFFIX if stored == "compressed" else ""))
 
     def part(self, index: int) -> Path:
-        """Where a record is while it is under way."""
+        """Return the path of a record that is under way."""
         return self.parts / f"{shard_name(index)}.part"
 
     def room_bytes(self) -> float:
-        """What may be brought here before the disk is called full; infinite where nothing limits it."""
+        """Return how many bytes may be brought here before the disk counts as full; infinite if there is no limit."""
         left = sum(max(0, _size(path)) for path in self.parts.iterdir())
         return self.free_bytes() - SPARE_BYTES + left
 
     def free_bytes(self) -> int:
-        """What is left on the file system for this user."""
+        """Return the free bytes on the file system for this user."""
         found = os.statvfs(self.root)
         return found.f_bavail * found.f_frsize
 
     def has(self, row: ShardRow, host: str) -> bool:
-        """Whether this record was delivered and its file is still there in its size.
+        """Return whether this record was delivered and its file still has its size.
 
-        The first delivery stays, whoever else has the record too, except where the very same host made it anew.
+        The first delivery stays even if other hosts have the record too, unless the same host made the record again.
         """
         known = self.ledger.find(row.index)
         if known is None or (known.host == host and known.xxh3 != row.xxh3):
@@ -131,10 +131,10 @@ class Destination:
     def landing(self, row: ShardRow) -> Landing:
         """Begin or resume a record.
 
-        A file under the final name that no row vouches for becomes the record's part. One that a row vouches for
-        stays until it is replaced; its blocks are copied, so that only those that differ are fetched.
-        A part that is no regular file, such as a link of somebody else's, is removed and never written through.
-        Raises OSError (ENOSPC) where the record would fill the disk.
+        A file under the final name without a ledger row becomes the record's part. A file with a row stays until it
+        is replaced; its blocks are copied into the part, so that only blocks that differ are fetched.
+        A part that is not a regular file, such as another user's link, is removed and never written through.
+        Raises OSError (ENOSPC) if the record would fill the disk.
         """
         if self.free_bytes() < row.size_bytes + SPARE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.root))
@@ -149,7 +149,7 @@ class Destination:
         return Landing(row, part)
 
     def is_intact(self, known: DeliveredRow) -> bool:
-        """Whether the record's plain bytes have their size and digest; reads all of them."""
+        """Return whether the record's plain bytes have their size and digest; reads all of them."""
         digest, size = xxhash.xxh3_128(), 0
         try:
             with self._plain(known) as stream:
@@ -161,7 +161,7 @@ class Destination:
         return size == known.size_bytes and digest.hexdigest() == known.xxh3
 
     def place(self, landing: Landing) -> Placed:
-        """Give a verified record its final name, durably where this file system can. Raises OSError."""
+        """Give a verified record its final name, durably if this file system can fsync. Raises OSError."""
         final = self.final(landing.row.index, self.store)
         if self.store == "compressed":
             pack_part(landing, final, durable=self.durable)
@@ -172,11 +172,11 @@ class Destination:
         return Placed(durable, landing.row.size_bytes)
 
     def flush(self) -> bool:
-        """Make the names of what was placed durable; False where this file system cannot."""
+        """Make the names of placed records durable; False if this file system cannot fsync."""
         return fsync(self.shards)
 
     def committed(self, indices: Iterable[int]) -> None:
-        """The ledger has new rows of these records; what it spoke of before may go."""
+        """Remove the files that the new ledger rows of these records have replaced."""
         replaced: Store = "plain" if self.store == "compressed" else "compressed"
         for index in indices:
             self.final(index, replaced).unlink(missing_ok=True)
@@ -191,7 +191,7 @@ class Destination:
             raise HostError(f"{self.root / relative} could not be read: {error.strerror}.") from error
 
     def holds_records(self) -> bool:
-        """Whether there is any shard under a final name; works on a destination that is not open."""
+        """Return whether there is a shard under a final name; works on a destination that is not open."""
         return any(self.shards.glob("hs_*.safetensors*"))
 
     def place_dataset(self, dataset: Path) -> None:
@@ -206,7 +206,7 @@ class Destination:
         return ranges.difference([(0, records)], ranges.from_indices(self.ledger.indices()))
 
     def equals(self, relative: str, source: Path) -> bool:
-        """Whether there is a file of this name with the bytes of `source`."""
+        """Return whether there is a file of this name with the bytes of `source`."""
         return (self.root / relative).is_file() and filecmp.cmp(self.root / relative, source, shallow=False)
 
     def put(self, relative: str, source: Path) -> None:
@@ -223,7 +223,7 @@ class Destination:
         return _size(self.final(known.index, known.stored))
 
     def _plain(self, known: DeliveredRow) -> BinaryIO:
-        """A record's plain bytes as a file."""
+        """Open a record's plain bytes."""
         path = self.final(known.index, known.stored)
         return compressed_stream(path) if known.stored == "compressed" else path.open("rb")
 
@@ -238,7 +238,7 @@ class Destination:
 
 
 def cannot_write(destination: Destination, error: OSError) -> HostError:
-    """The destination is full, or gone."""
+    """Return the error of a destination that is full or gone."""
     free = f" ({destination.free_bytes() / 1e9:.1f} GB free)" if error.errno == errno.ENOSPC else ""
     return HostError(
         f"{destination.name} could not be written: {error.strerror or error}{free}.",
@@ -247,7 +247,7 @@ def cannot_write(destination: Destination, error: OSError) -> HostError:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a regular file; -1 where there is none, which a link is not."""
+    """Return the bytes of a regular file; -1 for anything else, such as a link, or nothing."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -256,7 +256,7 @@ def _size(path: Path) -> int:
 
 
 def compressed_stream(path: Path) -> BinaryIO:
-    """The plain bytes of a container; imports numpy and zstandard."""
+    """Open the plain bytes of a container; imports numpy and zstandard."""
     from remote.shared.codec.reader import CompressedShard
 
     return io.BufferedReader(CompressedShard(path))
@@ -272,7 +272,7 @@ def pack_part(landing: Landing, target: Path, *, durable: bool = True) -> None:
 
 
 def fsync(path: Path) -> bool:
-    """Make a file or folder durable; False where this file system cannot."""
+    """Make a file or folder durable; False if this file system cannot fsync."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

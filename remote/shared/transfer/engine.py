@@ -1,9 +1,9 @@
 """The engine of every pull: the records of one run come from their hosts to one destination.
 
-Runs where the records land: in the laptop's process for a folder or a bucket, under the verb `fetch` for a folder on
-a host. Who calls it gives it a thread for each host (`bring`); what a host offers and the destination lacks is
-claimed, streamed, hashed while it lands, delivered (fsync, rename, ledger) and, if asked for, freed on its host.
-`books.py` says which states a record goes through. Prints nothing; `tallies` tell how far each host is.
+Runs where the records land: in the laptop's process for a folder or a bucket, in the verb `fetch` for a folder on a
+host. The caller runs `bring` on one thread for each host. A record that a host offers and the destination lacks is
+claimed, streamed, hashed while it lands, delivered (fsync, rename, ledger) and, with `free`, freed on its host.
+`books.py` has a record's states. The engine prints nothing; `tallies` has each host's progress.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from remote.shared.words import counted
 FOLLOW_SECONDS = 2.0
 AT_WORK = ("running", "paused", "waiting")
 QUIET_ROUNDS = 2
-"""So often must no host be at work before a following pull takes the run for over: records may be between two hosts."""
+"""Rounds in a row without a working host that end a following pull, because records may be between two hosts."""
 FREE_RECORDS = 200
-"""That a host is told of in one call."""
+"""The most records in one call that frees."""
 FREE_TRIES = 4
-"""Lost calls in a row after which a pull that is otherwise over no longer waits to free."""
+"""Lost calls in a row after which a pull whose records have all come stops trying to free."""
 LONGEST_BACKOFF_SECONDS = 30.0
 
 Tallies = dict[str, HostTally]
@@ -50,7 +50,7 @@ class Engine:
         self.tallies: Tallies = {}
         self.stop = threading.Event()
         self._at_work: set[str] = set()
-        """Hosts whose extractors work, by what they said last."""
+        """Hosts whose extractors work, according to their last answer."""
         self._delivery = Delivery(destination, self.stop.set)
         self._pull = Pull(
             destination,
@@ -77,7 +77,7 @@ class Engine:
         self.tallies |= {name: HostTally() for name in names}
 
     def bring(self, origin: Origin) -> HostTally:
-        """Bring one host's records; with `follow` until its run is complete. Raises RoostError for what ends it."""
+        """Bring one host's records; with `follow`, until its run is complete. Raises RoostError if it ends early."""
         tally = self.tallies.setdefault(origin.source.name, HostTally())
         self._pull.books.open(origin.source.name)
         session = _Session(self._pull, origin, tally, self._at_work)
@@ -90,7 +90,7 @@ class Engine:
 
 
 def look(origin: Asked, destination: Destination | None) -> HostTally:
-    """A dry run: what a host offers and the destination (None: there is none yet) lacks. Transfers nothing."""
+    """Count what a host offers and the destination (None if it does not exist yet) lacks. Transfers nothing."""
     tally = HostTally(looked_only=True)
 
     def count(row: ShardRow) -> None:
@@ -105,7 +105,7 @@ def look(origin: Asked, destination: Destination | None) -> HostTally:
 
 
 class _Session:
-    """One host's part of a pull: list, bring, list again."""
+    """One host's part of a pull: lists its records, brings them, and lists again."""
 
     def __init__(self, pull: Pull, origin: Origin, tally: HostTally, at_work: set[str]) -> None:
         self._pull = pull
@@ -117,12 +117,12 @@ class _Session:
         self._tally = tally
         self._over = threading.Event()
         self._given_up: set[tuple[int, str, Store]] = set()
-        """What was tried and did not come right, as `_version` tells it."""
+        """Versions of records that were tried and refused."""
         self._codec = self._wish.limits.compress != "never"
         self._puller = HostPull(self._source.name, pull, tally)
 
     def run(self, quiet_rounds: int) -> None:
-        """One round, or with `follow` one after the other until so many in a row were quiet: the run is complete."""
+        """Run one round; with `follow`, rounds until `quiet_rounds` in a row were quiet."""
         if self._wish.follow:
             self._tally.share_records, self._tally.share_bytes = self._source.share_records, self._source.share_bytes
         cursor, quiet = 0, 0
@@ -143,7 +143,7 @@ class _Session:
             self._pull.stop.wait(FOLLOW_SECONDS)
 
     def _is_quiet(self, offer: Offer) -> bool:
-        """Whether nothing is new here and no host of this pull is at work: its open records could still come here."""
+        """Return whether nothing is new and no host works; a working host's records could move to this host."""
         if offer.status in AT_WORK:
             self._at_work.add(self._source.name)
         else:
@@ -152,7 +152,7 @@ class _Session:
 
     @contextmanager
     def freeing(self) -> Iterator[None]:
-        """With `free`, tell the host of its durable records while the block goes on, and of the last ones at its end.
+        """With `free`, tell the host of its durable records during the block, and of the last ones at its end.
 
         Raises the last call's error if records are left that the host could not be told of.
         """
@@ -200,15 +200,14 @@ class _Session:
                 self._tally.freed_bytes += result.freed_bytes
 
     def _pause(self, seconds: float) -> None:
-        """Wait between two tries; at the end of the session only shortly."""
+        """Wait between two tries, at most a second once the session is over."""
         if self._over.is_set():
             time.sleep(min(seconds, 1.0))
         else:
             self._over.wait(seconds)
 
     def _listed(self, after: int) -> Offer:
-        """The host's offer. While following, a host is asked again if it cannot be reached, or if its run is planned
-        and has not begun there."""
+        """Return the host's offer; with `follow`, wait for a host that is lost or has not begun the run."""
         while True:
             try:
                 offer = self._origin.offers(after)
@@ -223,12 +222,12 @@ class _Session:
                     raise
 
     def _begin_count(self) -> None:
-        """The ledger is read from its beginning: what was counted of it before is counted again."""
+        """Reset the counts of the offer, because the host's ledger is read from its beginning."""
         self._tally.offered = self._tally.present = self._tally.present_bytes = 0
         self._tally.wanted_bytes = self._tally.plain_bytes + self._tally.kept_bytes
 
     def _take_in(self, rows: list[ShardRow]) -> None:
-        """Offer to the books what the destination lacks."""
+        """Offer to the books the records that the destination lacks."""
         missing = []
         for row in rows:
             if _version(row) in self._given_up:
@@ -244,7 +243,7 @@ class _Session:
         self._books.offer(self._source.name, missing)
 
     def _is_here(self, row: ShardRow) -> bool:
-        """Whether the record was delivered and needs no other. It is read again before its host may free it."""
+        """Return whether the record was delivered and is intact. It is read again before its host may free it."""
         destination = self._pull.destination
         known = destination.ledger.find(row.index) if destination.has(row, self._source.name) else None
         if known is None:
@@ -259,7 +258,7 @@ class _Session:
         return True
 
     def _bring(self) -> RoostError | None:
-        """Bring what is offered; what failed because its host has changed it meanwhile is brought as it is now."""
+        """Bring the offered records; one that its host has changed meanwhile is brought as it is now."""
         while not self._pull.stop.is_set() and not self._books.is_fetched(self._source.name):
             source = self._source
             error = self._puller.bring(
@@ -281,12 +280,12 @@ class _Session:
 
 
 def _to_reach_again(error: RoostError) -> str:
-    """What a following pull waits for, after the word "waiting"."""
+    """Return what a following pull waits for; completes "waiting …"."""
     return f"to reach it again: {error.message}"
 
 
 def _ended(thread: Thread) -> None:
-    """Wait for a thread's end, however long its last call takes; raises what ended it."""
+    """Wait for a thread's end, however long its last call takes; raises its exception."""
     while thread.alive:
         with suppress(DeadlineError):
             thread.join(ATTENTION_SECONDS)
@@ -294,5 +293,5 @@ def _ended(thread: Thread) -> None:
 
 
 def _version(row: ShardRow) -> tuple[int, str, Store]:
-    """A record as its host has it now: made anew, or compressed meanwhile, it is another one."""
+    """Return what identifies a record as its host has it now; it changes if the record is made again or compressed."""
     return row.index, row.xxh3, row.stored

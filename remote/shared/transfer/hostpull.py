@@ -1,7 +1,7 @@
-"""All streams of one host: how many, started and retired as the throughput asks for.
+"""All streams of one host. Streams are started and retired according to the measured throughput.
 
-Runs where the shards land. Every host has a `HostPull` of its own in a thread of its own, so that a slow or lost one
-holds back nobody.
+Runs where the shards land. Every host has its own `HostPull` on its own thread, so that a slow or lost host does not
+delay the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from remote.shared.transfer.work import Pull, Work
 
 STEER_SECONDS = 0.25
 EARLY_SECONDS = 0.25
-"""A first stream that is not connected by then, while the cores idle, has a long way: others need not wait."""
+"""If the first stream is not connected by then although the cores idle, the round trip is long: others are started."""
 
 
 class LostHostError(HostError, ConnectionError):
@@ -27,7 +27,7 @@ class LostHostError(HostError, ConnectionError):
 
 
 class HostPull:
-    """Brings what the books offer of one host; `bring` may be called again and again, the tally goes on."""
+    """Brings one host's offered records; `bring` may be called repeatedly, and the tally continues."""
 
     def __init__(self, name: str, pull: Pull, tally: HostTally) -> None:
         self._name = name
@@ -37,7 +37,7 @@ class HostPull:
         self._lanes: list[Lane] = []
 
     def bring(self, way: Way) -> RoostError | None:
-        """Pull until every offered record is durable or refused; returns the error that ends it earlier."""
+        """Pull until every offered record is durable or refused; returns the error if it ends earlier."""
         began = time.monotonic()
         self._way = way
         self._work = Work(self._name, self._pull, self._tally)
@@ -57,7 +57,7 @@ class HostPull:
         return error
 
     def _steer(self) -> None:
-        """Start lanes and change their number until the work is done, or nobody works any more."""
+        """Start lanes and change their number until the work is done or no lane lives."""
         self._start()
         self._reach(self._lanes[0])
         climb = None if self._limits.streams else Climb(self._tally)
@@ -70,7 +70,7 @@ class HostPull:
         self._tally.compressed = self._way.packed
 
     def _reach(self, first: Lane) -> None:
-        """Connect as many streams as the round trip asks for; those begun before it was known may be too many."""
+        """Connect as many streams as the round trip needs, and end those that were started before it was known."""
         cores = Cores()
         while not first.connected.wait(EARLY_SECONDS) and not self._over():
             if self._limits.streams is None and cores.at_work() < WAITING:
@@ -88,7 +88,7 @@ class HostPull:
                 lane.cut()
 
     def _await_delivery(self) -> None:
-        """Return once every record that was handed in is durable, or will not be."""
+        """Return once every record that was handed in is durable, or the pull was stopped."""
         while not self._pull.books.is_settled(self._name) and not self._pull.stop.is_set():
             self._pull.books.wait(STEER_SECONDS)
 

@@ -1,7 +1,7 @@
-"""One record on its way to disk: ranges arrive in any order, are written where they belong and hashed in order.
+"""One record on its way to disk: ranges arrive in any order, are written to their offsets and hashed in order.
 
-The part file is all the state there is. After an interruption its blocks are compared with the source's by digest:
-what is equal stays, a hole or a wrong byte is fetched again. Used by several stream threads at once.
+The part file is the only state. After an interruption its blocks are compared with the source's by digest: equal blocks
+stay, and blocks with a hole or a wrong byte are fetched again. Used by several stream threads at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Range:
 
 
 class Landing:
-    """The part file of one record, and the digest of its bytes as far as they are complete."""
+    """The part file of one record, and the digest of its bytes up to the first gap."""
 
     def __init__(self, row: ShardRow, part: Path) -> None:
         self.row = row
@@ -39,9 +39,9 @@ class Landing:
         self.repaired = False
         """Whether its blocks have been compared with the source's after a wrong digest."""
         self.missing_bytes = row.size_bytes
-        """As the last comparison found."""
+        """Bytes that the last comparison found missing."""
         self.settled = False
-        """Whether it was handed in or given up; late answers for it are dropped."""
+        """Whether the record was handed in or given up; late answers for it are dropped."""
         self._lock = threading.Lock()
         self._descriptor = -1
         self._writers = 0
@@ -49,22 +49,22 @@ class Landing:
         self._digest = xxhash.xxh3_128()
         self._frontier = 0
         self._ahead: dict[int, int] = {}
-        """Complete ranges behind a gap: begin to end."""
+        """Complete ranges behind a gap: begin and end."""
 
     @property
     def name(self) -> str:
-        """Its file's name on the source."""
+        """The name of the record's file on the source."""
         return shard_name(self.row.index) + (COMPRESSED_SUFFIX if self.row.stored == "compressed" else "")
 
     def left(self) -> int:
-        """Bytes that an earlier pull left, worth comparing."""
+        """Return how many bytes an earlier pull left."""
         try:
             return min(self.part.stat().st_size, self.row.size_bytes)
         except FileNotFoundError:
             return 0
 
     def all_ranges(self) -> Iterator[Range]:
-        """The record, block by block."""
+        """Yield the record's ranges, block by block."""
         for offset in range(0, self.row.size_bytes, BLOCK_BYTES):
             yield Range(offset, min(BLOCK_BYTES, self.row.size_bytes - offset))
 
@@ -106,14 +106,14 @@ class Landing:
         return True
 
     def begin(self) -> None:
-        """A stream starts to write; the file is open while one does."""
+        """Note that a stream starts to write; the file is open while a stream writes."""
         with self._lock:
             if not self._writers:
                 self._descriptor = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, SHARED_MODE)
             self._writers += 1
 
     def write(self, offset: int, piece: memoryview) -> None:
-        """Put bytes where they belong; hashes them now where nothing before them is missing."""
+        """Write bytes to their offset, and hash them now if nothing before them is missing."""
         written = 0
         while written < len(piece):
             written += os.pwrite(self._descriptor, piece[written:], offset + written)
@@ -123,7 +123,7 @@ class Landing:
                 self._frontier += len(piece)
 
     def end(self, begun: int, reached: int) -> bool:
-        """A stream has written [begun, reached). Return True if the record is complete and no stream writes any more.
+        """Note that a stream has written [begun, reached); return True if the record is complete and has no writer.
 
         True is returned to one caller only; that caller finishes the record.
         """
@@ -140,11 +140,11 @@ class Landing:
             return last
 
     def is_right(self) -> bool:
-        """Whether the whole record has the digest that the host's ledger says."""
+        """Return whether the whole record has the digest of the host's ledger."""
         return self._digest.hexdigest() == self.row.xxh3
 
     def _catch_up(self) -> None:
-        """Hash what had arrived behind a gap that is closed now; its bytes are still in the page cache."""
+        """Hash the ranges behind a gap that is closed now; their bytes are still in the page cache."""
         while (end := self._ahead.pop(self._frontier, None)) is not None:
             while self._frontier < end:
                 piece = os.pread(self._descriptor, min(_PIECE_BYTES, end - self._frontier), self._frontier)

@@ -1,4 +1,4 @@
-"""One stream's thread: keeps requests in flight, puts answers where they belong, comes back after a lost connection.
+"""One stream's thread: keeps requests in flight, writes answers to their records, reconnects after a lost connection.
 
 Runs where the shards land; several lanes share the `Work` of one host.
 """
@@ -18,18 +18,18 @@ from remote.shared.transfer.stream import Frame, Stream, StreamBrokenError, Stre
 from remote.shared.transfer.work import Job, Work
 
 IN_FLIGHT_BYTES = 8 << 20
-"""Four of OpenSSH's channel windows: the sender always has the next range at hand."""
+"""Four of OpenSSH's channel windows, so that the sender always has the next request."""
 IN_FLIGHT_REQUESTS = 64
 PACKED_BYTES = 16 << 20
-"""Plain bytes of a compressed answer; shorter ones compress less."""
+"""Plain bytes of a compressed answer; shorter answers compress less."""
 PIECE_BYTES = 256 << 10
 """Read, hashed and written at once; stays in a core's cache between the three."""
 PACKED_SPARE_BYTES = 1 << 20
-"""Beside twice the plain bytes: no compressed answer is larger."""
+"""A compressed answer has at most so many bytes more than twice the plain bytes."""
 LONGEST_REASON = 500
 WAIT_SECONDS = 1.0
 PATIENCE = 6
-"""Connections lost in a row without a byte in between, before a lane gives up: about a minute."""
+"""Lost connections in a row, without a byte in between, after which a lane gives up: about a minute."""
 LONGEST_BACKOFF_SECONDS = 30.0
 
 
@@ -44,7 +44,7 @@ class Way:
     payload: str = ""
     """Folder on the source that holds `remote/`; empty where nothing is compressed, in flight or at rest."""
     packed: bool = False
-    """Whether ranges are asked for compressed; changed while lanes work."""
+    """Whether ranges are requested compressed; changes while lanes work."""
 
 
 class Lane:
@@ -64,32 +64,32 @@ class Lane:
         self.error: Exception | None = None
 
     def start(self) -> None:
-        """Begin on a thread of its own."""
+        """Begin, on the lane's own thread."""
         self._thread = Thread(self._live, self._name)
 
     def is_alive(self) -> bool:
-        """Whether its thread has not ended."""
+        """Return whether the lane's thread has not ended."""
         return self._thread.alive
 
     def join(self) -> None:
-        """Wait for its end after a cut; raises HostError if a write to the destination hangs."""
+        """Wait for the lane's end after a cut; raises HostError if a write to the destination hangs."""
         try:
             self._thread.join()
         except DeadlineError as error:
             raise HostError(f"A write to the destination hangs: {error}.", remedy="Look at its disk.") from error
 
     def retire(self) -> None:
-        """Take no new work; end after what is in flight."""
+        """Take no new work, and end after the answers in flight."""
         self._retire.set()
 
     def cut(self) -> None:
-        """End now: what was in flight is asked again another time."""
+        """End now; ranges in flight will be requested again."""
         self._retire.set()
         if self._stream is not None:
             self._stream.kill()
 
     def _live(self) -> None:
-        """Until the work is done, the lane retires, or there is no way to go on."""
+        """Work until all is done, the lane retires, or an error ends it."""
         try:
             self._run()
         except Exception as error:
@@ -152,7 +152,7 @@ class Lane:
         return bool(self._pending)
 
     def _take(self, stream: Stream) -> None:
-        """The answer to the oldest request."""
+        """Read the answer to the oldest request."""
         frame = stream.frame()
         job = self._pending[0]
         if frame.ticket != job.landing.row.index:

@@ -39,17 +39,17 @@ _FIELDS = ("index", "rows", "size_bytes", "xxh3", "host", "epoch", "stored", "di
 _COLUMNS = ", ".join(("idx", *_FIELDS[1:]))
 _BUSY_SECONDS = 30.0
 FOREIGN_SECONDS = 120.0
-"""A million rows take three."""
+"""The deadline for reading a foreign ledger, in seconds; a million rows take three."""
 _STEPS = 100_000
-"""Of SQLite's machine between two looks at the clock."""
+"""Steps of SQLite's virtual machine between two looks at the clock."""
 _REMEDY = "Move the ledger away and pull again: files whose digests are right are kept and listed again."
 
 
 class DestinationLedger:
-    """One connection, for any thread of the process that pulls. A context manager. Everything raises HostError."""
+    """One connection, for any thread of the pulling process. A context manager. All methods raise HostError."""
 
     def __init__(self, path: Path, *, durable: bool = True) -> None:
-        """Open the ledger, creating it where it is missing; without `durable` nothing is fsynced."""
+        """Open the ledger, creating it if it is missing; without `durable` nothing is fsynced."""
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class DestinationLedger:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._db.close()
 
@@ -83,19 +83,19 @@ class DestinationLedger:
             db.executemany(statement, values)
 
     def find(self, index: int) -> DeliveredRow | None:
-        """The delivery of one record."""
+        """Return the delivery of one record, or None."""
         found = self._asked(f"SELECT {_COLUMNS} FROM deliveries WHERE idx = ?", index)  # noqa: S608
         return _row(found[0], self._path) if found else None
 
     def rows(self) -> Iterator[DeliveredRow]:
-        """All deliveries in order of their indices; holds the ledger until it is read to its end."""
+        """Yield all deliveries in order of their indices; locks the ledger until the last one is read."""
         query = f"SELECT {_COLUMNS} FROM deliveries ORDER BY idx"  # noqa: S608
         with self._held() as db, closing(db.execute(query)) as found:
             for values in found:
                 yield _row(values, self._path)
 
     def indices(self) -> list[int]:
-        """Indices of all delivered records, rising."""
+        """Return the indices of all delivered records, in order."""
         return [index for (index,) in self._asked("SELECT idx FROM deliveries ORDER BY idx")]
 
     def forget(self, indices: Iterable[int]) -> int:
@@ -120,7 +120,7 @@ class DestinationLedger:
 
     @contextmanager
     def _held(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for the block alone; raises HostError for what the disk or another program refuses."""
+        """Yield the connection, locked for the block; raises HostError for errors of SQLite, such as a full disk."""
         with self._lock:
             try:
                 yield self._db
@@ -132,9 +132,9 @@ class DestinationLedger:
 
 
 def foreign_rows(path: Path) -> Iterator[DeliveredRow]:
-    """The rows of a copy that anybody may have written who can write to the bucket that it was fetched from.
+    """Yield the rows of a ledger from a bucket. Anyone who can write to the bucket may have written the file.
 
-    Read-only, from a real table, and ended after FOREIGN_SECONDS. Raises HostError for anything else.
+    It is opened read-only, must have a real table, and must be read within FOREIGN_SECONDS; else HostError is raised.
     """
     ends = time.monotonic() + FOREIGN_SECONDS
     query = f"SELECT {_COLUMNS} FROM deliveries ORDER BY idx"  # noqa: S608
@@ -151,7 +151,7 @@ def foreign_rows(path: Path) -> Iterator[DeliveredRow]:
 
 
 def _check_table(db: sqlite3.Connection, path: Path) -> None:
-    """A view of that name could be endless, and a virtual table runs another module's code."""
+    """Raise HostError if `deliveries` is no table: a view could be endless, and a virtual table runs other code."""
     found = db.execute("SELECT type, sql FROM sqlite_master WHERE name = 'deliveries'").fetchone()
     if found is None or found[0] != "table" or not str(found[1]).upper().startswith("CREATE TABLE"):
         raise HostError(f"{path} is not a ledger of Roost's: its `deliveries` is not a table.", remedy=_REMEDY)

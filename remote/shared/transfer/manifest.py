@@ -1,7 +1,7 @@
-"""A destination belongs to one run: `roost/manifest.json` says which, from before the first record is delivered.
+"""A destination belongs to one run, which `roost/manifest.json` names before the first record is delivered.
 
-Runs where the shards land, and wherever a destination is read (verify, export, repair). `opened_for` is the only way in
-for whoever delivers records.
+Runs where the shards land, and wherever a destination is read (verify, export, repair). Code that delivers records
+opens its destination with `opened_for` only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ D = TypeVar("D", bound=Destination)
 
 
 def manifest_of(place: Destination) -> DestinationManifest | None:
-    """What the destination says about itself; None if nothing was ever pulled there. Reads only.
+    """Return the destination's manifest; None if nothing was ever pulled there. Reads only.
 
     Raises UsageError if there are shards without a manifest, or if the manifest cannot be read or was edited.
     """
@@ -94,7 +94,7 @@ def refuse_split(destination: Destination, run: str, elsewhere: list[tuple[int, 
 
 
 def _digest_in(manifest: bytes) -> str:
-    """The digest that a dataset's own manifest names."""
+    """Return the digest in a dataset's own manifest."""
     try:
         return str(foreign.loads(manifest)["digest"])
     except (ValueError, LookupError, TypeError):
@@ -119,7 +119,7 @@ def opened_for(destination: D, identity: RunIdentity, records: int) -> Iterator[
 
 
 def write_manifest(destination: Destination, identity: RunIdentity, records: int) -> DestinationManifest:
-    """Say in `roost/manifest.json` what lies here, counted from the destination's ledger."""
+    """Write `roost/manifest.json`, with the counts of the destination's ledger."""
     delivered, tokens, size = destination.ledger.totals()
     manifest = DestinationManifest(
         identity=identity,

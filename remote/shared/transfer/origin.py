@@ -1,6 +1,6 @@
-"""A host that records come from, as the engine sees it: a ledger to read, and records to let go of.
+"""A host that records come from, as the engine sees it: a ledger to read, and records to free.
 
-Runs where the shards land. `Asked` asks with verbs, over whichever way leads from here to the host.
+Runs where the shards land. `Asked` calls the host's verbs over the connection that it is given.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ R = TypeVar("R", bound=BaseModel)
 
 @dataclass
 class Offer:
-    """What a host has, as far as its ledger has been read."""
+    """The records of a host, as far as its ledger has been read."""
 
     rows: list[ShardRow] = field(default_factory=list)
     cursor: int = 0
     status: str = ""
-    """Of the host's extractor."""
+    """The status of the host's extractor."""
 
 
 class Origin(Protocol):
@@ -42,14 +42,14 @@ class Origin(Protocol):
     source: Source
 
     def offers(self, after: int) -> Offer:
-        """Rows of the host's ledger that are newer than the cursor `after`, each within the run's bounds."""
+        """Return the rows of the host's ledger that are newer than the cursor `after`, each within the run's bounds."""
 
     def free(self, records: list[Delivered]) -> IndicesResult:
-        """Let the host delete what is delivered; a record that it has made anew since stays."""
+        """Let the host delete delivered records; a record that it has made again since then stays."""
 
 
 class Ask(Protocol):
-    """Runs one verb on a host and hands on its items; raises the verb's own RoostError."""
+    """Runs one verb on a host and passes on its items; raises the verb's own RoostError."""
 
     def __call__(
         self, verb: str, request: BaseModel, result: type[R], /, *, on_item: Callable[[dict[str, Any]], None] | None
@@ -65,7 +65,7 @@ class Asked:
     ask: Ask
 
     def offers(self, after: int, each: Callable[[ShardRow], None] | None = None) -> Offer:
-        """With `each`, every row is handed to it and none is kept: a million of them are hundreds of megabytes."""
+        """With `each`, rows are passed to it and not kept: a million rows are hundreds of megabytes."""
         return listed(self.ask, self.bounds, ShardsRequest(identity=self.bounds.identity, after=after), each)
 
     def free(self, records: list[Delivered]) -> IndicesResult:
@@ -74,7 +74,7 @@ class Asked:
 
 
 def listed(ask: Ask, bounds: Bounds, request: ShardsRequest, each: Callable[[ShardRow], None] | None = None) -> Offer:
-    """What a host lists, kept unless `each` takes the rows; raises OfferError for one that cannot be of this run."""
+    """Return a host's offer, without rows if `each` takes them; raises OfferError for a row not of this run."""
     rows: list[ShardRow] = []
     listing = Listing(bounds, each or rows.append)
     result = ask(

@@ -7,7 +7,7 @@ import time
 
 
 class RateLimit:
-    """A token bucket that holds a quarter of a second; None lets everything pass."""
+    """A token bucket that holds a quarter of a second; None means no limit."""
 
     def __init__(self, bytes_per_second: float | None) -> None:
         self._rate = bytes_per_second
@@ -15,7 +15,7 @@ class RateLimit:
         self._owed_until = time.monotonic()
 
     def spend(self, size: int, stop: threading.Event) -> None:
-        """Account for `size` bytes that have come, and wait until they were due (or until `stop`)."""
+        """Account for `size` received bytes, and wait until they were due (or until `stop`)."""
         if self._rate is None:
             return
         with self._lock:

@@ -1,8 +1,8 @@
-"""The far end of a pull: sends byte ranges of shards as they are asked for, and the digests of their blocks.
+"""The far end of a pull: sends the requested byte ranges of shards, and the digests of their blocks.
 
-Runs on the source host as `python -I -S -c SOURCE` (`stream.py` hands over this very text), so it needs neither a
-payload nor a package, and reads only. One JSON line a request on stdin, first {"root", "nonce", "payload"}; then any
-number of {"do", "ticket", "name", "size", ...}, where `size` is what the ledger says of the plain bytes:
+Runs on the source host as `python -I -S -c SOURCE` (`stream.py` passes this file's text), so it needs neither a
+payload nor a package, and reads only. Each request is a JSON line on stdin: first {"root", "nonce", "payload"}, then
+any number of {"do", "ticket", "name", "size", ...}, where `size` is the number of plain bytes by the ledger:
 
     "ping"                           -> PONG
     "read", "offset", "length"       -> DATA and `length` raw bytes
@@ -10,8 +10,8 @@ number of {"do", "ticket", "name", "size", ...}, where `size` is what the ledger
     "digests", "length"              -> DIGESTS of the blocks of the first `length` bytes
 
 A file of another size, or that cannot be read, is REFUSED with a sentence. Requests are answered in order, so the
-asking side keeps several in flight and the wire never waits for a round trip. Only what has to do with compression
-(`packed`, and shards that are compressed at rest) imports anything: `remote.shared.codec` from the folder `payload`.
+asking side keeps several in flight and the wire never waits for a round trip. Only compression (`packed`, and shards
+that are compressed at rest) imports anything: `remote.shared.codec` from the folder `payload`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ FRAME = struct.Struct("!B3xIQ")
 PONG, DATA, DIGESTS, REFUSED, PACKED = range(5)
 
 BLOCK_BYTES = 4 << 20
-"""What is asked for at once, and compared at once where an earlier pull left something."""
+"""The bytes of one request, and of one digest when the remains of an earlier pull are compared."""
 DIGEST_BYTES = 16
 
 
 def block_digest(block: bytes | memoryview) -> bytes:
-    """Blake2b of one block: fast without CPU support, and in every Python."""
+    """Return the Blake2b digest of one block; Blake2b is fast without CPU support and in every Python."""
     return hashlib.blake2b(block, digest_size=DIGEST_BYTES).digest()
 
 
@@ -43,22 +43,22 @@ class Refusal(Exception):
 
 
 class Plain:
-    """A shard as it is."""
+    """A shard that is not compressed."""
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     @property
     def size(self) -> int:
-        """As it is now: a shard that changes while it is read is noticed."""
+        """The size now, so that a change while the shard is read is noticed."""
         return os.fstat(self.descriptor).st_size
 
     def read(self, offset: int, length: int) -> bytes:
-        """The bytes of a range."""
+        """Return the bytes of a range."""
         return os.pread(self.descriptor, length, offset)
 
     def send(self, offset: int, length: int) -> None:
-        """Copy a range to stdout inside the kernel; ends the program where the file has become shorter."""
+        """Copy a range to stdout inside the kernel; ends the program if the file has become shorter."""
         while length:
             sent = os.sendfile(1, self.descriptor, offset, min(length, 1 << 20))
             if not sent:
@@ -67,7 +67,7 @@ class Plain:
             length -= sent
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self.descriptor)
 
 
@@ -84,7 +84,7 @@ class Compressed:
         self.size = self._shard.size
 
     def read(self, offset: int, length: int) -> bytes:
-        """The plain bytes of a range."""
+        """Return the plain bytes of a range."""
         self._shard.seek(offset)
         parts = []
         while length and (part := self._shard.read(length)):
@@ -98,12 +98,12 @@ class Compressed:
             write(self.read(start, min(BLOCK_BYTES, offset + length - start)))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._shard.close()
 
 
 class Source:
-    """The folder that is read from; keeps the newest file open, since ranges of one file follow each other."""
+    """The folder of the shards; keeps the newest file open, because ranges of one file follow each other."""
 
     def __init__(self, root: str, payload: str) -> None:
         self._root = Path(root).expanduser()
@@ -114,7 +114,7 @@ class Source:
         self._states: Any = None
 
     def open(self, name: str, size: int) -> Plain | Compressed:
-        """The shard, which must have the plain size that the ledger says."""
+        """Open the shard; raises Refusal if it does not have the plain size of the ledger."""
         if self._file is None or name != self._name:
             if self._file is not None:
                 self._file.close()
@@ -127,7 +127,7 @@ class Source:
         return self._file
 
     def pack(self, file: Plain | Compressed, offset: int, length: int) -> list[bytes]:
-        """The pieces of a range of the newest file, as parts to be written."""
+        """Return the compressed pieces of a range of the newest file, as parts to be written."""
         from remote.shared.codec.piece import pack
         from remote.shared.codec.states import find_states, header_bytes
 
@@ -141,21 +141,21 @@ class Source:
 
 
 def write(data: bytes) -> None:
-    """All of `data` to stdout."""
+    """Write all of `data` to stdout."""
     view = memoryview(data)
     while view:
         view = view[os.write(1, view) :]
 
 
 def digests(file: Plain | Compressed, length: int) -> bytes:
-    """The digests of all blocks of the first `length` bytes, one after the other."""
+    """Return the digests of all blocks of the first `length` bytes, joined."""
     return b"".join(
         block_digest(file.read(offset, min(BLOCK_BYTES, length - offset))) for offset in range(0, length, BLOCK_BYTES)
     )
 
 
 def answer(source: Source, request: dict[str, Any]) -> None:
-    """One frame for one request."""
+    """Answer one request with one frame."""
     ticket, do = request["ticket"], request["do"]
     if do == "ping":
         write(FRAME.pack(PONG, ticket, 0))

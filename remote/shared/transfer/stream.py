@@ -1,8 +1,8 @@
 """One connection to a sender: requests go out ahead of their answers, frames come back in order.
 
 Runs where the shards land (the laptop, or a host that pulls from another). Starts `ssh … python -c SOURCE` as a
-child process, or the sender alone where the source is this very machine. One thread uses it. The far end is not
-trusted: what it says before its first answer, on stderr and in front of a payload is bounded.
+child process, or only the sender if the source is this machine. One thread uses a stream. The far end is not trusted:
+its output before the first answer, its stderr and the announced sizes are bounded.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ C = TypeVar("C", bound="Child")
 
 
 class StreamLost(Exception):
-    """The connection broke; what was asked and not answered is asked again elsewhere."""
+    """The connection broke; unanswered requests are made again, perhaps on another stream."""
 
 
 class StreamRefused(HostError):
-    """There is no way in, and trying again would not help: a key, a name, a Python that is not there."""
+    """The connection was refused and another try would not help: a wrong key, or no Python there."""
 
     kind = "refused"
 
 
 class StreamBrokenError(HostError):
-    """The far end does not speak as a sender does; what it sends is not asked for again."""
+    """The far end breaks the sender's protocol; its records are not requested again."""
 
     kind = "protocol"
 
@@ -64,7 +64,7 @@ class Frame:
 
 
 class Child:
-    """A program that was started here and leads elsewhere, mostly ssh; a context manager that ends it.
+    """A child process that connects to a host, usually ssh; a context manager that ends it.
 
     Raises StreamRefused if it cannot be started or trying again would not help, StreamLost if it ends or falls silent.
     """
@@ -101,7 +101,7 @@ class Child:
         self.close()
 
     def read_into(self, view: memoryview) -> int:
-        """Read what is there, at least one byte; raises StreamLost at the end, or after a long silence."""
+        """Read the available bytes, at least one; raises StreamLost at the end, or after a long silence."""
         try:
             if not self._coming.poll(self._patience * 1000):
                 raise StreamLost(f"nothing came for {self._patience:.0f} s")
@@ -113,11 +113,11 @@ class Child:
         return size
 
     def kill(self) -> None:
-        """End the child at once, from any thread: whoever reads sees the end."""
+        """End the child at once, from any thread; the reading thread sees the end."""
         self._child.kill()
 
     def close(self) -> None:
-        """End the child: stdin's end is enough for a healthy one, a hanging one is terminated."""
+        """End the child by closing its stdin, or by a signal if it hangs."""
         for pipe in (self._child.stdin, self._child.stdout):
             if pipe is not None:
                 pipe.close()
@@ -130,7 +130,7 @@ class Child:
             self._listener.join(1.0)
 
     def _listen(self, stream: IO[bytes]) -> None:
-        """Keep the last words of stderr, however many there are."""
+        """Read stderr to its end and keep the last bytes."""
         with stream:
             while chunk := stream.read(_WORDS_BYTES):
                 self._words = (self._words + chunk)[-_WORDS_BYTES:]
@@ -145,7 +145,7 @@ class Child:
             raise self._ended() from error
 
     def line(self, most_bytes: int, ends_at: float) -> bytes:
-        """The next line, without its end; raises StreamBrokenError if it is longer, StreamLost after `ends_at`."""
+        """Return the next line without its end; raises StreamBrokenError if it is longer, StreamLost at `ends_at`."""
         piece = bytearray(1 << 16)
         searched = 0
         while (end := self._heard.find(b"\n", searched)) < 0:
@@ -160,7 +160,7 @@ class Child:
         return line
 
     def _ended(self) -> Exception:
-        """Why the stream is over: worth another try, or not."""
+        """Return why the stream is over: StreamLost if another try could help, else StreamRefused."""
         try:
             status = self._child.wait(5.0)
         except subprocess.TimeoutExpired:
@@ -193,7 +193,7 @@ class Stream(Child):
             fcntl.fcntl(self._stdout, _F_SETPIPE_SZ, PIPE_BYTES)
 
     def hello(self) -> None:
-        """Wait until the sender answers, passing over what a login shell prints; measures the round trip."""
+        """Wait until the sender answers, ignoring what a login shell prints; measures the round trip."""
         nonce = secrets.token_hex(16).encode()
         self.ask({**self._hello, "nonce": nonce.decode()})
         passed, ends_at = 0, time.monotonic() + HELLO_SECONDS
@@ -212,11 +212,11 @@ class Stream(Child):
         self._patience = SILENCE_SECONDS
 
     def ask(self, *requests: dict[str, Any]) -> None:
-        """Send requests at once; their answers come in this order."""
+        """Send requests in one write; their answers come in this order."""
         self.write(b"".join(json.dumps(request).encode() + b"\n" for request in requests))
 
     def frame(self) -> Frame:
-        """The head of the next answer."""
+        """Read the head of the next answer."""
         return Frame(*FRAME.unpack(self.payload(FRAME.size)))
 
     def pieces(self, length: int, buffer: memoryview) -> Iterator[memoryview]:
@@ -236,7 +236,7 @@ class Stream(Child):
             length -= filled
 
     def payload(self, length: int, most: int = NOISE_BYTES) -> bytes:
-        """Exactly `length` bytes; raises StreamBrokenError where the far end announces more than `most`."""
+        """Read exactly `length` bytes; raises StreamBrokenError if the far end announces more than `most`."""
         if length > most:
             raise StreamBrokenError(f"The host announced an answer of {length:,} bytes; at most {most:,} are possible.")
         data = bytearray(length)

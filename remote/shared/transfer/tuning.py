@@ -1,4 +1,4 @@
-"""What is found by measuring while a pull goes on: the number of streams, and whether compression pays."""
+"""Finds two settings by measurement during a pull: the number of streams, and whether compression is faster."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from remote.shared.messages.transfer import HostTally
 from remote.shared.transfer.lane import Way
 
 CHANNEL_WINDOW_BYTES = 2 << 20
-"""OpenSSH's flow control lets so much be under way in a channel: a stream's limit is window / round trip."""
+"""The most bytes in flight in one channel of OpenSSH, so that a stream's limit is window / round trip."""
 WORTHWHILE_BYTES_PER_SECOND = 250e6
-"""What streams are added for at the start; measuring goes on from there."""
+"""The throughput that the first streams are meant for; measurement continues from there."""
 MOST_STREAMS = 8
 CORES_PER_STREAM = 2
-"""One for ssh's cipher, the rest for landing: on a LAN more streams than that only take turns."""
+"""One for ssh's cipher, one for landing; on a LAN, more streams would only wait for each other."""
 FIRST_STREAMS = 2
-"""On a LAN, where the cores are there: the second one works while the first waits for a disk."""
+"""The first streams on a LAN with enough cores; the second works while the first waits for a disk."""
 MEASURE_SECONDS = 2.0
 TRIAL_BYTES = 64 << 20
-"""Plain bytes that a pace with and without compression is taken over: several compressed answers of each stream."""
+"""Plain bytes over which the pace with and without compression is measured: several answers of each stream."""
 BUSY = 0.9
-"""Share of this machine's cores from which on it is they, and not the wire, that more streams would wait for."""
+"""Share of busy cores from which more streams would wait for the cores and not for the wire."""
 WAITING = 0.5
-"""Cores at work, below which a connection that takes its time waits for the way and not for a core."""
+"""Busy cores below which a slow connection waits for the network and not for a core."""
 GAIN = 0.15
-"""Another stream stays if throughput grew by this share, or by half of the stream's own share where that is less."""
+"""Growth of throughput for which another stream stays; half of the stream's own share is enough if that is less."""
 
 
 def streams_for(round_trip: float) -> int:
-    """How many streams to begin with at this round trip (seconds)."""
+    """Return how many streams to begin with at this round trip (seconds)."""
     needed = math.ceil(WORTHWHILE_BYTES_PER_SECOND * round_trip / CHANNEL_WINDOW_BYTES)
     affordable = max(1, min(FIRST_STREAMS, (os.cpu_count() or 1) // CORES_PER_STREAM))
     return max(affordable, min(MOST_STREAMS, needed))
 
 
 class Pace:
-    """Plain bytes a second since it was last asked, a measurement's time apart."""
+    """Plain bytes per second since the last measurement."""
 
     def __init__(self, tally: HostTally) -> None:
         self._tally = tally
@@ -51,7 +51,7 @@ class Pace:
         self._bytes = self._tally.plain_bytes
 
     def measured(self, least_bytes: int = 0) -> float | None:
-        """The pace, or None while it is too early to say."""
+        """Return the pace, or None if too little time or data has passed."""
         seconds = time.monotonic() - self._since
         if seconds < MEASURE_SECONDS or self._tally.plain_bytes - self._bytes < least_bytes:
             return None
@@ -61,7 +61,7 @@ class Pace:
 
 
 class Cores:
-    """This machine's cores since they were last asked about."""
+    """The use of this machine's cores since the last call."""
 
     def __init__(self) -> None:
         self._before = psutil.cpu_times()
@@ -74,14 +74,14 @@ class Cores:
         return (1 - idle / passed) * (os.cpu_count() or 1) if passed > 0 else 0.0
 
     def are_busy(self) -> bool:
-        """Whether hardly any of their time is left."""
+        """Return whether nearly all cores were busy since the last call."""
         return self.at_work() >= BUSY * (os.cpu_count() or 1)
 
 
 class Climb:
-    """Finds the number of streams by trying one more, and keeping it only where it helped.
+    """Finds the number of streams by trying one more, and keeping it only if it helped.
 
-    None is tried where the cores have no time for it.
+    No stream is added while the cores are busy.
     """
 
     def __init__(self, tally: HostTally) -> None:
@@ -91,7 +91,7 @@ class Climb:
         self._best: float | None = None
 
     def judge(self, active: int) -> int:
-        """+1, 0 or -1: how the number of streams is to change now."""
+        """Return +1, 0 or -1, the change of the number of streams now."""
         pace = None if self.settled else self._pace.measured()
         if pace is None:
             return 0
@@ -105,7 +105,7 @@ class Climb:
 
 
 class Trial:
-    """Compares the pace with and without compression, once, and leaves on what is faster."""
+    """Compares the pace with and without compression once, and chooses the faster."""
 
     def __init__(self, tally: HostTally, way: Way) -> None:
         self._pace = Pace(tally)
@@ -115,7 +115,7 @@ class Trial:
         self._over = False
 
     def judge(self) -> None:
-        """Called now and then; does something about every two seconds until it is decided."""
+        """Is called often; acts about every two seconds until the choice is made."""
         pace = None if self._over else self._pace.measured(TRIAL_BYTES)
         if pace is None:
             return

@@ -1,6 +1,6 @@
-"""What is left to pull from one host: records become ranges, ranges become requests of whichever stream is free.
+"""The work left for one host: records become ranges, and ranges become requests of the next free stream.
 
-Thread-safe; shared by the streams of one host. Ranges of a lost stream come back and are given to another.
+Thread-safe; shared by the streams of one host. Ranges of a lost stream are given to another stream.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from remote.shared.transfer.rate import RateLimit
 
 @dataclass(frozen=True)
 class Pull:
-    """What the hosts of one pull share."""
+    """The parts that all hosts of one pull share."""
 
     destination: Destination
     wish: Wish
@@ -33,7 +33,7 @@ class Pull:
 
 @dataclass(frozen=True)
 class Job:
-    """One request: a range of a record, or (None) the digests of what an earlier pull left of it."""
+    """One request: a range of a record, or (None) the digests of an earlier pull's part of it."""
 
     landing: Landing
     wanted: Range | None
@@ -41,7 +41,7 @@ class Job:
 
 
 class Work:
-    """The records that the books offer of one host."""
+    """One host's records in the books, as requests."""
 
     def __init__(self, host: str, pull: Pull, tally: HostTally) -> None:
         self.pull = pull
@@ -54,7 +54,7 @@ class Work:
         """Why no further record can be begun: the destination is full, or cannot be written."""
 
     def take(self, most_bytes: int = 0) -> Job | None:
-        """The next request, or None if there is none at the moment.
+        """Return the next request, or None if there is none now.
 
         Blocks that follow each other are joined to one request of at most `most_bytes`.
         """
@@ -68,14 +68,14 @@ class Work:
             return job
 
     def wait(self, seconds: float) -> bool:
-        """Wait until there may be another request; False when all is done."""
+        """Wait until there may be another request; return False once all is done."""
         with self._changed:
             if not self.finished and not self._jobs:
                 self._changed.wait(seconds)
             return not self.finished
 
     def wait_finished(self, seconds: float) -> bool:
-        """Wait at most so long for the end; whether it has come."""
+        """Wait at most `seconds` for the end; return whether it has come."""
         with self._changed:
             return self._changed.wait_for(lambda: self.finished, seconds)
 
@@ -85,7 +85,7 @@ class Work:
         return self.error is None and self._books.is_fetched(self._host)
 
     def give_back(self, job: Job, received: int = 0) -> None:
-        """A stream was lost in the middle: what it had not received is asked again, first of all."""
+        """Queue again, first of all, what a lost stream had not received of its request."""
         wanted = job.wanted
         if wanted is not None:
             wanted = Range(wanted.offset + received, wanted.length - received)
@@ -95,7 +95,7 @@ class Work:
             self._changed.notify_all()
 
     def compared(self, job: Job, digests: bytes) -> bool:
-        """Keep what the digests vouch for and ask for the rest; returns whether nothing is missing."""
+        """Keep the blocks with the right digests and queue the others; return whether nothing is missing."""
         missing = job.landing.keep_equal(digests)
         with self._changed:
             self._jobs.extendleft(Job(job.landing, wanted) for wanted in reversed(missing))
@@ -103,7 +103,7 @@ class Work:
         return not missing
 
     def finish(self, landing: Landing) -> None:
-        """Every byte is here: hand the record to the delivery, or find out which of its blocks are wrong."""
+        """Hand a record whose bytes are all here to the delivery, or find out which of its blocks are wrong."""
         if landing.settled:
             return
         if landing.is_right():
@@ -121,7 +121,7 @@ class Work:
                 self._changed.notify_all()
 
     def refuse(self, landing: Landing, reason: str) -> None:
-        """Give the record up for now, with the reason."""
+        """Give the record up, with the reason."""
         with self._changed:
             if self._settle(landing):
                 self.tally.failed[landing.row.index] = reason
@@ -144,12 +144,12 @@ class Work:
         self._books.deliver(self._host, landing.row, durable=row.durable)
 
     def _tell_end(self) -> None:
-        """Wake the others if all is done. A switch of threads for each record would cost more than its ledger row."""
+        """Wake the waiting threads if all is done. To wake them for each record would cost more than its ledger row."""
         if self.finished:
             self._changed.notify_all()
 
     def _settle(self, landing: Landing) -> bool:
-        """True once for each record; late answers for it are dropped."""
+        """Mark the record as settled and drop its requests; return False if it was settled before."""
         if landing.settled:
             return False
         landing.settled = True
@@ -157,7 +157,7 @@ class Work:
         return True
 
     def _begin(self) -> bool:
-        """Begin the next record; False if none can be claimed now."""
+        """Begin the next record; return False if no record can be claimed now."""
         row = self._books.claim(self._host)
         if row is None:
             self._tell_end()
@@ -176,7 +176,7 @@ class Work:
 
 
 def _joined(one: Job, other: Job, most_bytes: int) -> Job | None:
-    """Both requests as one, if they ask for neighbouring bytes of one record and not for too many."""
+    """Return both requests as one, if they are for neighbouring bytes of one record and at most `most_bytes`."""
     if one.landing is not other.landing or one.wanted is None or other.wanted is None:
         return None
     if one.wanted.offset + one.wanted.length != other.wanted.offset:

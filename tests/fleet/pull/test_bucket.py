@@ -53,7 +53,7 @@ def test_records_arrive_in_the_bucket_with_their_dataset_and_ledger(site: Site, 
     assert pulled.missing == [(3, 20)]
 
 
-def test_another_laptop_goes_on_where_the_first_one_stopped(site: Site, bucket: str) -> None:
+def test_a_second_laptop_continues_the_first_laptop_s_pull_into_a_bucket(site: Site, bucket: str) -> None:
     site.give("one", {0: MIB})
     site.pull()
     shutil.rmtree(site.root / ".roost" / "spool")
@@ -63,7 +63,7 @@ def test_another_laptop_goes_on_where_the_first_one_stopped(site: Site, bucket: 
     assert outcome.result.wire_bytes == MIB
 
 
-def test_an_object_that_is_gone_or_damaged_is_brought_again(site: Site, bucket: str) -> None:
+def test_an_object_that_is_missing_or_damaged_is_pulled_again(site: Site, bucket: str) -> None:
     site.give("one", {0: MIB, 1: MIB, 2: MIB})
     site.pull(free=False)
     files = fsspec.filesystem("s3", skip_instance_cache=True)
@@ -75,14 +75,14 @@ def test_an_object_that_is_gone_or_damaged_is_brought_again(site: Site, bucket: 
     assert objects(bucket)["hidden_states/hs_1.safetensors"] == site.records[1]
 
 
-def test_a_bucket_that_is_not_there_is_one_sentence(site: Site, bucket: str) -> None:
+def test_a_bucket_that_does_not_exist_is_one_sentence(site: Site, bucket: str) -> None:
     site.to = "s3://another-bucket/run"
     with pytest.raises(HostError, match="could not be"):
         site.pull()
 
 
 @pytest.mark.parametrize("free", [False, True])
-def test_a_second_run_does_not_come_into_the_first_one_s_bucket(site: Site, bucket: str, free: bool) -> None:
+def test_a_pull_of_a_second_run_into_the_bucket_of_the_first_is_refused(site: Site, bucket: str, free: bool) -> None:
     site.give("one", {0: SMALL, 1: MIB})
     site.pull()
     before = objects(bucket)
@@ -93,7 +93,7 @@ def test_a_second_run_does_not_come_into_the_first_one_s_bucket(site: Site, buck
     assert second.shard(0).exists()
 
 
-def test_a_bucket_with_shards_of_nobody_knows_which_run_is_refused(site: Site, bucket: str) -> None:
+def test_a_bucket_with_shards_but_no_manifest_is_refused(site: Site, bucket: str) -> None:
     fsspec.filesystem("s3", skip_instance_cache=True).pipe_file(f"{bucket[5:]}/hidden_states/hs_0.safetensors", b"x")
     before = objects(bucket)
     with pytest.raises(UsageError, match="holds shards but does not say of which run"):
@@ -101,7 +101,7 @@ def test_a_bucket_with_shards_of_nobody_knows_which_run_is_refused(site: Site, b
     assert objects(bucket) == before
 
 
-def test_a_run_that_was_freed_into_a_folder_is_not_freed_into_a_bucket(site: Site, bucket: str) -> None:
+def test_freeing_into_a_bucket_is_refused_if_hosts_have_freed_records_into_a_folder(site: Site, bucket: str) -> None:
     site.give_share("one", 3)
     site.give("one", {0: SMALL, 1: SMALL})
     site.to = str(site.root / "folder")
@@ -120,7 +120,7 @@ def test_a_run_that_was_freed_into_a_folder_is_not_freed_into_a_bucket(site: Sit
     assert site.run_paths("one").shard(2).exists()
 
 
-def test_a_host_frees_what_its_bucket_holds_and_goes_on_freeing_there(site: Site, bucket: str) -> None:
+def test_a_host_frees_the_records_that_its_bucket_holds_in_each_pull(site: Site, bucket: str) -> None:
     site.give_share("one", 2)
     site.give("one", {0: SMALL})
     site.pull(free=True)

@@ -56,7 +56,7 @@ def senders() -> list[psutil.Process]:
     return found
 
 
-def test_a_pull_that_is_killed_goes_on_inside_the_file(site: Site, clone: Path) -> None:
+def test_a_pull_after_a_killed_one_continues_inside_the_file(site: Site, clone: Path) -> None:
     site.give("one", {0: 60 * MIB})
     process = begin(site, clone, *SLOW)
     process.kill()
@@ -79,7 +79,7 @@ def test_ctrl_c_ends_at_once_and_leaves_nothing_running_on_the_hosts(site: Site,
     assert site.delivered() == {}
 
 
-def test_a_sender_that_is_killed_is_started_again_within_the_same_pull(site: Site) -> None:
+def test_a_killed_sender_is_started_again_by_the_same_pull(site: Site) -> None:
     site.give("one", {0: 40 * MIB})
     done: list[object] = []
     thread = threading.Thread(target=lambda: done.append(site.pull(limits=Limits(streams=2, bytes_per_second=20e6))))
@@ -95,7 +95,7 @@ def test_a_sender_that_is_killed_is_started_again_within_the_same_pull(site: Sit
     assert site.delivered() == site.records
 
 
-def test_a_link_that_is_cut_is_opened_again_within_the_same_pull(site: Site, private_sshd: SshHost) -> None:
+def test_the_same_pull_reconnects_after_its_connection_was_cut(site: Site, private_sshd: SshHost) -> None:
     site.give("one", {0: 40 * MIB, 1: SMALL})
     with Link(private_sshd.port, cut_after_bytes=21 * MIB) as link:
         through(site, private_sshd, link)
@@ -123,7 +123,9 @@ def test_several_streams_share_one_large_file(site: Site, private_sshd: SshHost)
     assert site.delivered() == site.records
 
 
-def test_a_pull_that_cannot_fit_is_refused_before_a_byte_is_sent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pull_that_does_not_fit_on_the_disk_is_refused_before_a_byte_is_sent(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.give("one", {0: MIB})
     monkeypatch.setattr(destination.Destination, "free_bytes", lambda self: destination.SPARE_BYTES + MIB - 1)
     (outcome, _) = site.pull().outcomes
@@ -132,7 +134,7 @@ def test_a_pull_that_cannot_fit_is_refused_before_a_byte_is_sent(site: Site, mon
     assert list((site.destination / "roost" / "parts").iterdir()) == []
 
 
-def test_a_disk_that_fills_up_stops_the_pull_and_the_next_one_goes_on(
+def test_a_disk_that_fills_up_stops_the_pull_and_the_next_pull_continues(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.give("one", dict.fromkeys(range(6), 5 * MIB))
@@ -150,7 +152,7 @@ def test_a_disk_that_fills_up_stops_the_pull_and_the_next_one_goes_on(
     assert site.delivered() == site.records
 
 
-def test_a_second_pull_into_the_same_folder_is_told_so(site: Site, clone: Path) -> None:
+def test_a_second_pull_into_the_same_folder_is_refused(site: Site, clone: Path) -> None:
     site.give("one", {0: 60 * MIB})
     process = begin(site, clone, *SLOW)
     try:
@@ -161,7 +163,7 @@ def test_a_second_pull_into_the_same_folder_is_told_so(site: Site, clone: Path) 
         process.wait()
 
 
-def test_bytes_that_changed_here_at_equal_size_and_time_are_found_and_repaired_by_check(site: Site) -> None:
+def test_check_finds_and_repairs_a_delivered_file_that_changed_at_equal_size_and_time(site: Site) -> None:
     site.give("one", {0: 9 * MIB, 1: MIB})
     site.pull()
     shard = site.destination / "hidden_states" / "hs_0.safetensors"
@@ -176,7 +178,7 @@ def test_bytes_that_changed_here_at_equal_size_and_time_are_found_and_repaired_b
     assert site.delivered() == site.records
 
 
-def test_a_record_that_the_same_host_made_anew_replaces_the_old_one(site: Site) -> None:
+def test_a_record_that_the_same_host_made_again_replaces_the_old_one(site: Site) -> None:
     site.give("one", {0: MIB})
     site.pull()
     site.give("one", {0: MIB})
@@ -194,7 +196,7 @@ def test_a_record_that_two_hosts_have_is_delivered_once(site: Site) -> None:
     assert site.delivered() == first
 
 
-def test_following_brings_what_is_finished_meanwhile_and_ends_with_the_extractor(site: Site) -> None:
+def test_a_following_pull_brings_records_that_are_finished_meanwhile_and_ends_with_the_extractor(site: Site) -> None:
     site.plan_sizes({1: MIB})
     site.give("one", {0: MIB})
     with site.extracting("one") as paths:

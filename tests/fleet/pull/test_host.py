@@ -42,7 +42,7 @@ def delivered(folder: Path) -> dict[int, bytes]:
     return {int(path.stem[3:]): path.read_bytes() for path in (folder / "hidden_states").iterdir()}
 
 
-def test_a_host_pulls_from_the_others_and_lets_them_free_it(site: Site, target: Path, keys: None) -> None:
+def test_a_host_pulls_from_the_others_and_they_free_what_it_has(site: Site, target: Path, keys: None) -> None:
     site.give("one", {0: 9 * MIB, 1: SMALL})
     site.give("two", {2: MIB})
     pulled = site.pull(free=True)
@@ -56,7 +56,9 @@ def test_a_host_pulls_from_the_others_and_lets_them_free_it(site: Site, target: 
         assert path.stat().st_mode & 0o044 == 0o044, f"another user's trainer cannot read {path}"
 
 
-def test_a_source_that_does_not_let_the_destination_in_is_named_and_costs_only_itself(site: Site, target: Path) -> None:
+def test_a_source_that_refuses_the_destination_s_login_is_named_and_the_others_are_pulled(
+    site: Site, target: Path
+) -> None:
     site.give("one", {0: MIB})
     site.give("two", {1: MIB})
     one, two = site.pull().outcomes
@@ -66,7 +68,9 @@ def test_a_source_that_does_not_let_the_destination_in_is_named_and_costs_only_i
     assert list(delivered(target)) == [1]
 
 
-def test_a_dry_run_tells_what_the_host_lacks_and_writes_nothing(site: Site, target: Path, keys: None) -> None:
+def test_a_dry_run_counts_what_the_destination_host_lacks_and_writes_nothing(
+    site: Site, target: Path, keys: None
+) -> None:
     site.give("one", {0: MIB, 1: SMALL})
     for fleet in site.fleet():
         one, two = dry_run(fleet, Wish(run=RUN), site.to).outcomes
@@ -82,7 +86,7 @@ def test_a_dry_run_tells_what_the_host_lacks_and_writes_nothing(site: Site, targ
     assert seen.missing == [(2, 20)]
 
 
-def test_following_to_a_host_goes_on_until_the_extractor_ends(site: Site, target: Path, keys: None) -> None:
+def test_a_following_pull_to_a_host_continues_until_the_extractor_ends(site: Site, target: Path, keys: None) -> None:
     site.plan_sizes({1: MIB})
     site.give("one", {0: MIB})
     with site.extracting("one") as paths:
@@ -102,7 +106,7 @@ def test_following_to_a_host_goes_on_until_the_extractor_ends(site: Site, target
 
 
 @pytest.mark.parametrize("free", [False, True])
-def test_a_second_run_does_not_come_into_the_first_one_s_folder_on_a_host(
+def test_a_pull_of_a_second_run_into_the_folder_of_the_first_on_a_host_is_refused(
     site: Site, target: Path, keys: None, free: bool
 ) -> None:
     site.give("one", {0: SMALL, 1: MIB})
@@ -128,7 +132,7 @@ def test_a_source_that_holds_another_run_of_that_name_ends_the_pull_as_wrong_usa
     assert second.shard(0).exists()
 
 
-def test_a_run_that_was_freed_into_a_folder_here_is_not_freed_into_one_on_a_host(
+def test_freeing_into_a_host_is_refused_if_hosts_have_freed_records_into_a_folder_here(
     site: Site, target: Path, keys: None
 ) -> None:
     site.give_share("one", 2)

@@ -50,7 +50,7 @@ def test_a_second_pull_brings_only_what_is_new(site: Site) -> None:
     assert site.delivered() == site.records
 
 
-def test_a_partial_file_is_resumed_inside_and_a_wrong_byte_in_it_is_repaired(site: Site) -> None:
+def test_a_partial_file_is_continued_and_a_wrong_byte_in_it_is_repaired(site: Site) -> None:
     site.give("one", {0: 30 * MIB})
     parts = site.destination / "roost" / "parts"
     parts.mkdir(parents=True)
@@ -64,7 +64,7 @@ def test_a_partial_file_is_resumed_inside_and_a_wrong_byte_in_it_is_repaired(sit
     assert tally.wire_bytes == 14 * MIB
 
 
-def test_a_file_that_no_ledger_row_vouches_for_is_compared_and_adopted(site: Site) -> None:
+def test_a_file_without_a_ledger_row_is_compared_and_adopted(site: Site) -> None:
     site.give("one", {0: 9 * MIB})
     site.pull()
     (site.destination / "roost" / "ledger.sqlite").unlink()
@@ -96,7 +96,7 @@ def test_a_record_of_another_size_than_the_ledger_says_is_refused_by_name(site: 
     assert list(site.delivered()) == [1]
 
 
-def test_a_host_whose_sshd_is_gone_costs_only_its_own_records(site: Site) -> None:
+def test_only_the_records_of_a_host_without_an_sshd_are_missing(site: Site) -> None:
     site.give("one", {0: MIB})
     site.change("two", ssh_port=1, connect_timeout=5)
     one, two = site.pull().outcomes
@@ -106,7 +106,7 @@ def test_a_host_whose_sshd_is_gone_costs_only_its_own_records(site: Site) -> Non
     assert site.delivered() == site.records
 
 
-def test_free_deletes_on_the_host_what_is_durable_here_and_nothing_else(site: Site) -> None:
+def test_free_deletes_on_the_host_only_records_that_are_durable_here(site: Site) -> None:
     site.give("one", {0: MIB, 1: MIB})
     broken = site.run_paths("one").shard(1)
     broken.write_bytes(bytes(MIB))
@@ -118,7 +118,7 @@ def test_free_deletes_on_the_host_what_is_durable_here_and_nothing_else(site: Si
     assert list(site.delivered()) == [0]
 
 
-def test_what_an_interrupted_pull_delivered_and_did_not_free_is_freed_by_the_next(site: Site, clone: Path) -> None:
+def test_records_that_an_interrupted_pull_delivered_are_freed_by_the_next_pull(site: Site, clone: Path) -> None:
     """A delivered file is read again first; a damaged one is named, fetched again and then freed as well."""
     site.give("one", {0: MIB, 1: 9 * MIB})
     site.pull()
@@ -149,7 +149,7 @@ def state_shard(rows: int) -> bytes:
     return shard_of(rows, (values.view(np.uint32) >> 16).astype(np.uint16).tobytes())
 
 
-def test_states_that_travel_compressed_arrive_as_they_were(site: Site) -> None:
+def test_states_that_are_sent_compressed_arrive_unchanged(site: Site) -> None:
     site.put("one", {0: state_shard(9000), 1: state_shard(10), 2: shard(SMALL)})
     (outcome, _) = site.pull(limits=Limits(compress="always")).outcomes
     tally = outcome.result
@@ -187,7 +187,7 @@ def test_a_shard_that_is_compressed_while_it_is_pulled_arrives_in_the_same_pull(
     assert site.delivered() == site.records
 
 
-def test_a_host_without_a_share_is_no_failure_and_the_run_is_named(site: Site, clone: Path) -> None:
+def test_a_host_without_a_share_is_no_failure_and_the_output_names_the_run(site: Site, clone: Path) -> None:
     site.give("one", {0: SMALL})
     shutil.rmtree(site.run_paths("two").root)
     done = site.inv_pull(clone)
@@ -197,7 +197,7 @@ def test_a_host_without_a_share_is_no_failure_and_the_run_is_named(site: Site, c
     assert site.inv_pull(clone, "--run", RUN, "--dry-run").returncode == 0
 
 
-def test_a_host_that_lacks_the_share_it_was_planned_for_is_a_failure(site: Site) -> None:
+def test_a_host_that_does_not_hold_its_planned_share_is_a_failure(site: Site) -> None:
     path = Kept(site.root).plan(RUN)
     share = PlannedShare(
         host="two", ranges=[(0, 1)], records=1, tokens=1, longest=1, epoch=1, context_length=9, weight=1
@@ -209,7 +209,7 @@ def test_a_host_that_lacks_the_share_it_was_planned_for_is_a_failure(site: Site)
     assert "There is no run" in str(two.error)
 
 
-def test_freeing_is_refused_where_the_destination_cannot_fsync_and_pulling_is_not(site: Site, clone: Path) -> None:
+def test_freeing_is_refused_if_the_destination_cannot_fsync_but_pulling_is_not(site: Site, clone: Path) -> None:
     site.give("one", {0: MIB, 1: SMALL})
     without = (sys.executable, "-m", "tests.fleet.pull.no_fsync")
     refused = site.inv_pull(clone, "--free", under=without)
@@ -239,7 +239,7 @@ def test_records_kept_compressed_here_are_delivered_once_and_unpack_to_their_byt
     assert site.delivered() == site.records
 
 
-def test_compression_is_taken_up_where_the_wire_is_what_limits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compression_is_chosen_if_the_wire_is_the_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "MEASURE_SECONDS", 0.4)
     monkeypatch.setattr(tuning, "TRIAL_BYTES", 24 * MIB)
     site.put("one", dict.fromkeys(range(4), state_shard(6000)))

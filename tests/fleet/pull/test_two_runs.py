@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ssh
 
 
 @pytest.mark.parametrize("free", [False, True])
-def test_a_second_run_does_not_come_into_the_first_one_s_folder(site: Site, free: bool) -> None:
+def test_a_pull_of_a_second_run_into_the_folder_of_the_first_is_refused(site: Site, free: bool) -> None:
     site.give("one", {0: SMALL, 1: MIB})
     site.pull(free=True)
     before, second = contents(site.destination), site.begin_second()
@@ -27,7 +27,7 @@ def test_a_second_run_does_not_come_into_the_first_one_s_folder(site: Site, free
     assert second.shard(0).exists()
 
 
-def test_an_interrupted_first_pull_keeps_its_folder_from_a_second_run(site: Site, clone: Path) -> None:
+def test_a_folder_belongs_to_its_run_after_an_interrupted_first_pull(site: Site, clone: Path) -> None:
     site.give("one", {0: 60 * MIB})
     process = begin(site, clone, *SLOW)
     process.send_signal(signal.SIGKILL)
@@ -82,7 +82,7 @@ def other_dataset(folder: Path) -> None:
         (other_dataset, "holds the dataset e, and the run 'trial' is of d"),
     ],
 )
-def test_a_destination_that_does_not_say_whose_it_is_is_refused_and_left(
+def test_a_destination_without_a_valid_manifest_is_refused_and_not_changed(
     site: Site, clone: Path, change: Callable[[Path], None], says: str
 ) -> None:
     site.give("one", {0: SMALL})
@@ -97,7 +97,7 @@ def test_a_destination_that_does_not_say_whose_it_is_is_refused_and_left(
     assert contents(site.destination) == before
 
 
-def test_a_run_that_was_freed_into_one_folder_is_not_freed_into_a_second_one(site: Site, clone: Path) -> None:
+def test_freeing_into_a_second_folder_is_refused(site: Site, clone: Path) -> None:
     site.give_share("one", 3)
     site.give("one", {0: SMALL, 1: SMALL})
     site.pull(free=True)

@@ -24,7 +24,7 @@ def send(connection: socket.socket, content: bytes) -> None:
     connection.shutdown(socket.SHUT_WR)
 
 
-def test_what_goes_the_long_way_comes_back_whole_and_late() -> None:
+def test_bytes_through_the_delaying_proxy_arrive_whole_and_late() -> None:
     content = os.urandom(5_000_000)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=echo, args=(listener,))

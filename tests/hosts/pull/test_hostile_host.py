@@ -74,7 +74,7 @@ answers = st.one_of(
 
 @examples(75)
 @given(said=st.lists(answers, max_size=3))
-def test_a_receiver_that_says_anything_is_believed_or_one_sentence(folder: Path, said: list[bytes]) -> None:
+def test_any_answer_of_a_receiver_is_accepted_or_one_sentence(folder: Path, said: list[bytes]) -> None:
     try:
         done = push(Receiver(*(one + b"\n" for one in said)), folder, "/there")
     except RoostError:
@@ -90,7 +90,7 @@ def test_endless_output_of_a_receiver_is_cut_off(folder: Path, monkeypatch: pyte
         push(Receiver(*[b"noise\n" * 10_000] * 30), folder, "/there")
 
 
-def test_a_deeply_nested_answer_is_noise(folder: Path) -> None:
+def test_a_deeply_nested_answer_is_ignored_as_noise(folder: Path) -> None:
     with pytest.raises(ConnectionLostError):
         push(Receiver(b"[" * 100_000 + b"\n"), folder, "/there")
 
@@ -127,7 +127,7 @@ def test_only_records_of_the_run_are_offered(batch: dict[str, Any]) -> None:
     + [{"xxh3": text} for text in ("../../../etc/passwd", "0" * 31, "0" * 33, "Z" * 32, "0" * 32 + "\n")],
     ids=str,
 )
-def test_a_row_that_can_be_no_record_of_the_run_is_refused(lie: dict[str, Any]) -> None:
+def test_a_row_that_cannot_be_a_record_of_the_run_is_refused(lie: dict[str, Any]) -> None:
     with pytest.raises(HostError, match="an impossible record") as caught:
         offered({"rows": [{**GOOD, **lie}], "cursor": 1})
     assert caught.value.kind == "protocol"
@@ -149,14 +149,14 @@ def test_log_lines_before_their_place_is_known_are_refused(tmp_path: Path) -> No
     assert isinstance(outcome.error, ProtocolError)
 
 
-def test_records_without_end_are_refused_where_one_was_asked_for() -> None:
+def test_endless_records_are_refused_if_one_was_asked_for() -> None:
     value = Maker(0).valid(InspectedRecord).model_dump(mode="json")
     said = [line({"type": "item", "value": value})] * 2
     with pytest.raises(ProtocolError, match="The host sent more than the 1 requested records"):
         inspect(Scripted(*said), InspectRequest(dataset="/d", indices=[0]))
 
 
-def test_of_faults_without_end_the_first_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_of_endless_faults_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifying, "MOST_FAULTS", 3)
     kept: list[Fault] = []
     said = [line({"type": "item", "value": {"kind": "stranger", "message": "m"}})] * 50

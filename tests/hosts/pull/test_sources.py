@@ -9,7 +9,7 @@ from hosts.inventory.model import Host
 from hosts.pull.sources import _login
 
 
-def test_a_host_s_own_ssh_forwards_nothing_and_asks_nothing_whatever_its_configuration_says(tmp_path: Path) -> None:
+def test_a_host_s_own_ssh_forwards_nothing_and_asks_nothing_with_any_configuration(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(
         "Host *\n ForwardAgent yes\n RemoteForward 1234 localhost:1234\n RequestTTY force\n RemoteCommand top\n"
