@@ -278,3 +278,11 @@ def test_kimi_s_tiktoken_is_masked_to_the_byte(kimi: Path, tmp_path: Path) -> No
     # "!<" is one token: what straddles the edge of a turn counts as inside, and span by span it would be two
     ids, mask = made.tokenizer.encode(["x!<think>Hello"], [[(2, 14)]])[0]
     assert made.tokenizer.decode(ids[mask == 1].tolist()) == "!<think>Hello"
+
+
+def test_every_template_kept_as_data_has_its_source_and_its_licence_named() -> None:
+    lines = (FOLDER / "README.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    assert all(len(row) == 3 and all(row) for row in rows), rows
+    files = {path.name for path in FOLDER.iterdir() if path.is_file()} - {"README.md"}
+    assert {row[0].strip("`") for row in rows} == files
