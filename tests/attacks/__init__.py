@@ -1,1 +1,1 @@
-"""Attacks by other users of a host and by hostile hosts: the table of `docs/security.md`, run by `make attacks`."""
+"""Attacks by other users of a host and by hostile hosts, as `docs/security.md` lists them; `make attacks` runs them."""

@@ -1,7 +1,7 @@
-"""`make attacks`: every attack of the table, each test under its side's Python, and the table with what came out.
+"""`make attacks`: runs the tests of every attack under their side's Python, and prints the table with the outcomes.
 
-Tests that act as a second user give up root inside a process of their own, so they need root; without it they are
-skipped, and the table says so. Nothing outside this machine is talked to.
+Tests that act as a second user need root, because a process of theirs becomes that user. Without root they are skipped,
+and the table says so. No test connects to another machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENGINE_PYTHON = REPOSITORY / ".engine" / "bin" / "python"
 
 
 def main() -> int:
-    """Run all and print the table; returns 1 if an attack succeeded, failed to run, or was not run."""
+    """Run all tests and print the table; return 1 if an attack succeeded or its test did not run."""
     tests = [test for attack in ATTACKS for test in attack.tests]
     outcomes: dict[str, Counter[str]] = {}
     for python, side in ((Path(sys.executable), "tests/hosts"), (ENGINE_PYTHON, "tests/remote")):
@@ -35,12 +35,12 @@ def main() -> int:
             failed |= bool(found["failed"] or found["not run"])
             print(f"  {', '.join(f'{count} {outcome}' for outcome, count in found.items()):<12} {test}")
     if os.geteuid() != 0:
-        print("\nNot root: attacks that take a second user were skipped.")
+        print("\nAttacks that need a second user were skipped, because only root can act as another user.")
     return int(failed)
 
 
 def _run(python: Path, tests: Sequence[str]) -> dict[str, Counter[str]]:
-    """Outcomes by test; one that is run with several inputs has as many."""
+    """Return the outcomes of each test. A test that runs with several inputs has as many outcomes."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [str(python), "-m", "pytest", "-q", f"--junitxml={report}", "-o", "junit_family=xunit1", *tests]

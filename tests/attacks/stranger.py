@@ -1,4 +1,4 @@
-"""Another user of the same machine, for tests that need one: a process that has given up root for good. Root only."""
+"""A second user of the machine, for tests: a process that has given up root for good. Only root can start it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 
 UID = 54_321
-"""Nobody's in particular: the kernel asks for no entry in /etc/passwd."""
+"""An arbitrary user id, because the kernel needs no entry in /etc/passwd."""
 VICTIM = 54_322
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="acts as two users, which takes root")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
 
 
 def start_as(code: str, *arguments: str, uid: int = UID, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """Start `code` as that user, who may be able to read no library: `os`, `socket`, `sys` and `time` are imported.
+    """Start `code` as that user, with its arguments in `sys.argv[1:]`.
 
-    Its arguments are in `sys.argv[1:]`, and its standard input stays open until the caller closes it.
+    `os`, `socket`, `sys` and `time` are already imported, because the user may not be able to read Python's library.
+    Standard input stays open until the caller closes it.
     """
     fall = f"import os, socket, sys, time; os.setgroups([]); os.setgid({uid}); os.setuid({uid})\n"
     return subprocess.Popen(
@@ -35,7 +36,7 @@ def start_as(code: str, *arguments: str, uid: int = UID, env: Mapping[str, str] 
 
 
 def run_as(code: str, *arguments: str, uid: int = UID) -> str:
-    """Run `code` as that user to its end; returns what it printed."""
+    """Run `code` as that user until it ends; return its output."""
     process = start_as(code, *arguments, uid=uid)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 0
@@ -43,7 +44,7 @@ def run_as(code: str, *arguments: str, uid: int = UID) -> str:
 
 
 def open_to_all(folder: Path) -> Path:
-    """A folder as /tmp is: anybody may create in it, and every folder above it lets anybody through."""
+    """Make a folder like /tmp, in which every user may create files, and which every user can reach; return it."""
     folder.mkdir(exist_ok=True)
     folder.chmod(0o1777)
     for parent in folder.parents:

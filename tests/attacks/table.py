@@ -1,4 +1,4 @@
-"""What is attacked, in the order of `docs/security.md`, and the tests that hold the promise."""
+"""The attacks, in the order of `docs/security.md`, and the tests in which each attack must fail."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TRANSFER = "tests/remote/transfer"
 
 @dataclass(frozen=True)
 class Attack:
-    """One row: what is tried by whom, and the tests (`FILE::NAME`) that must see it fail."""
+    """One row: the attack, and the tests (`FILE::NAME`) in which it must fail."""
 
     row: str
     tests: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""What trials of a run on a practice cluster have in common, whichever engine starts the replicas."""
+"""The common part of trials of a run on a practice cluster: the same for every engine."""

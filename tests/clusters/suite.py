@@ -1,4 +1,4 @@
-"""Each fault of one engine at a random moment of a run: `python -m tests.slurm`, `python -m tests.ray`."""
+"""Causes each fault of one engine at a random moment of a run: `python -m tests.slurm`, `python -m tests.ray`."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from tests.clusters.trial import LabT, Site, Strike, trial
 
 TRIAL_SECONDS = 900.0
 LAST_CHARACTERS = 4_000
-"""Of each log of a trial that failed."""
+"""How much is printed of the end of each log if a trial failed."""
 
 
 @dataclass(frozen=True)
 class Fault(Generic[LabT]):
-    """What happens to which cluster."""
+    """A fault, and the cluster to which it happens."""
 
     strike: Strike[LabT]
     lab: Callable[[Path], LabT]
     settings: Mapping[str, object] = field(default_factory=dict)
-    """Of the cluster in the inventory, besides the lab's own."""
+    """Keys of the cluster in the inventory, besides the lab's own keys."""
 
 
 def nothing(_: Site[LabT], __: random.Random) -> None:
-    """An undisturbed run."""
+    """Do nothing, for an undisturbed run."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,20 @@ class Suite(Generic[LabT]):
     """The faults of one engine."""
 
     module: str
-    """Runs `main`."""
+    """The name of the module that runs `main`."""
     faults: Mapping[str, Fault[LabT]]
     obstacle: Callable[[], str]
-    """Why this machine cannot run the lab."""
+    """Returns why this machine cannot run the lab; "" if it can."""
 
     def main(self, arguments: list[str]) -> int:
-        """Run the chosen faults; returns 1 if a run did not survive one, 2 if this machine cannot tell."""
+        """Run the chosen faults; return 1 if a run did not survive a fault, 2 if this machine cannot run the lab."""
         parser = argparse.ArgumentParser(prog=f"python -m {self.module}")
         parser.add_argument("--only", action="append", choices=list(self.faults))
         parser.add_argument("--inside", choices=list(self.faults))
         parser.add_argument("--seed", type=int, default=1)
-        parser.add_argument("--rounds", type=int, default=1, help="each fault so often, with a seed of its own")
+        parser.add_argument(
+            "--rounds", type=int, default=1, help="how often each fault is run, each time with another seed"
+        )
         parser.add_argument("--results", type=Path)
         options = parser.parse_args(arguments)
         if options.inside:
@@ -74,7 +76,7 @@ class Suite(Generic[LabT]):
         return int(failed > 0)
 
     def _one(self, name: str, seed: int) -> dict[str, object]:
-        """A lab of its own for each trial, in namespaces of its own: the same program again."""
+        """Run one trial with its own lab in its own namespaces, by this same program; return the result's line."""
         argv = [*namespaces.UNSHARE, sys.executable, "-m", self.module, "--inside", name, "--seed", str(seed)]
         began = time.monotonic()
         try:

@@ -1,6 +1,7 @@
-"""A run on a practice cluster, one fault, and the verdict: every record delivered once, bit for bit as it was made.
+"""A run on a practice cluster with one fault. It passes if every record is delivered once, bit for bit as it was made.
 
-Judged without the product's code: the delivered tensors are compared with what the stand-in makes of the tokens.
+The verdict uses none of Roost's code: the delivered tensors are compared with those that the stand-in computes from the
+tokens.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ class Lab(Protocol):
     """A practice cluster of any engine, in namespaces of this process."""
 
     def start(self) -> None:
-        """Return once the cluster takes jobs."""
+        """Start the cluster, and return when it accepts jobs."""
 
     def settings(self) -> dict[str, object]:
-        """The cluster's keys in the inventory."""
+        """Return the cluster's keys in the inventory."""
 
     def is_idle(self) -> bool:
-        """Whether the scheduler has no job any more, neither waiting nor running."""
+        """Return whether the scheduler has no more jobs, neither waiting nor running."""
 
     def logs(self) -> list[Path]:
-        """What the daemons said, for a trial that failed."""
+        """Return the logs of the daemons, which are printed if a trial failed."""
 
 
 LabT = TypeVar("LabT", bound=Lab)
@@ -62,17 +63,17 @@ LabT = TypeVar("LabT", bound=Lab)
 
 @dataclass
 class Site(Generic[LabT]):
-    """A laptop that is the login host too, and the cluster."""
+    """A laptop, which is also the login host, and the cluster."""
 
     root: Path
     lab: LabT
     delay_seconds: float = DELAY_SECONDS
-    """That a stand-in takes for a record."""
+    """The time that a stand-in takes for a record."""
     hidden: int = 0
     job: str = ""
-    """That was submitted last."""
+    """The newest submitted job."""
     tokens: list[list[int]] = field(default_factory=list)
-    """Of every record, by its index in the dataset."""
+    """The tokens of every record, by its index in the dataset."""
 
     @property
     def shared(self) -> Path:
@@ -95,7 +96,7 @@ class Site(Generic[LabT]):
         return len(list((self.run / "queue" / "published").glob("*/[0-9]*")))
 
     def write_inventory(self, **settings: object) -> Path:
-        """Write the inventory, with such settings of the cluster; returns the model's path."""
+        """Write the inventory with these further keys of the cluster; return the model's path."""
         model = tiny_model(CLONE, "deepseek_v3", layers=6, dtype="float32")
         self.hidden = json.loads((model / "config.json").read_text())["hidden_size"]
         python = str(PracticePaths(CLONE).engine_python)
@@ -120,7 +121,7 @@ class Site(Generic[LabT]):
         return model
 
     def build(self, **settings: object) -> None:
-        """An inventory, a dataset and a plan."""
+        """Make an inventory, a dataset and a plan."""
         model = self.write_inventory(**settings)
         draw = random.Random(0)
         source = self.root / "records.jsonl"
@@ -146,21 +147,21 @@ class Site(Generic[LabT]):
         return outcome.result.standing.runs[0].state.counts.done
 
     def judge(self) -> None:
-        """Pull, and compare every record with what the stand-in makes of its tokens."""
+        """Pull, and compare every record with the stand-in's result for the record's tokens."""
         destination = self.root / "delivered"
         pulled = pull(self.fleet(), Wish(run=RUN), str(destination), lambda tallies: lambda: None)
         assert not pulled.missing, pulled.missing
         config = Config("", "", 0, hidden=self.hidden)
         for index in range(RECORDS):
             tokens, states = _tensors(destination / "hidden_states" / f"hs_{index}.safetensors")
-            assert tokens == self.tokens[index], f"record {index} is another one"
+            assert tokens == self.tokens[index], f"record {index} has other tokens"
             assert np.array_equal(states, states_of(tokens, config)), f"record {index} is corrupt"
         rows = [row for path in (self.run / "queue" / "published").glob("*/*/rows.json") for row in _rows(path)]
-        assert sorted(row["index"] for row in rows) == list(range(RECORDS)), "a record was published twice, or not"
+        assert sorted(row["index"] for row in rows) == list(range(RECORDS)), "a record was published twice, or never"
 
 
 def _tensors(path: Path) -> tuple[list[int], np.ndarray]:
-    """Token ids and states of a shard, read by the format's own description."""
+    """Return token ids and states of a shard, read as the format's description says."""
     content = path.read_bytes()
     begin = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:begin])
@@ -181,7 +182,7 @@ Strike = Callable[[Site[LabT], random.Random], None]
 
 
 def trial(site: Site[LabT], strike: Strike[LabT], fraction: float, draw: random.Random) -> float:
-    """Submit, strike once so much of the run is published, await the end, judge; returns the seconds it took."""
+    """Submit, strike when `fraction` of the run is published, await the end and judge; return the seconds."""
     began = time.monotonic()
     site.submit()
     chunks = sum(LENGTHS) / CHUNK_TOKENS

@@ -1,1 +1,1 @@
-"""Faults of a run on a real Ray, whose daemons run in namespaces of the test's own."""
+"""Faults of a run on a real Ray, whose daemons run in the test's own namespaces."""

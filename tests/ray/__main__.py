@@ -22,13 +22,13 @@ from tests.faults.box import CLONE
 
 
 def a_node(site: Site[Lab], draw: random.Random) -> str:
-    """A node with a replica."""
+    """Return a node that has a replica, after waiting for a replica."""
     until(site.lab.replicas, PATIENCE_SECONDS)
     return draw.choice(sorted(site.lab.replicas()))
 
 
 def standins(site: Site[Lab], node: str) -> list[psutil.Process]:
-    """The servers of a node."""
+    """Return the servers of a node."""
     found = []
     for process in site.lab.processes(node):
         with suppress(psutil.Error):
@@ -42,7 +42,7 @@ def kill_replica(site: Site[Lab], draw: random.Random) -> None:
 
 
 def kill_actor(site: Site[Lab], draw: random.Random) -> None:
-    """Ray starts the actor again; replica and servers end with the old one."""
+    """Kill an actor. Its replica and servers end with it, and Ray starts the actor again."""
     replica = site.lab.replicas()[a_node(site, draw)]
     parent = replica.parent()
     assert parent is not None
@@ -50,7 +50,7 @@ def kill_actor(site: Site[Lab], draw: random.Random) -> None:
 
 
 def leave_a_server(site: Site[Lab], draw: random.Random) -> None:
-    """Actor, replica and guard are killed at once, and the server lives on: the next attempt names and ends it."""
+    """Kill actor, replica and guard at once, so that the server lives on. The next attempt names and ends it."""
     node = a_node(site, draw)
     replica = site.lab.replicas()[node]
     servers = standins(site, node)
@@ -75,14 +75,14 @@ def kill_server(site: Site[Lab], draw: random.Random) -> None:
 
 
 def kill_raylet(site: Site[Lab], draw: random.Random) -> None:
-    """The node is lost to Ray, and comes back."""
+    """Kill a node's daemon, so that Ray loses the node, and start it again."""
     node = a_node(site, draw)
     site.lab.kill_raylet(node)
     site.lab.start_node(node)
 
 
 def lose_node(site: Site[Lab], draw: random.Random) -> None:
-    """For good: the others do the rest."""
+    """Lose a node for good. The other nodes extract the remaining records."""
     site.lab.lose_node(a_node(site, draw))
 
 
@@ -93,13 +93,13 @@ def kill_controller(site: Site[Lab], _: random.Random) -> None:
 
 
 def restart_head(site: Site[Lab], _: random.Random) -> None:
-    """Ray forgets the job; the same command submits the rest."""
+    """Restart the head, which forgets the job, and submit the open records with the same command."""
     site.lab.restart_head()
     site.submit()
 
 
 def ask_without_token(_: Site[Lab], __: random.Random) -> None:
-    """The cluster refuses whoever has no token; the login host has it."""
+    """Check that the cluster refuses requests without the token; the login host has the token."""
     assert not Server(lab.ADDRESS).is_open()
 
 
@@ -109,7 +109,7 @@ def join(site: Site[Lab], draw: random.Random) -> None:
 
 
 def stop(site: Site[Lab], _: random.Random) -> None:
-    """`--stop`, the end of every replica, and the same command again."""
+    """Type `--stop`, wait until every replica has ended, and submit again with the same command."""
     ended = site.inv("extract", "--cluster", "lab", "--run", "trial", "--stop")
     assert ended.returncode == 0, ended.stderr
     until(site.lab.is_idle, PATIENCE_SECONDS)

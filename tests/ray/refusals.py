@@ -1,6 +1,6 @@
-"""`python -m tests.ray.refusals`: what cannot work on a real Ray is refused in a sentence, and nothing waits in vain.
+"""`python -m tests.ray.refusals`: settings that cannot work on a real Ray are refused with a sentence, without waiting.
 
-Prints one line for each case; ends with 1 if a sentence is missing.
+Prints one line for each case. Ends with 1 if a sentence is missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NODE = "n0"
 
 @dataclass(frozen=True)
 class Case:
-    """The cluster's settings, and what is said of them."""
+    """Settings of the cluster, and a part of the sentence that refuses them."""
 
     name: str
     sentence: str
@@ -37,7 +37,7 @@ def start_node(site: Site[Lab]) -> None:
 
 
 def other_version(root: Path) -> str:
-    """A Python whose Ray says that it has another version than the cluster's."""
+    """Return a Python whose Ray claims to have another version than the cluster's."""
     script = root / "other-python"
     main = "import runpy, sys, ray; ray.__version__ = '2.11.0'; sys.argv = sys.argv[1:]; "
     main += "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
@@ -59,7 +59,7 @@ def cases(root: Path) -> list[Case]:
 
 
 def refuse_each(site: Site[Lab], root: Path) -> int:
-    """Type `inv extract` with each case's settings; returns how many were not refused as they should be."""
+    """Type `inv extract` with each case's settings; return the number of cases that were not refused as expected."""
     wrong = 0
     for case in cases(root):
         case.before(site)
@@ -73,7 +73,7 @@ def refuse_each(site: Site[Lab], root: Path) -> int:
 
 
 def refuse_a_node_without_the_folder(site: Site[Lab]) -> int:
-    """A node that sees another folder at the same path ends its replica with a sentence, and the job with it."""
+    """Check that a node with another folder at the same path ends its replica and the job; return 1 if it does not."""
     site.write_inventory(nodes=1)
     site.lab.cover(NODE, site.shared)
     site.submit()
@@ -86,7 +86,7 @@ def refuse_a_node_without_the_folder(site: Site[Lab]) -> int:
 
 
 def main() -> int:
-    """Run every case in namespaces of this program's own."""
+    """Run every case in this program's own namespaces."""
     if why := lab.obstacle(CLONE) or namespaces.enter("tests.ray.refusals", []):
         print(why, file=sys.stderr)
         return 3

@@ -1,4 +1,4 @@
-"""Real Ray: two of the faults that `python -m tests.ray` has, and every refusal."""
+"""Two of the faults of `python -m tests.ray`, and every refusal, on a real Ray."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_run_survives_a_fault(clone: Path, fault: str) -> None:
 
 
 @pytest.mark.long
-def test_what_cannot_work_is_refused_in_a_sentence(clone: Path) -> None:
+def test_settings_that_cannot_work_are_refused_with_a_sentence(clone: Path) -> None:
     argv = [sys.executable, "-m", "tests.ray.refusals"]
     ended = subprocess.run(argv, cwd=clone, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -24,7 +24,7 @@ from tests.clusters.trial import Site
 SPOT: dict[str, object] = {"partition": "spot"}
 LATE = "n2"
 FULL_SECONDS = 12.0
-"""Longer than the nodes need for the chunks that they hold, and than a lease."""
+"""Longer than a lease, and than the nodes need for the chunks that they hold."""
 MEMORY = next(
     (path for path in map(Path, ("/sys/fs/cgroup/memory", "/sys/fs/cgroup")) if (path / "cgroup.procs").exists()),
     Path("/sys/fs/cgroup"),
@@ -36,7 +36,7 @@ def kill_replica(site: Site[Lab], draw: random.Random) -> None:
 
 
 def kill_server(site: Site[Lab], draw: random.Random) -> None:
-    """Its replica waits for a server, or ends with that cause; the others do the rest."""
+    """Kill a node's server. Its replica waits for a server, or ends with that cause; the others do the rest."""
     node = draw.choice(list(site.lab.replicas()))
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -50,7 +50,7 @@ def requeue(site: Site[Lab], draw: random.Random) -> None:
 
 
 def preempt(site: Site[Lab], draw: random.Random) -> None:
-    """Somebody with more right takes a node for a few seconds."""
+    """Let a job of higher priority take a node for a few seconds."""
     node = draw.choice(list(site.lab.running().values()))
     namespaces.run("sbatch", "-p", "main", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 3")
 
@@ -62,7 +62,7 @@ def lose_node(site: Site[Lab], draw: random.Random) -> None:
 
 
 def split_brain(site: Site[Lab], draw: random.Random) -> None:
-    """Slurm takes the node for dead and starts its task again, while the first attempt works on."""
+    """Let Slurm believe that a node is dead: Slurm starts its task again while the first attempt works on."""
     node = draw.choice(list(site.lab.running().values()))
     site.lab.lose_node(node, daemons_alone=True)
 
@@ -72,13 +72,13 @@ def restart_controller(site: Site[Lab], _: random.Random) -> None:
 
 
 def drain(site: Site[Lab], draw: random.Random) -> None:
-    """What Slurm sends before the time limit."""
+    """Send the signal that Slurm sends before the time limit."""
     job = draw.choice(list(site.lab.running()))
     namespaces.run("scancel", "--batch", "--signal=USR1", job)
 
 
 def out_of_memory(site: Site[Lab], draw: random.Random) -> None:
-    """The kernel kills a replica that may not have one more page; its script names the cause."""
+    """Let the kernel kill a replica that may not have one more page. The task's script names the cause."""
     victim = draw.choice(list(site.lab.replicas().values()))
     group = MEMORY / f"roost-{secrets.token_hex(4)}"
     group.mkdir()
@@ -94,7 +94,7 @@ def out_of_memory(site: Site[Lab], draw: random.Random) -> None:
 
 
 def fill_disk(site: Site[Lab], _: random.Random) -> None:
-    """The shared folder is full for some seconds: nothing is claimed or published, and no log is written."""
+    """Fill the shared folder for some seconds, in which nothing is claimed or published and no log is written."""
     filler = site.shared / "filler"
     with filler.open("wb", buffering=0) as out, suppress(OSError):
         while True:
@@ -106,18 +106,18 @@ def fill_disk(site: Site[Lab], _: random.Random) -> None:
 
 
 def start_late(site: Site[Lab], _: random.Random) -> None:
-    """The node that was drained from the beginning does its part of the rest."""
+    """Resume the node that was drained from the beginning, so that it takes a part of the open records."""
     namespaces.run("scontrol", "update", f"nodename={LATE}", "state=resume")
 
 
 def limit_time(site: Site[Lab], draw: random.Random) -> None:
-    """A task's time limit becomes a minute, so Slurm sends what it sends before the limit, and the task is requeued."""
+    """Shorten a task's time limit to a minute. Slurm sends its signal before the limit, and the task is requeued."""
     job = draw.choice(list(site.lab.running()))
     namespaces.run("scontrol", "update", f"jobid={job}", "timelimit=1")
 
 
 def exceed_time(site: Site[Lab], draw: random.Random) -> None:
-    """A replica that hangs does not drain; Slurm ends its task at the limit, and never starts it again."""
+    """Suspend a replica, so that it does not drain. Slurm ends its task at the limit and never starts it again."""
     node = draw.choice(list(site.lab.replicas()))
     (job,) = [job for job, its in site.lab.running().items() if its == node]
     site.lab.replicas()[node].suspend()
@@ -125,7 +125,7 @@ def exceed_time(site: Site[Lab], draw: random.Random) -> None:
 
 
 class SmallDisk(Lab):
-    """The shared folder is a small disk."""
+    """A cluster whose shared folder is a small disk."""
 
     def start(self) -> None:
         shared = self.root.parent / "shared folder"
@@ -135,7 +135,7 @@ class SmallDisk(Lab):
 
 
 class LateNode(Lab):
-    """One node takes no task until it is resumed."""
+    """A cluster with a node that takes no task until it is resumed."""
 
     def start(self) -> None:
         super().start()

@@ -1,6 +1,6 @@
-"""`python -m tests.slurm.commands`: what a person types on a cluster and sees, on a real Slurm. Inside namespaces.
+"""`python -m tests.slurm.commands`: the commands of a person on a real Slurm, and their output. Inside namespaces.
 
-Ends with 0 if every command said and did what it should.
+Ends with 0 if every command printed and did the right things.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from hosts.practice.slurm.lab import Lab
 from tests.clusters.trial import CLUSTER, RUN, Site
 
 SLOW_SECONDS = 5.0
-"""For a record, so that the run is not over while commands are typed."""
+"""The time for a record, so that the run is not over while commands are typed."""
 HERE = ["--cluster", CLUSTER, "--run", RUN]
 
 
 def type_everything(site: Site[Lab]) -> None:
-    """A folder that is not shared, a submission, its state, and the end of its jobs alone."""
+    """Refuse a folder that is not shared, submit a run, show its state, and end its jobs but no others."""
     for name in site.lab.names:
         site.lab.hide(name, site.shared)
     refused = site.inv("extract", *HERE)
@@ -63,14 +63,14 @@ def type_everything(site: Site[Lab]) -> None:
 
 
 def said(site: Site[Lab], *words: str) -> str:
-    """What a command prints; raises AssertionError if it fails."""
+    """Return the output of a command; raise AssertionError if it fails."""
     ended = site.inv(*words)
     assert ended.returncode == 0, f"inv {' '.join(words)} ended with {ended.returncode}: {ended.stdout}{ended.stderr}"
     return ended.stdout
 
 
 def main() -> int:
-    """Build a lab and type; the traceback and Slurm's log tell why it failed."""
+    """Build a lab and type the commands. If they fail, print the traceback and the logs of Slurm and the jobs."""
     root = Path(tempfile.mkdtemp(prefix="roost-cluster-"))
     site = Site(root, Lab(root / "lab", 3), delay_seconds=SLOW_SECONDS)
     try:

@@ -1,4 +1,4 @@
-"""What a person types, and two faults, on a real Slurm. `python -m tests.slurm` has all faults."""
+"""A person's commands, and two of the faults, on a real Slurm. `python -m tests.slurm` runs all faults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_run_survives_a_fault(clone: Path, fault: str) -> None:
     assert "every record delivered once" in ended.stdout
 
 
-def test_commands_find_an_unshared_folder_and_end_their_own_jobs_alone(clone: Path) -> None:
+def test_commands_refuse_an_unshared_folder_and_end_only_the_run_s_own_jobs(clone: Path) -> None:
     argv = [*namespaces.UNSHARE, sys.executable, "-m", "tests.slurm.commands"]
     ended = subprocess.run(argv, cwd=clone, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
