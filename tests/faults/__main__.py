@@ -1,7 +1,7 @@
-"""`python -m tests.faults`: break a fleet in every way and at many moments, and print what became of its records.
+"""`python -m tests.faults`: causes every fault in a fleet at many moments, and prints the fate of the records.
 
-Typed by a person or by `make faults`. Makes everything it needs in namespaces of its own and one temporary folder,
-and leaves neither behind. Exit code 1 where a trial failed; its line's seed repeats that trial.
+Typed by a person or by `make faults`. Makes everything that it needs in its own namespaces and in a temporary folder,
+and removes both. The exit code is 1 if a trial failed; the seed in the trial's line repeats the trial.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ def main(arguments: list[str]) -> int:
         arguments = [*arguments, "--seed", str(options.seed)]
     if options.fleets > 1 and options.part is None:
         return _side_by_side(options, arguments)
-    why = "none are wanted" if options.loopback else namespaces.enter("tests.faults", arguments)
+    why = "--loopback was given" if options.loopback else namespaces.enter("tests.faults", arguments)
     if why:
-        print(f"No namespaces: {why}. On loopback instead, without the faults that need them.", flush=True)
+        print(f"No namespaces: {why}. The trials run on loopback, without the faults that need namespaces.", flush=True)
     return _run_all(options, isolated=not why)
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("--seed", type=int, help="of the first trial; each further one's is one more")
+    parser.add_argument("--seed", type=int, help="seed of the first trial; each further trial has the next seed")
     parser.add_argument("--only", action="append", default=[], metavar="NAME[:MOMENT]", help="may be repeated")
-    parser.add_argument("--minutes", type=float, default=0, help="at random moments, for so long")
-    parser.add_argument("--fleets", type=int, default=1, help="so many fleets side by side")
-    parser.add_argument("--results", type=Path, help="append a line of JSON a trial to this file")
-    parser.add_argument("--loopback", action="store_true", help="as where namespaces can't be had")
+    parser.add_argument("--minutes", type=float, default=0, help="cause faults at random moments for this time")
+    parser.add_argument("--fleets", type=int, default=1, help="number of fleets side by side")
+    parser.add_argument("--results", type=Path, help="append a line of JSON for each trial to this file")
+    parser.add_argument("--loopback", action="store_true", help="run as on a machine without namespaces")
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     known = {fault.name for fault in FAULTS}
@@ -58,7 +58,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 
 def _side_by_side(options: argparse.Namespace, arguments: list[str]) -> int:
-    """A process a fleet, each with its part of the trials."""
+    """Run the fleets in a process each, which does its part of the trials; return the highest exit code."""
     argv = [sys.executable, "-m", "tests.faults", *arguments]
     parts = [
         subprocess.Popen(namespaces.bound([*argv, "--part", str(part)]), cwd=CLONE) for part in range(options.fleets)
@@ -85,14 +85,14 @@ def _run_all(options: argparse.Namespace, *, isolated: bool) -> int:
                 break
         left = fleet.end()
     for what in left:
-        print(f"left over after inv stop and inv clean: {what}")
-    seconds = f"{time.monotonic() - begun:.0f} s, {built:.0f} s of it until the fleet stood"
+        print(f"not removed by inv stop and inv clean: {what}")
+    seconds = f"{time.monotonic() - begun:.0f} s, {built:.0f} s of them to build the fleet"
     print(f"\n{totals(results)}; {seconds}; first seed {options.seed}")
     return 1 if any(result.failed for result in results) or left else 0
 
 
 def _schedule(options: argparse.Namespace, *, isolated: bool) -> Iterator[tuple[Fault, str]]:
-    """Every fault at each of its moments once; with `--minutes`, faults in any order at random moments for ever."""
+    """Yield every fault at each of its moments once; with `--minutes`, faults at random moments without end."""
     wanted = [tuple(name.split(":")) for name in options.only]
     trials = [
         (fault, moment)
@@ -142,7 +142,7 @@ def _run(fleet: FaultFleet, fault: Fault, moment: str, seed: int, revision: str)
 
 
 def _revision() -> str:
-    """The commit on trial; "" where this is no clone."""
+    """Return the commit on trial; "" if this folder is no clone."""
     asked = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=CLONE, capture_output=True, text=True, check=False
     )

@@ -1,6 +1,6 @@
-"""What breaks a box, a link, a server, a file or the laptop's own program, and what mends it: functions of the trial.
+"""Functions that break, or repair, a box, a link, a server, a file or the laptop's own program in a trial.
 
-Named by `tests.faults.faults`. An action that takes a parameter returns the function.
+Named by `tests.faults.faults`. A function with a parameter returns the action.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 Action = Callable[["Trial"], None]
 
 SECOND_RUN = "another-run"
-"""As long as the first run's name, so that its records are the first run's with other marks in their headers."""
+"""As long as the first run's name, so its records can be made from the first run's by changing marks in headers."""
 FULL_SECONDS = 2.0
 CUT_SECONDS = 5.0
 MOVE_SECONDS = 4.0
-"""In which the first leases are handed over and begun with, and the next ones made."""
+"""The time in which the first leases are handed over and begun, and the next leases are made."""
 START_SECONDS = 8.0
-"""In which `inv extract` has given its share to a host, or nearly."""
+"""The time in which `inv extract` has, or almost has, given a host its share."""
 
 
 def nothing(_: Trial) -> None:
-    """Mends itself, or has nothing to mend."""
+    """Do nothing, because the fault ends by itself or needs no repair."""
 
 
 def kill(is_meant: Callable[[list[str]], bool]) -> Action:
@@ -53,7 +53,7 @@ def kill(is_meant: Callable[[list[str]], bool]) -> Action:
 
 
 def wait(seconds: float) -> None:
-    """A fault that lasts so long; nothing is awaited."""
+    """Let a fault last for this time. No condition is awaited."""
     threading.Event().wait(seconds)
 
 
@@ -176,7 +176,7 @@ def continue_server(trial: Trial) -> None:
 
 
 def misbehave(fault: str) -> Action:
-    """Every request from now on meets this fault of the stand-in."""
+    """Let the stand-in answer every request with this fault from now on."""
 
     def strike(trial: Trial) -> None:
         trial.box.tell_server({str(index): [fault] for index in trial.fleet.truth})
@@ -233,14 +233,14 @@ def mute_for_a_while(trial: Trial) -> None:
 
 
 def half_open(trial: Trial) -> None:
-    """The box forgets its connections while the link is down: the laptop's ends stay open."""
+    """Let the box forget its connections while the link is down, so that the laptop's ends stay open."""
     cut(trial)
     trial.box.forget_connections()
     plug(trial)
 
 
 def offer_twice(trial: Trial) -> None:
-    """Each box has every record that the other one finished, as after a share was given away and its host came back."""
+    """Give each box the records that the other box finished, as if a share was moved and its host then came back."""
     rows: dict[str, list[ShardRow]] = {}
     for name in trial.fleet.boxes:
         with Ledger(trial.run_folder(name) / "ledger.sqlite") as ledger:
@@ -250,7 +250,7 @@ def offer_twice(trial: Trial) -> None:
 
 
 def copy_records(source: Path, target: Path, rows: list[ShardRow]) -> None:
-    """Let the run in `target` have these finished records of the run in `source` as well."""
+    """Copy these finished records of the run in `source` to the run in `target`."""
     for row in rows:
         shutil.copyfile(source / "shards" / shard_name(row.index), target / "shards" / shard_name(row.index))
     with Ledger(target / "ledger.sqlite") as ledger:
@@ -262,7 +262,7 @@ def offer_once(trial: Trial) -> None:
 
 
 def make_second_run(trial: Trial) -> None:
-    """Each box has all records of a second run of the same dataset too, and the laptop has that run's plan."""
+    """Give each box all records of a second run of the same dataset, and the laptop that run's plan."""
     first = trial.fleet.plan(trial.run)
     second = first.identity.model_copy(update={"name": SECOND_RUN, "nonce": new_nonce()})
     save(first.model_copy(update={"identity": second}), trial.fleet.plan_file(SECOND_RUN))
@@ -278,7 +278,7 @@ def make_second_run(trial: Trial) -> None:
 
 
 def _as_second(source: Path, target: Path, row: ShardRow, first: RunIdentity, second: RunIdentity) -> Row:
-    """Write a record of the first run as one of the second: the marks in its header change, no length does."""
+    """Write a record of the first run as a record of the second: only the marks in its header change."""
     content = (source / "shards" / shard_name(row.index)).read_bytes()
     for key, mark in first.marks.items():
         assert len(mark) == len(second.marks[key])
@@ -288,9 +288,9 @@ def _as_second(source: Path, target: Path, row: ShardRow, first: RunIdentity, se
 
 
 def pull_second_run(trial: Trial) -> None:
-    """A second run is pulled into the first one's folder, which is being pulled to or whose pull was just killed.
+    """Pull a second run into the first run's folder while the first run's pull runs, or just after it was killed.
 
-    It must be refused, and every record of the second run must stay on its host.
+    The second pull must be refused, and every record of the second run must stay on its host.
     """
     trial.await_manifest()
     if trial.draw.random() < 0.5:
@@ -327,16 +327,16 @@ def second_pull(trial: Trial) -> None:
 
 
 def killed_while_starting(trial: Trial) -> None:
-    """`inv extract`, or `inv answer`, dies at a random moment of its own."""
+    """Kill `inv extract` or `inv answer` at a random moment after its start."""
     trial.start(trial.fault.step, "--hosts", ",".join(trial.names), "--run", trial.run, "--detach")
     wait(trial.draw.uniform(0, START_SECONDS))
     trial.kill_command()
 
 
 def killed_in_a_move(whom: str) -> Action:
-    """The slow host's extractor, the other host's or the attached `inv extract` dies around a lease.
+    """Kill the slow host's extractor, the other host's extractor or the attached `inv extract` around a lease.
 
-    The random moment is a share of the seconds in which leases are made, handed over and begun with.
+    The random moment is a share of the seconds in which leases are made, handed over and begun.
     """
 
     def strike(trial: Trial) -> None:
@@ -361,14 +361,14 @@ def move_to_the_end(trial: Trial) -> None:
 
 
 def made_once(trial: Trial) -> None:
-    """No record that moved is in the ledgers of both hosts."""
+    """Raise AssertionError if a record is in the ledgers of both hosts."""
     done = [set(checker.finished(trial.run_folder(name))) for name in trial.fleet.boxes]
     if twice := set.intersection(*done):
         raise AssertionError(f"both hosts made the records {sorted(twice)}")
 
 
 def damage_ledger(trial: Trial) -> None:
-    """Somebody, or a dying disk, writes over a part of it while nobody has it open."""
+    """Overwrite a part of the ledger while no process has it open, as a failing disk does."""
     trial.end_extractor()
     ledger = trial.run_folder(trial.victim) / "ledger.sqlite"
     for suffix in ("-wal", "-shm"):
@@ -378,7 +378,7 @@ def damage_ledger(trial: Trial) -> None:
 
 
 def move_ledger_away(trial: Trial) -> None:
-    """As the sentence says, where the damage is seen."""
+    """Move the ledger away, as the error's sentence says. The damage may have gone unnoticed."""
     said = trial.type("extract", "--hosts", ",".join(trial.names), "--run", trial.run, "--detach", may_fail=True)
     ledger = trial.run_folder(trial.victim) / "ledger.sqlite"
     trial.note(f"seen: {'ledger' in said}")
@@ -395,7 +395,7 @@ def damage_assignment(trial: Trial) -> None:
 
 
 def damage_states(trial: Trial) -> None:
-    """The last words of extractor and server."""
+    """Damage the state files of extractor and server."""
     trial.end_extractor()
     for state in (trial.run_folder(trial.victim) / "state.json", trial.box.workdir / "servers" / "main" / "state.json"):
         damage(state, trial.draw)
@@ -421,13 +421,13 @@ def plan_again(trial: Trial) -> None:
 
 
 def damage_delivered(trial: Trial) -> None:
-    """A byte of what has arrived changes, after its digest was checked."""
+    """Change a byte of a delivered shard after its digest was checked, and check that `inv pull --check` notices."""
     trial.fleet.pull(trial.run, trial.destination)
     shard = trial.draw.choice(sorted((trial.destination / "hidden_states").iterdir()))
     flip(shard, trial.draw)
     pulled = trial.fleet.pull(trial.run, trial.destination, check=True)
     if pulled.missing:
-        raise AssertionError("inv pull --check did not bring the damaged record again")
+        raise AssertionError("inv pull --check did not fetch the damaged record again")
 
 
 def damage(path: Path, draw: random.Random) -> None:
@@ -451,7 +451,7 @@ def flip(path: Path, draw: random.Random) -> None:
 
 
 def authorize(line: str) -> Action:
-    """What the box lets in from now on, before the client's own key."""
+    """Put `line` before the client's key in authorized_keys; "" leaves no key."""
 
     def strike(trial: Trial) -> None:
         key = trial.box.sshd.client_key.with_suffix(".pub").read_text()
@@ -465,7 +465,7 @@ def authorize_again(trial: Trial) -> None:
 
 
 def crowd(trial: Trial) -> None:
-    """Strangers who never log in hold every place that sshd has for connections at their start."""
+    """Fill all of sshd's places for connections that have not logged in yet."""
     trial.box.restart_sshd({"MaxStartups": "2:100:2", "LoginGraceTime": "600"})
     trial.crowd = [socket.create_connection((trial.box.address, trial.box.ssh_port)) for _ in range(3)]
 

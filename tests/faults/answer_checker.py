@@ -1,9 +1,9 @@
-"""Whether pulled answers are what a greedy model says, judged by transformers and sqlite3 alone: nothing of Roost's.
+"""Checks that pulled answers are those of a greedy model, with transformers and sqlite3 alone and no code of Roost's.
 
     .engine/bin/python tests/faults/answer_checker.py PROMPTS.jsonl DEST MODEL
 
-PROMPTS has `messages` a line; the run was planned with temperature 0, one answer a prompt and all turns, over a model
-in float32 whose template keeps every turn as it was said. Prints a JSON summary, and exits 1 with the first fault.
+Each line of PROMPTS has `messages`. The run was planned with temperature 0, one answer for each prompt and all turns,
+for a float32 model whose template keeps every turn unchanged. Prints a JSON summary; exits with 1 at the first fault.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 CLOSE = 1e-4
-"""Two logits this near may be taken in either order, by another batch or another kernel."""
+"""If two logits differ by less than this, another batch or kernel may choose either token."""
 
 
 class Fault(Exception):
-    """What is wrong."""
+    """The first fault that was found."""
 
 
 def tensors(path: Path) -> dict[str, list[int]]:
-    """The integer tensors of a safetensors file, by hand."""
+    """Return the integer tensors of a safetensors file, read without a library."""
     content = path.read_bytes()
     (length,) = struct.unpack_from("<Q", content)
     header = json.loads(content[8 : 8 + length])
@@ -41,7 +41,7 @@ def tensors(path: Path) -> dict[str, list[int]]:
 
 
 def delivered(dest: Path) -> list[int]:
-    """Indices in the destination's ledger."""
+    """Return the indices in the destination's ledger."""
     with sqlite3.connect(f"file:{dest / 'roost' / 'ledger.sqlite'}?mode=ro", uri=True) as db:
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for table in tables:
@@ -52,13 +52,13 @@ def delivered(dest: Path) -> list[int]:
 
 
 def runs(mask: list[int]) -> list[tuple[int, int]]:
-    """Half-open ranges where the mask is 1."""
+    """Return the half-open ranges in which the mask is 1."""
     edges = [place for place in range(len(mask) + 1) if (mask[place - 1] if place else 0) != ([*mask, 0])[place]]
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 class Judge:
-    """Holds the model."""
+    """The model and its tokenizer, which judge the answers."""
 
     def __init__(self, model: Path) -> None:
         import torch
@@ -70,7 +70,7 @@ class Judge:
         self.near = 0
 
     def check(self, messages: list[dict[str, Any]], rows: list[tuple[list[int], list[int]]]) -> int:
-        """Check one conversation, of ids and mask a training record; returns how many tokens were sampled."""
+        """Check one conversation, whose training records have ids and mask; return the number of sampled tokens."""
         asked = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         answered = 0
         for ids, mask in rows:

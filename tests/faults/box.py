@@ -1,7 +1,7 @@
-"""A host that can be broken: its power, its link, its disk, its RAM disk, its processes.
+"""A box: a host whose power, link, disk, RAM disk and processes can be broken.
 
-Called by the fault suite. In namespaces a box has network, processes and mounts of its own; its disk is a small file
-system that survives a reboot. Without namespaces it is a folder and an sshd on loopback, and has no link to cut.
+Called by the fault suite. In namespaces a box has its own network, processes and mounts, and its disk is a small file
+system that survives a reboot. Without namespaces a box is a folder and an sshd on loopback, and has no link to cut.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _CABLES = itertools.count()
 
 @dataclass
 class Box:
-    """One host; off until `power_on`."""
+    """One host, which is off until `power_on`."""
 
     name: str
     number: int
     root: Path
-    """A folder of the suite's own for this box."""
+    """The suite's folder for this box."""
     isolated: bool
     starts: int = 0
     server: dict[str, Any] = field(default_factory=dict)
-    """How its stand-in behaves, beside where it is."""
+    """The settings of its stand-in, besides paths and port."""
 
     def __post_init__(self) -> None:
         self._init: subprocess.Popen[str] | None = None
@@ -82,12 +82,12 @@ class Box:
 
     @property
     def ramdisk(self) -> Path:
-        """The RAM disk as the suite sees it; gone while the power is off."""
+        """The path at which the suite sees the RAM disk, which does not exist while the power is off."""
         return Path(f"/proc/{self._leader.pid}/root{RAMDISK}") if self.isolated else self.root / "ramdisk"
 
     @property
     def dump_dir(self) -> str:
-        """As the box itself calls it."""
+        """The dump directory's path on the box itself."""
         return f"{RAMDISK}/sglang_hs" if self.isolated else str(self.ramdisk / "sglang_hs")
 
     @property
@@ -111,13 +111,13 @@ class Box:
         return self._init is not None
 
     def known_hosts_line(self) -> str:
-        """The entry by which a client recognises it."""
+        """Return the known_hosts entry of this box."""
         kind, key = self.sshd.host_key.with_suffix(".pub").read_text().split()[:2]
         where = self.address if self.ssh_port == SSH_PORT else f"[{self.address}]:{self.ssh_port}"
         return f"{where} {kind} {key}\n"
 
     def power_on(self) -> None:
-        """Boot: sshd listens, the link is up, no server runs."""
+        """Boot the box. Then sshd listens, the link is up, and no server runs."""
         self.home.mkdir(exist_ok=True)
         argv = [sys.executable, "-m", "tests.faults.power"]
         if self.isolated:
@@ -142,7 +142,7 @@ class Box:
             namespaces.link(self._leader.pid, self._cable, near, f"{self.address}/30")
 
     def power_off(self) -> None:
-        """Pull the plug: every process is gone at once, the RAM disk too; the disk stays."""
+        """Pull the plug: all processes and the RAM disk are gone at once, and the disk stays."""
         if self._init is None:
             return
         if self.isolated:
@@ -157,7 +157,7 @@ class Box:
         self._init = None
 
     def lose_disk(self) -> None:
-        """A new, empty disk takes the place of the old one; only while the power is off."""
+        """Replace the disk by a new, empty one; only while the power is off."""
         if self.isolated:
             namespaces.run("umount", str(self.disk))
             namespaces.run("mount", "-t", "tmpfs", "-o", DISK_OPTIONS, "tmpfs", str(self.disk))
@@ -166,13 +166,13 @@ class Box:
             self.disk.mkdir()
 
     def discard(self) -> None:
-        """Power off for good, and give the disk back."""
+        """Power off for good, and release the disk."""
         self.power_off()
         if self.isolated:
             namespaces.run("umount", str(self.disk))
 
     def fill_disk(self, *, inodes: bool = False) -> None:
-        """Leave no byte, or no inode, of the disk free."""
+        """Fill the disk to the last byte, or to the last inode."""
 
         def fill() -> None:
             found = os.statvfs(self.disk)
@@ -183,11 +183,11 @@ class Box:
         _until_it_fits(fill)
 
     def empty_disk(self) -> None:
-        """The disk has room again."""
+        """Give the disk room again."""
         namespaces.run("mount", "-o", f"remount,{DISK_OPTIONS}", str(self.disk))
 
     def fill_ramdisk(self) -> None:
-        """Leave the RAM disk no room for a record, and just enough to say so."""
+        """Fill the RAM disk so far that no record fits, but the server can still write the cause."""
         with (self.ramdisk / BALLAST).open("ab") as ballast:
 
             def fill() -> None:
@@ -197,11 +197,11 @@ class Box:
             _until_it_fits(fill)
 
     def empty_ramdisk(self) -> None:
-        """The RAM disk has room again."""
+        """Give the RAM disk room again."""
         (self.ramdisk / BALLAST).unlink(missing_ok=True)
 
     def fill_ramdisk_to_the_last_byte(self) -> None:
-        """Leave the RAM disk no room at all, not even to say so."""
+        """Fill the RAM disk so far that not even the cause can be written."""
         with (self.ramdisk / BALLAST).open("ab", buffering=0) as ballast:
             try:
                 while True:
@@ -210,7 +210,7 @@ class Box:
                 return
 
     def make_read_only(self) -> None:
-        """Nothing in the working directory can be written any more; files that are open stay so."""
+        """Make the working directory read-only. Open files stay open."""
         self._mount("--bind", str(self.workdir), str(self.workdir))
         self._mount("-o", "remount,bind,ro", str(self.workdir))
 
@@ -218,7 +218,7 @@ class Box:
         namespaces.within(self._leader.pid, MOUNTS, "umount", "--lazy", str(self.workdir))
 
     def set_clock(self, seconds: float) -> None:
-        """Step the box's clock, so much from the true time: `time.time()` and the boot time that the kernel reports."""
+        """Set the box's clock this far from the true time: `time.time()` and the boot time that the kernel reports."""
         true = (self.root / "stat").read_text() if (self.root / "stat").exists() else Path("/proc/stat").read_text()
         (self.root / "stat").write_text(true)
         stepped = [
@@ -227,20 +227,20 @@ class Box:
         ]
         (self.root / "stepped").write_text("\n".join(stepped) + "\n")
         self._mount("--bind", str(self.root / "stepped"), "/proc/stat")
-        write_whole(self.clock, str(seconds).encode())  # read all the time: never half of it
+        write_whole(self.clock, str(seconds).encode())  # as a whole, because processes read it all the time
 
     @property
     def clock(self) -> Path:
-        """By how many seconds the box's clock is wrong; read by what `python` puts before every program."""
+        """The file with the seconds by which the box's clock is wrong. The text that `python` runs first reads it."""
         return self.root / "lib" / "seconds"
 
     @property
     def python(self) -> Path:
-        """What the inventory calls the host's Python."""
+        """The path of the host's Python in the inventory."""
         return self.root / "python"
 
     def set_python(self, python: Path | None, before: str = "") -> None:
-        """Have the host's Python be this one, with a program text run before everything, or none at all."""
+        """Set the host's Python to this one, which first runs a program text, or remove the host's Python."""
         self.python.unlink(missing_ok=True)
         if python is None:
             return
@@ -256,7 +256,7 @@ class Box:
         namespaces.within(self._leader.pid, MOUNTS, "mount", *argv)
 
     def change_host_key(self) -> None:
-        """Be reinstalled, as far as SSH can see: sshd comes back with another key."""
+        """Give sshd another host key, as after the host was installed again."""
         for path in (self.sshd.host_key, self.sshd.host_key.with_suffix(".pub")):
             path.unlink()
         self.power_off()
@@ -264,33 +264,33 @@ class Box:
         self.serve()
 
     def forget_connections(self) -> None:
-        """Drop every established connection of the box's own ends, and end their sessions; says so to nobody."""
+        """Drop the box's ends of all connections and end their sessions, without telling the other ends."""
         namespaces.inside(self._leader.pid, "ss", "--kill", "--tcp", "state", "established")
 
     def set_link(self, up: bool) -> None:
-        """Cut the link at the host's own end, or mend it: bytes are dropped in silence, nobody is told."""
+        """Cut or repair the link at the host's end. While it is cut, bytes are dropped silently."""
         namespaces.inside(self._leader.pid, "ip", "link", "set", "eth0", "up" if up else "down")
 
     def serve(self) -> None:
-        """Start the stand-in as the next life of the server `main`; returns once it is ready."""
+        """Start the stand-in as the server `main`, and return when it is ready."""
         self.starts += 1
         where = {"workdir": str(self.workdir), "dump_dir": self.dump_dir, "port": self.server_port}
         self._ask({"serve": {**where, "start": self.starts, **self.server}})
 
     def tell_server(self, faults: dict[str, list[str]]) -> None:
-        """Have the stand-in do this to these records' requests from now on."""
+        """Tell the stand-in which faults the requests of which records meet from now on."""
         self._ask({"post": [f"http://127.0.0.1:{self.server_port}/faults", faults]})
 
     def restart_sshd(self, settings: dict[str, str]) -> None:
-        """sshd starts anew, with further settings; sessions end."""
+        """Start sshd again with further settings. Sessions end."""
         self._ask({"sshd": settings})
 
     def mute_sshd(self) -> None:
-        """Somebody listens in sshd's place, who never answers; sessions end."""
+        """Replace sshd by a listener that never answers. Sessions end."""
         self._ask({"sshd": None})
 
     def processes(self, is_meant: Callable[[list[str]], bool] = lambda _: True) -> list[psutil.Process]:
-        """Living processes of the box whose command line is meant; without process 1 itself."""
+        """Return the box's living processes whose command line matches, without process 1."""
         found = []
         for process in self._everything() if self._init else []:
             try:
@@ -301,14 +301,14 @@ class Box:
         return found
 
     def _everything(self) -> list[psutil.Process]:
-        """On loopback what is detached is no child of ours; there the box's HOME tells it from the machine's own."""
+        """Return all processes of the box. On loopback, the box's HOME identifies its detached processes."""
         children = self._leader.children(recursive=True)
         if self.isolated:
             return children
         return [*children, *(process for process in psutil.process_iter() if _has_home(process, self.home))]
 
     def signal(self, number: signal.Signals, is_meant: Callable[[list[str]], bool]) -> int:
-        """Signal every process that is meant; returns how many there were."""
+        """Signal every matching process; return their number."""
         meant = self.processes(is_meant)
         for process in meant:
             process.send_signal(number)
@@ -316,7 +316,7 @@ class Box:
 
     @property
     def _leader(self) -> psutil.Process:
-        """Process 1 of the box, seen from here: unshare's child, or the program itself."""
+        """Process 1 of the box as the suite sees it: the child of unshare, or the program itself."""
         assert self._init is not None, f"{self.name} has no power"
         own = psutil.Process(self._init.pid)
         return own.children()[0] if self.isolated else own
@@ -340,12 +340,12 @@ def _has_home(process: psutil.Process, home: Path) -> bool:
 
 
 def is_extractor(argv: list[str]) -> bool:
-    """Whether a command line is the detached extractor's."""
+    """Return whether a command line is that of the detached extractor."""
     return argv[1:4] == ["-m", "remote", "extract"]
 
 
 def is_recorder(argv: list[str]) -> bool:
-    """Whether a command line is that of the recorder of histories, which goes on until the host has idled for long."""
+    """Return whether a command line is that of the recorder, which runs on until the host was idle for long."""
     return argv[1:4] == ["-m", "remote", "recorder"]
 
 
@@ -358,7 +358,7 @@ def is_sshd(argv: list[str]) -> bool:
 
 
 def _until_it_fits(fill: Callable[[], None]) -> None:
-    """Fill a disk that is in use: where somebody takes of it between the look and the filling, look again."""
+    """Fill a disk that is in use. If a process takes some of its room in between, try again."""
     for _ in range(TRIES):
         with suppress(OSError, subprocess.CalledProcessError):
             fill()

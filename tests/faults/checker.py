@@ -1,8 +1,8 @@
-"""Is every record where it must be? An independent look at disks and destination, after a fault.
+"""Checks independently, after a fault, that every record is in its place on the disks and in the destination.
 
-Called by the fault suite. Shares no code with Roost, so that a mistake in the product cannot hide in its own judge:
-SQLite, JSON, hashes and the safetensors header are read here anew. Reads only; ledgers are copied before they are
-opened, for a killed writer leaves a journal that opening would roll back.
+Called by the fault suite. Shares no code with Roost, so that a mistake in Roost cannot hide itself: this module has its
+own code to read ledgers, JSON, hashes and the safetensors header. Reads only. Ledgers are copied before they are
+opened, because opening a ledger would roll back the journal that a killed writer left.
 """
 
 from __future__ import annotations
@@ -26,31 +26,32 @@ _JOURNALS = ("", "-wal", "-journal")
 
 @dataclass
 class Account:
-    """Where each record was found, each in one place alone, and everything that must not be."""
+    """The place in which each record was found, and all faults."""
 
     delivered: set[int] = field(default_factory=set)
     held: set[int] = field(default_factory=set)
-    """Not delivered, but whole on a host whose ledger vouches for it."""
+    """Records that are not delivered, but complete on a host whose ledger has them as done."""
     quarantined: dict[int, str] = field(default_factory=dict)
-    """With the cause."""
+    """The quarantined records with their causes."""
     open: set[int] = field(default_factory=set)
     lost: list[str] = field(default_factory=list)
-    """A ledger vouches for a record that is not there."""
+    """Records that a ledger has as done, but that do not exist."""
     duplicated: list[str] = field(default_factory=list)
     corrupt: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """Everything else that breaks the invariant."""
+    """All other faults."""
 
     @property
     def faults(self) -> list[str]:
-        """Every sentence that says that something is wrong."""
+        """All faults, a sentence each."""
         return [*self.lost, *self.duplicated, *self.corrupt, *self.problems]
 
 
 def content_digest(shard: Path) -> str:
-    """SHA-256 over the names, types, shapes and bytes of a safetensors file's tensors; ValueError where it is none.
+    """Return the SHA-256 of names, types, shapes and bytes of a safetensors file's tensors.
 
-    The metadata is left out: a record's request id differs from try to try, its tensors may not.
+    Raises ValueError if the file is no safetensors file.
+    The metadata is left out, because a record's request id differs between attempts and its tensors must not.
     """
     raw = shard.read_bytes()
     if len(raw) < 8:
@@ -72,16 +73,17 @@ def content_digest(shard: Path) -> str:
 
 
 def truth_of(destination: Path) -> dict[int, str]:
-    """The content digest of every shard of an undisturbed run, by index."""
+    """Return the content digest of every shard of an undisturbed run, by index."""
     return {_index(path): content_digest(path) for path in _delivered(destination)}
 
 
 def examine(
     destination: Path, runs: Mapping[str, Path], truth: Mapping[int, str], planted: Iterable[tuple[str, int]] = ()
 ) -> Account:
-    """Account for every record of `truth`, from the destination and each living host's folder of the run.
+    """Return the account of every record of `truth`, from the destination and each living host's folder of the run.
 
-    `planted` are (host, index) whose shard was damaged on purpose: whatever its ledger says, such a record is open.
+    `planted` has (host, index) of the shards that were damaged on purpose. Such a record counts as open, even if the
+    host's ledger has it as done.
     """
     account = Account()
     _destination(account, destination, truth)
@@ -95,7 +97,7 @@ def examine(
 
 
 def leftovers(workdir: Path, dump_dir: Path, run: str) -> list[str]:
-    """Files that a run has left on a host after it was ended and cleaned: everything of the run, and temporaries."""
+    """Return the files of an ended and cleaned run that are still on a host, and all temporary files."""
     found = [path for path in (workdir / "runs" / run,) if path.exists()]
     found += [path for path in workdir.rglob("*") if path.name.startswith(TEMPORARY)]
     if dump_dir.is_dir():
@@ -104,7 +106,7 @@ def leftovers(workdir: Path, dump_dir: Path, run: str) -> list[str]:
 
 
 def finished(run: Path) -> dict[int, str]:
-    """States of a host's ledger rows by index; empty where there is no ledger yet."""
+    """Return the states of a host's ledger rows by index; empty if there is no ledger yet."""
     return {row[0]: row[1] for row in _rows(run / "ledger.sqlite", "SELECT idx, state FROM records")}
 
 
@@ -152,7 +154,7 @@ def _held(account: Account, host: str, index: int, shard: Path, row: tuple[int, 
 
 
 def _wrong(shard: Path, row: tuple[int, str] | None, truth: str | None) -> str:
-    """What is wrong with a file under its final name; "" where it is whole, as its row says, and what it must be."""
+    """Return the fault of a file under its final name; "" if it agrees with its row and has the true content."""
     content = shard.read_bytes()
     if row is not None and len(content) != row[0]:
         return f"has {len(content)} bytes, its row says {row[0]}"
@@ -184,7 +186,7 @@ def _rows(ledger: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def _delivered(destination: Path) -> list[Path]:
-    """A run of answers has its records in a folder of their own."""
+    """Return the delivered shards. A run of answers has them in another folder."""
     return [*_shards(destination / "hidden_states"), *_shards(destination / "answers")]
 
 

@@ -1,7 +1,7 @@
-"""The faults as data: what is broken, in which step, at which moments, and how a person mends it.
+"""The faults as data: what is broken, in which step, at which moments, and how a person repairs it.
 
-Read by `tests.faults.trial`. `strike` breaks the victim, `mend` is what happens before the run is resumed, `restore`
-makes the box whole again after a run that had to finish without it.
+Read by `tests.faults.trial`. `strike` causes the fault, `mend` is done before the run is resumed, and `restore` repairs
+the box after a run that had to finish without it.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ from tests.senders import is_sender
 Step = Literal["extract", "answer", "pull", "ask"]
 
 MOMENTS = {"first": 0.0, "half": 0.5, "last": 0.9}
-"""Share of the victim's records that are finished (extract), or of all that are delivered (pull)."""
+"""The share of the victim's records that are finished (extract), or of all records that are delivered (pull)."""
 BEFORE = "before"
-"""Struck before the step begins."""
+"""The moment before the step begins."""
 NOISY = "echo welcome; echo welcome >&2; printf 'no end of line \\033[2J'\n"
 LATIN = "export LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0\n"
 
@@ -103,29 +103,29 @@ class Fault:
     mend: Action = nothing
     restore: Action = nothing
     prepare: Action = nothing
-    """Before a pull begins."""
+    """Done before a pull begins."""
     moments: tuple[str, ...] = (*MOMENTS, RANDOM)
     needs_namespaces: bool = False
     unreachable: bool = False
-    """While it lasts, a call to the victim must end in time with a sentence, and the other host must answer."""
+    """Whether, during the fault, calls to the victim must end in time with a sentence, and the other host answer."""
     gone: bool = False
-    """The victim does not come back in time: the other host does its share."""
+    """Whether the victim does not come back in time, so that the other host does its share."""
     own_run: bool = False
-    """Changes what the hosts have, so that a pull needs a run of its own."""
+    """Whether the fault changes the hosts' records, so that a pull needs its own run."""
     begins: bool = False
-    """Strikes while the extraction is being started."""
+    """Whether the fault strikes while the extraction is being started."""
     moves: bool = False
-    """The victim is so slow that an attached laptop moves its records to the other host."""
+    """Whether the victim is so slow that an attached laptop moves its records to the other host."""
     quarantines: bool = False
-    """Some records end in quarantine instead of at the destination."""
+    """Whether some records end in quarantine instead of at the destination."""
     damages: str = ""
-    """A file that `inv status` may name instead of answering for the victim."""
+    """The file that `inv status` may name instead of the victim's state."""
     refusal: str = ""
-    """Words that the interrupted command must say."""
+    """Words that the interrupted command must print."""
 
     @property
     def needs_other(self) -> bool:
-        """Whether it concerns the host that it does not strike."""
+        """Whether the fault also concerns the other host."""
         return self.gone or self.unreachable or self.moves
 
 

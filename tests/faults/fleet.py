@@ -1,7 +1,7 @@
-"""The fleet that the fault suite breaks: a laptop, two boxes, a prepared dataset, and what an undisturbed run yields.
+"""The fleet for the faults: a laptop, two boxes, a prepared dataset, and the records of an undisturbed run.
 
-Called by the fault suite, inside namespaces of its own where they can be had. The suite itself is the laptop: it makes
-the same calls as the tasks, and types `inv` where the laptop is what dies. Everything lies in one temporary folder.
+Called by the fault suite, in its own namespaces if the machine allows them. The suite itself is the laptop: it makes
+the same calls as the tasks, and types `inv` if the laptop is to die. All files are in one temporary folder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LENGTHS = [8 + number * 7 % 50 for number in range(RECORDS)]
 DELAY_SECONDS = 0.1
 SLOW_SECONDS = 2.0
 SLOW_HIGH_WATER_BYTES = 60_000
-"""Of a slow box: two or three records in flight, so that most of its share can still move."""
+"""A slow box's mark: two or three records are in flight, so that most of its share can still move."""
 END_SECONDS = 20.0
 END_ID = 263
 """`<|end|>` of the tiny models' tokenizer."""
@@ -61,11 +61,11 @@ HIGH_WATER_BYTES = 120_000
 
 @dataclass(frozen=True)
 class Shape:
-    """What a fleet extracts, and how fast its two boxes do it."""
+    """The records that a fleet extracts, and the speeds of its two boxes."""
 
     lengths: list[int]
     delays: dict[str, float]
-    """Seconds that each box's server takes for a record."""
+    """The seconds that each box's server takes for a record."""
     high_water_bytes: int = HIGH_WATER_BYTES
 
 
@@ -74,14 +74,14 @@ EVEN = Shape(LENGTHS, {"a": DELAY_SECONDS, "b": DELAY_SECONDS})
 
 @dataclass
 class FaultFleet:
-    """Two boxes that serve, the laptop's folder, and the truth about every record."""
+    """Two boxes with servers, the laptop's folder, and the true content of every record."""
 
     root: Path
     isolated: bool
     boxes: dict[str, Box] = field(default_factory=dict)
     truth: dict[int, str] = field(default_factory=dict)
     answers: bool = False
-    """Whether the boxes answer prompts for now, and runs are runs of answers."""
+    """Whether the boxes answer prompts at present, and runs are runs of answers."""
     _answers_truth: dict[int, str] = field(default_factory=dict)
     uncleaned: list[str] = field(default_factory=list)
     """Runs whose folders are still on the boxes."""
@@ -100,14 +100,14 @@ class FaultFleet:
 
     @contextmanager
     def connected(self, *names: str) -> Iterator[Fleet]:
-        """The named hosts, or all, with connections that end with the block."""
+        """Yield the named hosts, or all hosts, with connections that end with the block."""
         inventory = load_inventory(self.inventory)
         chosen = [host for name, host in inventory.hosts.items() if not names or name in names]
         with fleet_of(inventory, chosen) as fleet:
             yield fleet
 
     def begin_run(self, run: str, names: tuple[str, ...]) -> None:
-        """Plan a run of its own over both boxes or one of them, as the first ones were planned."""
+        """Plan another run over both boxes or one of them, like the first runs."""
         pattern = PATTERN_RUN if len(names) > 1 else f"only-{names[0]}"
         pattern = f"answers-{pattern}" if self.answers else pattern
         plan = self.plan(pattern)
@@ -118,7 +118,7 @@ class FaultFleet:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Both boxes answer in the block, and the truth is what an undisturbed run of answers yields."""
+        """In the block, both boxes answer prompts, and the truth is the result of an undisturbed run of answers."""
         before, servers = self.truth, {name: box.server for name, box in self.boxes.items()}
         model = tiny_model(CLONE, "deepseek_v3", layers=6, dtype="float32")
         try:
@@ -135,7 +135,7 @@ class FaultFleet:
 
     @contextmanager
     def uneven(self, slow: str) -> Iterator[None]:
-        """One box is so slow in the block that its records are worth moving to the other one."""
+        """In the block, one box is so slow that its records are worth moving to the other box."""
         box = self.boxes[slow]
         even = box.server
         self._serve_anew(box, {**even, "delay": SLOW_SECONDS, "high_water": SLOW_HIGH_WATER_BYTES})
@@ -164,7 +164,7 @@ class FaultFleet:
         return _undisturbed(self, f"answers-{PATTERN_RUN}")
 
     def plan(self, run: str) -> Plan:
-        """A run's plan as it stands."""
+        """Return a run's current plan."""
         return load(self.plan_file(run))
 
     def plan_file(self, run: str) -> Path:
@@ -172,46 +172,46 @@ class FaultFleet:
 
     @property
     def python(self) -> Path:
-        """Every host's Python, which the inventory knows by `Box.python`."""
+        """The Python of every host. The inventory has the path `Box.python`, which starts this Python."""
         return PracticePaths(CLONE).engine_python
 
     def extract(self, run: str, *names: str, delivered: Ranges | None = None) -> extraction.Started:
-        """`inv extract --detach`."""
+        """Do what `inv extract --detach` does."""
         with self.connected(*names) as fleet:
             return extraction.start(fleet, run, delivered=delivered)
 
     def follow(self, run: str) -> dict[str, str]:
-        """`inv extract` as it waits until no extractor of the run is at work; how each host ended."""
+        """Wait, as `inv extract` does, until no extractor of the run works; return how each host ended."""
         with self.connected() as fleet:
             ended = extraction.follow(fleet, run, lambda *_: None)
         states = {outcome.host.name: outcome.result.state for outcome in ended}
         return {name: f"{state.status} {state.cause}".strip() for name, state in states.items()}
 
     def extracts(self, run: str, name: str) -> bool:
-        """Whether a box has an extractor of the run at work, by the lock that the kernel keeps for it."""
+        """Return whether an extractor of the run works on a box, by the lock that the extractor holds."""
         return self.boxes[name].is_on and is_locked(Workdir(self.boxes[name].workdir).run(run))
 
     def pull(self, run: str, destination: Path, *names: str, check: bool = False) -> Pulled:
-        """`inv pull`."""
+        """Do what `inv pull` does."""
         with self.connected(*names) as fleet:
             return pull(fleet, Wish(run=run, check=check), str(destination), lambda tallies: lambda: None)
 
     def inv(self, *words: str) -> subprocess.Popen[str]:
-        """Type `inv …`, as a process that can be killed; its words are kept."""
+        """Type `inv …` as a process that can be killed, and whose output can be read."""
         argv = [sys.executable, "-m", "invoke", *words, "--inventory", str(self.inventory)]
         return subprocess.Popen(
             argv, cwd=CLONE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
     def run_folder(self, host: str, run: str) -> Path:
-        """A run's folder on a box, as the suite sees it."""
+        """Return the path at which the suite sees a run's folder on a box."""
         return self.boxes[host].workdir / "runs" / run
 
     def destination(self, run: str) -> Path:
         return self.root / "delivered" / run
 
     def heal(self) -> None:
-        """After a trial that failed somewhere in its middle: both boxes anew, their disks and pattern run kept."""
+        """Start both boxes again with empty disks and the pattern run, after a trial that failed in its middle."""
         for box in self.boxes.values():
             box.power_off()
             if self.isolated:
@@ -228,7 +228,7 @@ class FaultFleet:
         self.restore_pattern()
 
     def clean(self) -> list[str]:
-        """`inv clean` of every trial's run; what is left over of them."""
+        """Clean every trial's run as `inv clean` does; return the files that were not removed."""
         left: list[str] = []
         for name, box in self.boxes.items():
             runs = [run for run in self.uncleaned if self.run_folder(name, run).exists()]
@@ -243,7 +243,7 @@ class FaultFleet:
         return [path for path in left if "/sglang_hs/.aside-" not in path]
 
     def end(self) -> list[str]:
-        """`inv stop` and `inv clean` of everything; what is left over on the boxes after that."""
+        """Stop and clean everything as `inv stop` and `inv clean` do; return what is still on the boxes."""
         left = [f"{path}, before inv stop" for path in self.clean()]
         with self.connected() as fleet:
             stopped = fleet.call("stop", StopRequest(grace_seconds=5.0), StopResult)
@@ -256,27 +256,27 @@ class FaultFleet:
         return left
 
     def restore_pattern(self) -> None:
-        """Have the undisturbed run's records on both boxes again, whatever became of their disks."""
+        """Put the undisturbed run's records on both boxes again."""
         for name in self.boxes:
             kept, run = self.root / "kept" / name, self.run_folder(name, PATTERN_RUN)
             shutil.rmtree(run, ignore_errors=True)
             shutil.copytree(kept, run)
 
     def keep_pattern(self) -> None:
-        """Remember the undisturbed run's folders as they are now."""
+        """Keep a copy of the undisturbed run's folders."""
         for name in self.boxes:
             shutil.copytree(self.run_folder(name, PATTERN_RUN), self.root / "kept" / name)
 
     def trust(self) -> None:
-        """Know the boxes' host keys as they are now."""
+        """Write the boxes' current host keys to the laptop's known_hosts."""
         write_whole(self.known_hosts, "".join(box.known_hosts_line() for box in self.boxes.values()).encode())
 
 
 @contextmanager
 def fault_fleet(*, isolated: bool, shape: Shape = EVEN) -> Iterator[FaultFleet]:
-    """Two boxes that serve, and a run that is planned over both; everything is gone with the block.
+    """Yield a fleet of two boxes with servers, and a run planned over both. Everything is removed after the block.
 
-    Of a fleet of the `EVEN` shape that run was made already, undisturbed: it is the truth about every record.
+    A fleet of the `EVEN` shape has already done that run undisturbed. Its records are the true content.
     """
     root = Path(tempfile.mkdtemp(prefix="roost-faults-"))
     fleet = FaultFleet(root, isolated)
@@ -293,7 +293,7 @@ def fault_fleet(*, isolated: bool, shape: Shape = EVEN) -> Iterator[FaultFleet]:
 
 
 def _processes_left(box: Box) -> list[str]:
-    """Command lines that do not end by themselves; the last verb's process may still be on its way out."""
+    """Return the processes of a box that do not end by themselves; the last verb's process may still be ending."""
     deadline = time.monotonic() + END_SECONDS
     while left := box.processes(lambda argv: bool(argv) and not is_sshd(argv) and not is_recorder(argv)):
         if time.monotonic() > deadline:
@@ -330,7 +330,7 @@ def _clean(fleet: Fleet, runs: list[str]) -> list[Outcome[CleanResult]]:
 
 
 def _dataset(fleet: Fleet, model: Path, dataset: Path, lengths: list[int]) -> None:
-    """The prepared records; made once a clone and kept under `.practice`, for preparing takes most of the start."""
+    """Copy the prepared records, which are kept under `.practice`, because preparing takes most of the start."""
     digest = hashlib.sha256(json.dumps(lengths).encode()).hexdigest()[:12]
     kept = PracticePaths(CLONE).folder / "faults" / f"{model.name}-{digest}"
     if not kept.exists():
@@ -341,13 +341,13 @@ def _dataset(fleet: Fleet, model: Path, dataset: Path, lengths: list[int]) -> No
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".aside-", dir=kept.parent) as aside:
             shutil.copytree(made, Path(aside, kept.name))
-            with contextlib.suppress(OSError):  # another fleet has made it in this moment
+            with contextlib.suppress(OSError):  # another fleet made it at the same time
                 Path(aside, kept.name).rename(kept)
     shutil.copytree(kept, dataset)
 
 
 def _prompts() -> Iterator[dict[str, object]]:
-    """As many prompts as records: every third one is a conversation of two turns."""
+    """Yield as many prompts as there are records. Every third prompt is a conversation of two turns."""
     for number in range(RECORDS):
         turns = ["old answer", f"And {number}?", "older"] if number % 3 == 0 else []
         said = [f"What is {number}?", *turns]
@@ -399,7 +399,7 @@ def _inventory(fleet: FaultFleet, model: Path) -> dict[str, object]:
 
 
 def _records(path: Path, lengths: list[int]) -> Path:
-    """Already tokenized records, as `prepare` reads them."""
+    """Write tokenized records for `prepare`; return the file."""
     draw = random.Random(0)
     with path.open("w") as out:
         for length in lengths:

@@ -1,9 +1,9 @@
-"""What runs as process 1 of a box: its own sshd, its own stand-in server, its own RAM disk. Ends with its stdin.
+"""Process 1 of a box, with the box's sshd, stand-in server and RAM disk. It ends when its stdin ends.
 
-A program, started by `tests.faults.box` inside the box's namespaces (or, without any, on loopback). Reads one JSON
-line `Power`, answers one with its ports, and then does what every further line says: `{"serve": CONFIG}` starts the
-stand-in anew, `{"post": [PATH, BODY]}` tells it something, `{"sshd": SETTINGS}` has sshd start anew with these further
-settings, and `{"sshd": null}` has somebody else listen in its place, who never answers.
+A program, started by `tests.faults.box` inside the box's namespaces (or on loopback, if there are none). It reads the
+JSON line `Power`, answers with a line that has its ports, and then obeys every further line: `{"serve": CONFIG}` starts
+the stand-in again, `{"post": [PATH, BODY]}` sends the stand-in a request, `{"sshd": SETTINGS}` starts sshd again with
+these further settings, and `{"sshd": null}` replaces sshd by a listener that never answers.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ STANDIN = Path(__file__).parents[1] / "remote" / "extract" / "standin.py"
 
 @dataclass(frozen=True)
 class Power:
-    """What a box is made of; `isolated` where it has namespaces of its own."""
+    """The settings of a box. `isolated` says whether it has its own namespaces."""
 
     etc: str
     home: str
     isolated: bool
     ramdisk_bytes: int
     ssh_port: int | None = None
-    """The port it had before; None for the first time."""
+    """The port of the earlier start; None at the first start."""
 
 
 def main() -> None:
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 class WayIn:
-    """The box's sshd, or whoever listens in its place."""
+    """The box's sshd, or the listener in its place."""
 
     def __init__(self, power: Power) -> None:
         self._power = power
@@ -85,19 +85,19 @@ class WayIn:
         self.port = SSH_PORT if power.isolated else power.ssh_port
 
     def open(self, settings: dict[str, str]) -> None:
-        """Start sshd, in place of whatever listens."""
+        """Start sshd, in place of the current listener."""
         self.close()
         address = {"ListenAddress": "0.0.0.0"} if self._power.isolated else {}
         self._sshd = PrivateSshd(Path(self._power.etc), Path(self._power.home), {**address, **settings})
         self._running, self.port = self._sshd.start(self.port)
 
     def mute(self) -> None:
-        """Take connections and never answer."""
+        """Replace sshd by a listener that accepts connections and never answers."""
         self.close()
         self._mute = socket.create_server(("0.0.0.0" if self._power.isolated else "127.0.0.1", self.port or 0))
 
     def close(self) -> None:
-        """Let nobody in; sessions end too."""
+        """Stop listening and end all sessions."""
         if self._mute is not None:
             self._mute.close()
         if self._running is not None:
@@ -106,7 +106,7 @@ class WayIn:
 
 
 def _serve(config: dict[str, Any]) -> None:
-    """Start the stand-in, and return once it is ready by its state file."""
+    """Start the stand-in, and return when its state file says that it is ready."""
     server = Workdir(Path(config["workdir"])).server("main")
     mark = f"{server.root}#{secrets.token_hex(8)}"
     log = Path(config["workdir"]).parent / "standin.log"
@@ -133,7 +133,7 @@ def _post(url: str, body: object) -> None:
 
 
 def _reap() -> None:
-    """Whatever lost its parent is process 1's child."""
+    """Reap processes that lost their parent, because they become children of process 1."""
     while True:
         try:
             os.wait()

@@ -1,6 +1,6 @@
-"""What the trials came to: a line of JSON each, appended as they end, and the table of fault by moment and outcome.
+"""The trials' results: a line of JSON for each trial, appended when it ends, and the table by fault and outcome.
 
-`python -m tests.faults.results FILE …` prints the table and the totals; `docs/reliability.md` carries its output.
+`python -m tests.faults.results FILE …` prints the table and the totals, which are in `docs/reliability.md`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Result:
 
     fault: str
     moment: str
-    """A name, or how much of the step was done when the fault struck at a random moment: `random 0.42`."""
+    """The moment's name, or for a random moment the share of the step that was done: `random 0.42`."""
     hosts: int
     victim: str
     seed: int
@@ -46,25 +46,25 @@ class Result:
         return self.moment.startswith(RANDOM)
 
     def row(self) -> str:
-        """The line of the table that the runner prints."""
+        """Return the line of the table that the runner prints."""
         notes = f" ({'; '.join(self.notes)})" if self.notes else ""
         cells = (self.fault, self.moment, self.victim, self.seed, f"{self.seconds:.0f}", self.outcome + notes)
         return f"| {' | '.join(map(str, cells))} |"
 
 
 def append(path: Path, result: Result) -> None:
-    """Add one line; several runners may write to one file."""
+    """Add one line to a file, to which several runners may write at once."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(result)) + "\n")
 
 
 def read(path: Path) -> list[Result]:
-    """Every trial in a file."""
+    """Return all trials in a file."""
     return [Result(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def totals(results: Iterable[Result]) -> str:
-    """One sentence of sums."""
+    """Return a sentence with the sums over all trials."""
     results = list(results)
     sums: Counter[str] = Counter()
     for result in results:
@@ -76,7 +76,7 @@ def totals(results: Iterable[Result]) -> str:
 
 
 def table(results: list[Result]) -> str:
-    """Fault by moment and outcome: how often it was run at its named moments and at random ones, and how it ended."""
+    """Return the table: for each fault the number of trials at named and at random moments, and the outcomes."""
     lines = ["| fault | named moments | random moments | outcome |", "|---|---|---|---|"]
     for fault in sorted({result.fault for result in results}):
         mine = [result for result in results if result.fault == fault]

@@ -1,8 +1,8 @@
-"""One host ten times slower than the other, and a laptop that stays attached: how near to the ideal does the fleet end?
+"""Measures how near to the ideal time a fleet ends whose one host is ten times slower, with an attached laptop.
 
-A program of the fault suite: `python -m tests.faults.slow_host [--results FILE]`, over real sshd, in namespaces where
-they can be had. The ideal is the time in which both hosts, each at the speed that it showed, would have done all tokens
-and ended together. Exit 1 if the fleet took longer than that by more than `AIM`, or if a record was not made once.
+A program of the fault suite: `python -m tests.faults.slow_host [--results FILE]`, over real sshd, in namespaces if the
+machine allows them. In the ideal time both hosts, at their measured speeds, do all tokens and end at the same moment.
+Exits with 1 if the fleet took longer than that by more than `AIM`, or if a record was not made exactly once.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ LENGTHS = [8 + number * 7 % 13 for number in range(1600)]
 DELAYS = {"a": 0.3, "b": 3.0}
 HIGH_WATER_BYTES = 60_000
 SETTLED_SECONDS = 5.0
-"""At a run's beginning, in which the flow is not yet steady."""
+"""The time at a run's beginning in which the speed is not steady yet."""
 PATIENCE_SECONDS = 500.0
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the fleet did."""
+    """The result of one run of the fleet."""
 
     seconds: float
     ideal_seconds: float
     plan_seconds: float
-    """What the plan alone, half of the tokens each, would have taken."""
+    """The time that the plan alone, with half of the tokens for each host, would have taken."""
     tokens_per_second: dict[str, float]
     records: dict[str, int]
     moves: int
@@ -44,12 +44,12 @@ class Measured:
 
     @property
     def beyond_ideal(self) -> float:
-        """Share of the ideal by which the fleet took longer."""
+        """The time beyond the ideal, as a share of the ideal."""
         return self.seconds / self.ideal_seconds - 1
 
 
 def measure(fleet: FaultFleet) -> Measured:
-    """Type `inv extract` and stay with it until the run is over."""
+    """Type `inv extract`, stay attached until the run is over, and return the result."""
     process = fleet.inv("extract", "--hosts", "all", "--run", PATTERN_RUN)
     said, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, said
@@ -72,7 +72,7 @@ def measure(fleet: FaultFleet) -> Measured:
 
 
 def _rows(ledger: Path) -> tuple[float, list[tuple[int, int, float]]]:
-    """When the host's first session began, and index, tokens and end of each record that it finished."""
+    """Return when the host's first session began, and index, tokens and end of each record that the host finished."""
     with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as db:
         (began,) = db.execute("SELECT MIN(started_at) FROM sessions").fetchone()
         rows = db.execute("SELECT idx, rows, finished_at FROM records WHERE state = 'done' ORDER BY finished_at")
@@ -80,7 +80,7 @@ def _rows(ledger: Path) -> tuple[float, list[tuple[int, int, float]]]:
 
 
 def _speed(rows: list[tuple[int, int, float]], share_tokens: int) -> float:
-    """Tokens a second while the host did its own share, once the flow was steady."""
+    """Return the tokens a second while the host did its own share, after the speed was steady."""
     first = rows[0][2] + SETTLED_SECONDS
     done, steady = 0, []
     for _, tokens, at in rows:

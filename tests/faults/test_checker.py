@@ -1,4 +1,4 @@
-"""The suite's judge is judged: every way in which a record can be wrong is planted, and must be seen."""
+"""The checker of the fault suite finds every kind of wrong record, each of which is planted here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def shard(index: int, rid: str = "first") -> bytes:
 
 
 class Site:
-    """A destination with records 0 and 1, a host with records 2 and 3."""
+    """Return a destination with records 0 and 1, and a host with records 2 and 3."""
 
     def __init__(self, root: Path) -> None:
         self.destination, self.host = root / "dest", root / "host" / "runs" / "trial"
@@ -71,12 +71,12 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def test_records_are_accounted_for_where_they_are(site: Site) -> None:
+def test_every_record_is_found_in_its_place(site: Site) -> None:
     account = site.examine()
     assert (account.delivered, account.held, account.open, account.faults) == ({0, 1}, {2, 3}, set(), [])
 
 
-def test_a_record_without_any_row_is_open_and_one_with_a_cause_quarantined(site: Site) -> None:
+def test_a_record_without_a_row_is_open_and_a_record_with_a_cause_is_quarantined(site: Site) -> None:
     site.sql("host", "DELETE FROM records WHERE idx = 2")
     site.sql("host", "UPDATE records SET state = 'quarantined', cause = 'nan' WHERE idx = 3")
     account = site.examine()
@@ -119,19 +119,19 @@ def test_quarantine_without_a_cause_is_a_problem(site: Site) -> None:
     assert len(site.examine().problems) == 1
 
 
-def test_what_was_damaged_on_purpose_is_open(site: Site) -> None:
+def test_a_record_that_was_damaged_on_purpose_is_open(site: Site) -> None:
     site.file("host", 2).write_bytes(b"x")
     account = site.examine(planted=(("h", 2),))
     assert (account.open, account.faults) == ({2}, [])
 
 
-def test_only_the_tensors_count(site: Site) -> None:
+def test_a_shard_with_other_metadata_and_the_same_tensors_is_right(site: Site) -> None:
     assert digest(shard(1, "a")) == digest(shard(1, "b"))
     assert digest(shard(1)) != digest(shard(2))
     assert set(truth_of(site.destination)) == {0, 1}
 
 
-def test_temporaries_dumps_and_a_run_s_folder_are_left_over(site: Site, tmp_path: Path) -> None:
+def test_temporary_files_dumps_and_a_run_s_folder_are_reported_as_left_over(site: Site, tmp_path: Path) -> None:
     dumps = tmp_path / "dumps"
     dumps.mkdir()
     (dumps / ".roost").touch()

@@ -1,4 +1,4 @@
-"""A few faults of the suite on every `make test`, over real sshd in namespaces; `make faults` runs them all."""
+"""A few faults of the suite, for every `make test`, over real sshd in namespaces. `make faults` runs all faults."""
 
 from __future__ import annotations
 

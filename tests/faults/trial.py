@@ -1,6 +1,6 @@
-"""One trial: a run is begun, one fault strikes at one moment, a person mends and resumes, the checker judges.
+"""One trial: a run begins, a fault strikes at a moment, a person repairs and resumes, and the checker judges.
 
-Called by the suite's runner. Raises nothing for what the product does wrong: that is the trial's outcome.
+Called by the suite's runner, which makes an error that a trial raises the trial's outcome.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from tests.senders import is_sender
 
 TRIAL_SECONDS = 600
 COMMAND_SECONDS = 120.0
-"""In which every command must have ended, whatever broke."""
+"""The time within which every command must end, whatever is broken."""
 MOMENT_SECONDS = 180.0
-"""Of a busy machine: nothing here is about speed."""
+"""The time until a moment comes, which is long because the trials do not measure speed."""
 RESUMES = 4
 CLEANED_TOGETHER = 8
-"""Runs that one `inv clean` removes."""
+"""The number of runs that one `inv clean` removes."""
 WORKING = ("extract", "answer")
-"""Steps that the boxes do by themselves."""
+"""Steps that the boxes do without the laptop."""
 RATE = "300KB"
-"""Of the pull that a fault strikes, so that it has a middle."""
+"""The rate limit of a pull that a fault strikes, so that the pull takes some time."""
 
 
 class TrialError(AssertionError):
-    """The product did what it must not."""
+    """Roost broke a promise."""
 
 
 @dataclass
@@ -63,9 +63,9 @@ class Trial:
     account: Account = field(default_factory=Account)
     planted: list[tuple[str, int]] = field(default_factory=list)
     fraction: float | None = None
-    """How much of the step is done when the fault strikes at a random moment."""
+    """The share of the step that is done when the fault strikes, for a random moment."""
     blind: set[str] = field(default_factory=set)
-    """Hosts whose ledger was damaged: the checker takes them to hold nothing."""
+    """Hosts whose ledger was damaged. For the checker these hosts have no records."""
     crowd: list[socket.socket] = field(default_factory=list)
     _command: subprocess.Popen[str] | None = None
     _killed: bool = False
@@ -80,7 +80,7 @@ class Trial:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The hosts of the trial's run: at a random moment of an extraction the victim alone, where that will do."""
+        """The hosts of the trial's run. At a random moment of an extraction, the victim alone if that is enough."""
         alone = self.moment == RANDOM and self.fault.step in WORKING and not self.fault.needs_other
         return (self.victim,) if alone else tuple(self.fleet.boxes)
 
@@ -89,23 +89,23 @@ class Trial:
         return self.fleet.root / "delivered" / "trial"
 
     def note(self, text: str) -> None:
-        """Keep for the outcome."""
+        """Add a note to the outcome."""
         self.notes.append(text)
 
     def plant(self) -> Path:
-        """A finished shard of the victim, to be damaged."""
+        """Return a finished shard of the victim, which the caller damages."""
         index = self.draw.choice(sorted(checker.finished(self.run_folder(self.victim))))
         self.planted.append((self.victim, index))
         return self.run_folder(self.victim) / "shards" / f"hs_{index}.safetensors"
 
     def kill_command(self) -> None:
-        """SIGKILL the `inv` that is under way."""
+        """Kill the running `inv`."""
         assert self._command is not None
         self._killed = True
         self._command.kill()
 
     def kill_children(self, name: str) -> int:
-        """SIGKILL the programs of that name that the `inv` under way has started; returns how many there were."""
+        """Kill the programs of this name that the running `inv` has started; return their number."""
         assert self._command is not None
         found = [one for one in psutil.Process(self._command.pid).children(recursive=True) if one.name() == name]
         for one in found:
@@ -113,26 +113,26 @@ class Trial:
         return len(found)
 
     def end_extractor(self) -> None:
-        """SIGKILL the victim's extractor, and wait until its lock is gone."""
+        """Kill the victim's extractor, and wait until its lock is free."""
         self.box.signal(signal.SIGKILL, is_extractor)
         self._await_extractors((self.victim,))
 
     def open_records(self) -> list[int]:
-        """Records without a row on the victim, in any order."""
+        """Return the records without a row on the victim, in random order."""
         found = sorted(set(self.fleet.truth) - set(checker.finished(self.run_folder(self.victim))))
         self.draw.shuffle(found)
         return found
 
     def start(self, *words: str) -> None:
-        """Type `inv …` and wait for nothing."""
+        """Type `inv …` without waiting for its end."""
         self._command = self.fleet.inv(*words)
 
     def end_command(self) -> None:
-        """Wait for the end of the `inv` that is under way, which may fail."""
+        """Wait for the end of the running `inv`, which may fail."""
         self._said(may_fail=True)
 
     def leases(self) -> int:
-        """How many leases the victim has given: claims of its own chunks are empty files."""
+        """Return the number of leases that the victim has given. Its claims of its own chunks are empty files."""
         claims = (self.run_folder(self.victim) / "leases").glob("*/claims/*/*/*")
         return sum(path.name[0] != "." and path.stat().st_size > 0 for path in claims)
 
@@ -141,13 +141,13 @@ class Trial:
         _await(lambda: self.leases() > 0, "a lease")
 
     def type_beside(self, *words: str) -> None:
-        """Type `inv …` while another one is under way; it may be refused, and must end."""
+        """Type `inv …` while another `inv` runs. The second may be refused, and must end."""
         under_way = self._command
         self.type(*words, may_fail=True)
         self._command = under_way
 
     def type_refused(self, says: str, *words: str) -> None:
-        """Type `inv …` beside another one, or after it was killed; raise TrialError unless it is refused so."""
+        """Type `inv …` while another `inv` runs, or after it was killed; raise TrialError unless `says` refuses it."""
         under_way = self._command
         said = self.type(*words, may_fail=True)
         code = self._command.returncode if self._command is not None else None
@@ -156,23 +156,23 @@ class Trial:
             raise TrialError(f"inv {' '.join(words)} ended with {code} and did not say {says!r}: {said[-300:]}")
 
     def await_manifest(self) -> None:
-        """Wait until the pull that is under way has said whose the destination is."""
+        """Wait until the running pull has written the destination's manifest."""
         _await((self.destination / "roost" / "manifest.json").exists, "the destination's manifest")
 
     def type_twice(self, *words: str) -> None:
-        """Two people type the same at once; one may be refused."""
+        """Type the same command twice at once. One of them may be refused."""
         first = self.fleet.inv(*words)
         self.type(*words, may_fail=True)
         self._command = first
         self._said(may_fail=True)
 
     def type(self, *words: str, may_fail: bool = False) -> str:
-        """Type `inv …` and return what it said; it must end in time, and never with a traceback."""
+        """Type `inv …` and return its output. It must end in time, and never with a traceback."""
         self._command = self.fleet.inv(*words)
         return self._said(may_fail)
 
     def go(self) -> None:
-        """Run the trial; raises TrialError, or whatever the product raised."""
+        """Run the trial; raise TrialError, or the error that Roost raised."""
         previous = signal.signal(signal.SIGALRM, _overdue)
         signal.alarm(TRIAL_SECONDS)
         try:
@@ -226,7 +226,7 @@ class Trial:
                 raise TrialError(f"{outcome.host.name} did not begin: {outcome.error}")
 
     def _strike_and_ask(self) -> None:
-        """`inv status` of both hosts names the victim and the cause, and once it is mended all is well again."""
+        """Check that `inv status` of both hosts names the victim and the cause, and succeeds after the repair."""
         words = ("status", "--hosts", "all", "--run", self.run)
         self.fault.strike(self)
         said = self.type(*words, may_fail=True)
@@ -293,7 +293,7 @@ class Trial:
         return len(list(folder.iterdir())) if folder.is_dir() else -1
 
     def _ask(self) -> None:
-        """`inv status` while it is broken: what the victim says of itself is kept for the outcome."""
+        """Ask for the victim's status during the fault, and note its answer for the outcome."""
         with self.fleet.connected(self.victim) as fleet:
             (told,) = status(fleet, self.run)
         if told.error is not None and self.fault.damages and self.fault.damages in str(told.error):
@@ -314,7 +314,7 @@ class Trial:
             raise TrialError(f"the other host did not answer: {told[self.other].error}")
 
     def run_folder(self, host: str) -> Path:
-        """The run on a box, as the suite sees it."""
+        """Return the path at which the suite sees the run's folder on a box."""
         return self.fleet.run_folder(host, self.run)
 
     def _examined(self, *names: str) -> Account:
@@ -327,7 +327,7 @@ class Trial:
             raise TrialError("; ".join(self.account.faults))
 
     def _finish(self, names: tuple[str, ...]) -> None:
-        """Resume until every record is delivered, as a person would: extract what is open, pull, and look again."""
+        """Resume as a person would until every record is delivered: extract open records, pull, and check."""
         refused = False
         for _ in range(RESUMES):
             self._await_extractors(names)
@@ -361,7 +361,7 @@ class Trial:
         _await(lambda: not any(self.fleet.extracts(self.run, name) for name in names), "the end of the extraction")
 
     def _come_back(self) -> None:
-        """A host that was given up returns: it is fenced, and nothing is delivered twice."""
+        """Let a host return that was given up, and check that it is fenced and no record is delivered twice."""
         if self.victim in self.fleet.plan(self.run).lost:
             self.fleet.extract(self.run, self.other)
         pulled = self.fleet.pull(self.run, self.destination)
@@ -379,7 +379,7 @@ class Trial:
 
 
 def _shards(folder: Path) -> int:
-    """How many shards have their final name."""
+    """Return the number of shards under their final name."""
     return sum(name.startswith("hs_") for name in os.listdir(folder))
 
 
