@@ -1,4 +1,4 @@
-"""Output tokens a second of `inv answer`'s answerer beside SGLang's own bench_serving: one server, one run, in turns.
+"""Measures the output tokens a second of `inv answer`'s answerer and of SGLang's bench_serving, in turns on one server.
 
 On a machine with a GPU and the payload of `benchmarks/gpu` (see its README), from the repository's root:
 
@@ -8,10 +8,10 @@ On CPU, with the practice engine and a tiny model's folder:
 
     .engine/bin/python -m benchmarks.answers --cpu MODEL --prompts 24 --concurrency 4 --input 64 --output 32 --out DIR
 
-Both sides send the same number of prompts of random ids, of the same lengths, with as many out at once; the model's
-weights are random, so that next to no answer ends early. Rounds alternate, and each side's prompts are new in every
-round, so that no cache helps. Rates are sampled tokens over the time from the first request sent to the last answer,
-on either side; the answerer's whole session, with its start and its ledger, is told apart.
+Both sides send the same number of prompts of random ids, with the same lengths and the same number of open requests.
+The model's weights are random, so almost no answer ends early. Rounds alternate, and each side's prompts are new in
+every round, so no cache helps. A rate is the number of sampled tokens over the time from the first request to the last
+answer. The rate over the answerer's whole session, with its start and its ledger, is given separately.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class GpuServing:
 
 
 def by_bench_serving(options: argparse.Namespace, model: Path, port: int, seed: int, folder: Path) -> float:
-    """SGLang's own output tokens a second."""
+    """Return the output tokens a second that bench_serving reports."""
     out = folder / f"bench-{seed}.jsonl"
     arguments = [
         *("--backend", "sglang", "--host", "127.0.0.1", "--port", str(port), "--model", str(model)),
@@ -165,7 +165,7 @@ def _bench_module() -> str:
 
 
 class Watched:
-    """When the answerer's first request went out and its last answer came in, and what was sampled."""
+    """The times of the answerer's first request and last answer, and the number of sampled tokens."""
 
     def __init__(self) -> None:
         self.began = self.ended = 0.0
@@ -192,7 +192,7 @@ class Watched:
 def by_answerer(
     options: argparse.Namespace, model: Path, server: Any, seed: int, folder: Path, workdir: Workdir
 ) -> dict[str, float]:
-    """The answerer's output tokens a second, and of its whole session."""
+    """Return the answerer's output tokens a second, and those over its whole session."""
     run = f"bench-{seed}"
     paths = workdir.run(run)
     _assign(paths.assignment(1), options, model, run, seed)
@@ -256,7 +256,7 @@ def _assign(folder: Path, options: argparse.Namespace, model: Path, run: str, se
 
 
 def _record(workdir: Workdir, server: Any, model: Path) -> None:
-    """The server's record, as a supervisor keeps it."""
+    """Return the server's record in the form in which a supervisor keeps it."""
     paths = workdir.server("main")
     key.issue(paths, {}, closes_admin=True)
     state = ServerState(

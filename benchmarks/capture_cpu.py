@@ -1,10 +1,10 @@
-"""The capture path without CUDA: prefill rate with 1, 4 and 16 requests in flight, and the share spent in capture.
+"""Measures capture without CUDA: the prefill rate with 1, 4 and 16 requests in flight, and capture's share of the time.
 
     python -m benchmarks.capture_cpu --out benchmarks/results
 
 Starts one practice server (SGLang on CPU, a tiny DeepSeek-V3) with the host's own Python, alternates plain and
-captured rounds, and deletes dumps as a collector would. A CPU is no place to judge capture's cost, since everything
-shares its cores; it is where the same code can be timed by anyone.
+captured rounds, and deletes dumps as a collector would. The figures do not say what capture costs on a GPU, because
+here everything shares the CPU's cores; but anybody can time the same code.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def row(server: CpuServer, collector: Collector, in_flight: int, rounds: int) -> dict[str, Any]:
-    """Medians over interleaved rounds."""
+    """Return the medians over interleaved rounds."""
     rates: dict[str, list[float]] = {"plain": [], "captured": []}
     shares = []
     for turn in range(rounds):
@@ -90,7 +90,7 @@ def row(server: CpuServer, collector: Collector, in_flight: int, rounds: int) ->
 
 
 def measure(server: CpuServer, collector: Collector, way: str, in_flight: int, turn: int) -> float:
-    """Tokens a second of one round; the dumps are awaited, which is not counted."""
+    """Return the tokens a second of one round. The wait for the dumps afterwards is not counted."""
     draw = random.Random(turn)
     prompts = [[draw.randrange(256) for _ in range(LENGTH)] for _ in range(REQUESTS)]
     rids = [str(RequestId(way, turn * 1000 + i, 0, LENGTH)) if way == "captured" else "" for i in range(REQUESTS)]
@@ -109,7 +109,7 @@ def measure(server: CpuServer, collector: Collector, way: str, in_flight: int, t
 
 
 class Collector:
-    """Deletes dumps as they become whole; a thread."""
+    """A thread that deletes each dump once it is complete."""
 
     def __init__(self, dumps: Path) -> None:
         self._dumps = dumps
@@ -129,7 +129,7 @@ class Collector:
         return CaptureStatus.model_validate_json(next(self._dumps.glob(".capture-*.json")).read_bytes())
 
     def settled(self) -> CaptureStatus:
-        """The status after the process has written it once more."""
+        """Wait until the process has written its status again, and return the status."""
         now, status, deadline = time.time(), self.status(), time.monotonic() + 3
         while status.updated_at < now and time.monotonic() < deadline:
             time.sleep(0.05)

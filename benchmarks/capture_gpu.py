@@ -1,10 +1,10 @@
-"""What capture costs on a GPU, against plain prefill and the usual ways of doing it; all in one server, interleaved.
+"""Measures what capture costs on a GPU, against plain prefill and the usual methods, interleaved in one server.
 
     python -m benchmarks.capture_gpu --root ~/sglang-gpu --out benchmarks/results
 
-`--root` is where the payload was unpacked (see benchmarks/gpu/README.md). First a small model with real weights shows
-that what is captured is right on this GPU (benchmarks/gpu/parity.py). Then eight true-width DeepSeek-V3 layers are
-timed: 64 x 512 and 16 x 4,096 tokens, with a collector process draining the dumps. What is found is written at once.
+`--root` is the folder of the unpacked payload (see benchmarks/gpu/README.md). First, a small model with real weights
+shows that captured states are right on this GPU (benchmarks/gpu/parity.py). Then eight DeepSeek-V3 layers of true width
+are timed: 64 x 512 and 16 x 4,096 tokens, while a collector process drains the dumps. Each result is written at once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Timing:
     way: str
     microseconds: list[float]
     over_plain: float = 0.0
-    """Ratio of medians, less one."""
+    """The ratio of the medians, minus one."""
 
     @property
     def median(self) -> float:
@@ -144,7 +144,7 @@ def parallel(layout: str, gpus: int) -> str:
 
 
 def parity_or_cause(given: argparse.Namespace) -> dict[str, Any]:
-    """The timings are worth having even where the small model's server does not come up."""
+    """Return the parity results, or the cause why there are none; the timings are useful without them."""
     try:
         return {"parity": parity(given.root, given.logs, given.gpus, given.parallel)}
     except Exception as error:
@@ -172,7 +172,7 @@ def timings(server: GpuServer, drain: Drain, shape: str, given: argparse.Namespa
 
 
 def run(server: GpuServer, drain: Drain, way: str, size: tuple[int, int], turn: int) -> float:
-    """Microseconds a token of one batch; returns when its dumps are drained, which is not counted."""
+    """Return the microseconds a token of one batch, after its dumps are drained; the draining is not counted."""
     count, length = size
     prompts = [prompt(turn * 100 + i, length, 32768) for i in range(count)]
     rids = names(way, turn, count, length)
@@ -191,13 +191,13 @@ def names(way: str, turn: int, count: int, length: int) -> list[str]:
 
 
 def sustained_seconds(result: dict[str, Any], given: argparse.Namespace) -> float:
-    """How long that will take: one captured and two plain runs."""
+    """Return how long the sustained measurement will take: one captured and two plain runs."""
     plain = next(row["median"] for row in result["timings"] if (row["shape"], row["way"]) == ("16 x 4,096", "plain"))
     return float(3.3 * given.sustained_gb * 1e9 / ROW_BYTES * plain / 1e6 + 5)
 
 
 def sustained(server: GpuServer, drain: Drain, gigabytes: float) -> dict[str, Any]:
-    """Batches without a pause while the collector drains, against as many plain ones before and after."""
+    """Run batches without a pause while the collector drains, and as many plain batches before and after."""
     count, length = SHAPES["16 x 4,096"]
     batches = int(gigabytes * 1e9 / (count * length * ROW_BYTES)) + 1
     plain = [back_to_back(server, "plain", batches, 50_000)]
@@ -221,7 +221,7 @@ def sustained(server: GpuServer, drain: Drain, gigabytes: float) -> dict[str, An
 
 
 def back_to_back(server: GpuServer, way: str, batches: int, turn: int) -> float:
-    """Two clients keep the queue filled, so that no batch waits for a client."""
+    """Run batches from two clients, which keep the queue filled, so that no batch waits for a client."""
     from concurrent.futures import ThreadPoolExecutor
 
     count, length = SHAPES["16 x 4,096"]
@@ -278,7 +278,7 @@ class Drain:
         self.bytes = 0
 
     def wait_for(self, rids: Sequence[str], seconds: float = 120) -> None:
-        """Until every request's dumps are gone; raises TimeoutError naming one that is not."""
+        """Wait until the dumps of all requests are gone; raise TimeoutError with the name of a remaining dump."""
         deadline = time.monotonic() + seconds
         missing = set(rids)
         while missing:
@@ -320,7 +320,7 @@ def save(out: Path, result: dict[str, Any]) -> None:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     lines = ["# What capture costs on a GPU", ""]
     lines += [
         ", ".join(f"{key} {value}" for key, value in result["machine"].items())
@@ -363,7 +363,7 @@ def report(result: dict[str, Any]) -> str:
 
 
 def parity_lines(found: dict[str, Any]) -> list[str]:
-    """What a right capture shows in bf16, and beside it what each planted fault shows at least."""
+    """Return the errors of a right capture in bf16, and beside them the smallest errors of each planted fault."""
     canary, logprobs = found["canary"], found["logprobs"]
     largest = max(max(row["errors"]) for row in canary["checked"])
     nats, shares = logprobs["nats"], logprobs["of_tolerance"]

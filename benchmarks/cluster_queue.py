@@ -1,11 +1,11 @@
-"""A cluster's queue at fleet sizes of 8 and more: simulated replicas, the queue's real code and files under them.
+"""Simulates the replicas of a cluster of 8 and more nodes, on the real code and files of a run's queue.
 
-`python -m benchmarks.cluster_queue --replicas 64 --hours 24 [--results FILE]`. Time is simulated: a replica holds
-`AHEAD` chunks as a real one does, works on each for as long as its tokens take, is preempted at random, loses what it
-had not published, and comes back. One node in twenty has half the speed. Every claim, look and publication is made with
-the product's own code in a RAM disk. Two things are computed: a chunk's tokens come from a sample that `cut` made of
-real-like lengths, and the beats of replicas that live are not written but counted, with a beat file that never ages
-until its replica is preempted.
+`python -m benchmarks.cluster_queue --replicas 64 --hours 24 [--results FILE]`. Time is simulated. A replica holds
+`AHEAD` chunks, like a real replica, works on each chunk for as long as its tokens take, is preempted at random, loses
+the chunks that it had not published, and comes back. One node in twenty has half the speed. Every claim, look and
+publication is made with Roost's own code in a RAM disk. Two things are computed instead: a chunk's tokens come from a
+sample that `cut` made of realistic lengths, and the beats of living replicas are counted and not written. The beat file
+of a replica does not age until the replica is preempted.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ MEAN_TOKENS, LONGEST_TOKENS, SAMPLE = 2_353, 32_768, 2_000
 """Lengths are lognormal as in `benchmarks.day`, cut at the context's length."""
 TOKENS_PER_SECOND = 20_000.0
 BETWEEN_SECONDS = 2.0
-"""A replica has no work so long between two batches of chunks: the last record, and the next session's start."""
+"""How long a replica has no work between two batches of chunks: the last record, and the next session's start."""
 PREEMPTED_EVERY_SECONDS = 6 * 3600.0
 AWAY_SECONDS = 420.0
-"""Until a preempted replica works again: in Slurm's queue, and its servers' start."""
+"""The time until a preempted replica works again: the wait in Slurm's queue, and the start of its servers."""
 SLOW_SHARE, SLOW_SPEED = 0.05, 0.5
 BEAT_SECONDS, BEAT_OPERATIONS = LEASE_SECONDS / 6, 2
-"""A replica beats six times in a lease: one utime and one stat."""
+"""A replica sends six beats in a lease, each with one utime and one stat."""
 FOREVER = 1e12
 AUDITED = ("open", "os.link", "os.rename", "os.remove", "os.scandir", "os.listdir", "os.mkdir", "os.utime", "os.chmod")
 counts: Counter[str] = Counter()
 
 
 class Simulated(Queue):
-    """The queue with the simulation's clock in its files."""
+    """The queue, whose files have the simulation's time."""
 
     now = 0.0
 
@@ -59,13 +59,13 @@ class Simulated(Queue):
         return self.now
 
     def stamp(self, claim: Claim) -> Claim:
-        """Let a claim be of the simulated time."""
+        """Give a claim's file the simulated time."""
         os.utime(self.claims._path(claim.chunk, claim.token), (self.now, self.now))
         counts["os.utime"] -= 1
         return claim
 
     def die(self) -> None:
-        """Stop beating now."""
+        """Send no more beats from now on."""
         os.utime(self._beats / self.holder, (self.now, self.now))
         counts["os.utime"] -= 1
 
@@ -81,9 +81,9 @@ class Replica:
     attempt: int = 0
     held: list[Claim] = field(default_factory=list)
     since: dict[int, float] = field(default_factory=dict)
-    """When each chunk was claimed."""
+    """The time at which each chunk was claimed."""
     taken: list[float] = field(default_factory=list)
-    """Seconds from a chunk's claim to its result, as a replica measures them."""
+    """The seconds from a chunk's claim to its result, as a replica measures them."""
     looks: int = 0
     idle_seconds: float = 0.0
     away_seconds: float = 0.0
@@ -108,7 +108,7 @@ class Fleet:
         self.published, self.ended, self.refused = 0, 0.0, 0
 
     def run(self) -> None:
-        """Until every chunk is published and every replica has seen it."""
+        """Run until every chunk is published and every replica has noticed it."""
         for replica in self.replicas:
             self._next(replica, 0.0, "look")
         while self.due:
@@ -188,7 +188,7 @@ class Fleet:
 
 
 def _chunk_sizes(seed: int) -> list[int]:
-    """Tokens of some chunks of real-like records, cut by the product's own code."""
+    """Return the tokens of some chunks of realistic records, cut by Roost's own code."""
     sigma = 0.8
     draw = np.random.default_rng(seed)
     records = SAMPLE * CHUNK_TOKENS // MEAN_TOKENS

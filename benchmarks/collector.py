@@ -1,12 +1,12 @@
-"""What the collector costs: validated, hashed, fsynced GB/s from the RAM disk to the disk, against `cp` and naive code.
+"""Measures the collector: validated, hashed, fsynced GB/s from the RAM disk to the disk, against `cp` and naive code.
 
 Run under the engine's Python: `python -m benchmarks.collector [--disk DIR …] [--workers N] [--gigabytes G]`.
-Three ways over the same dumps in /dev/shm, interleaved round by round, fsync included in each:
+Different methods copy the same dumps from /dev/shm, interleaved round by round, each with fsync:
 
 - collector: `remote.extract.store.store`, N threads: header, token ids and every row checked, xxh3-128, copy, fsync
 - without sums: the same with the row sums left out (remote/shared/shard/rowsums.py)
 - before (`--before CHECKOUT`): the `store` of another checkout, in a process that is started there
-- cp: `cp` of the same files by as many processes, then an fsync of each
+- cp: `cp` of the same files by as many processes, then an fsync of each file
 - naive: `torch.load` and `torch.save` of the same tensors, one thread, as harvesting scripts do today, then an fsync
 
 Writes `benchmarks/results/collector-<date>.json`, with the machine and the versions.
@@ -60,11 +60,11 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Case:
-    """Dumps of one size, and where they go."""
+    """Dumps of one size, and the folder to which they are copied."""
 
     dumps: list[Path]
     tensors: list[Path]
-    """The same records as `torch.save` files, for the naive way."""
+    """The same records as `torch.save` files, for the naive method."""
     expected: list[Expected]
     disk: Path
     workers: int
@@ -75,7 +75,7 @@ class Case:
 
 
 def write_dump(path: Path, index: int, rows: int) -> Expected:
-    """A dump as capture lays it out, of random bf16 states."""
+    """Write a dump in capture's layout, with random bf16 states."""
     generator = torch.Generator().manual_seed(index)
     tokens = np.random.default_rng(index).integers(0, 160_000, rows).astype(np.int32)
     states = torch.randn((rows, SLOTS, HIDDEN), generator=generator, dtype=torch.bfloat16)
@@ -106,14 +106,14 @@ def write_dump(path: Path, index: int, rows: int) -> Expected:
 
 
 def collector(case: Case) -> None:
-    """Ours."""
+    """Run Roost's collector."""
     with ThreadPoolExecutor(case.workers) as pool:
         targets = [case.disk / f"hs_{number}.safetensors" for number in range(len(case.dumps))]
         list(pool.map(store, case.dumps, targets, case.expected))
 
 
 def without_sums(case: Case) -> None:
-    """Ours, but nobody adds the rows up or compares."""
+    """Run Roost's collector without computing and comparing row sums."""
     add, compare = RowSums.add, RowSums.compare
     RowSums.add = RowSums.compare = lambda *_: None  # type: ignore[method-assign,assignment]
     try:
@@ -123,7 +123,7 @@ def without_sums(case: Case) -> None:
 
 
 class Before:
-    """The collector of another checkout: a process that stores a case when it is told to, and says how long it took."""
+    """The collector of another checkout: a process that stores a case on request, and answers with the seconds."""
 
     def __init__(self, checkout: Path) -> None:
         command = [sys.executable, "-c", ELSEWHERE]
@@ -132,7 +132,7 @@ class Before:
         )
 
     def __call__(self, case: Case) -> tuple[float, float]:
-        """Seconds, and CPU seconds."""
+        """Store a case; return its seconds and CPU seconds."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         pairs = zip(case.dumps, case.expected, strict=True)
@@ -169,7 +169,7 @@ for line in sys.stdin:
 
 
 def copy(case: Case) -> None:
-    """`cp`, as many at once as the collector has workers."""
+    """Run `cp`, as many at once as the collector has workers."""
 
     def one(dump: Path) -> None:
         target = case.disk / dump.name
@@ -181,7 +181,7 @@ def copy(case: Case) -> None:
 
 
 def naive(case: Case) -> None:
-    """Load and save, one after the other."""
+    """Load and save each record, one after the other."""
     for path in case.tensors:
         target = case.disk / path.name
         torch.save(torch.load(path, weights_only=True), target)
@@ -204,9 +204,9 @@ WAYS: dict[str, Callable[[Case], tuple[float, float] | None]] = {
 
 
 def measure(case: Case, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Of every way, round by round, GB/s and CPU seconds a GB; the order turns, so that no way always comes first.
+    """Return GB/s and CPU seconds a GB for every method. Each round begins with another method.
 
-    `cp` is a program of its own, whose CPU seconds are not counted here.
+    The CPU seconds of `cp` are not counted, because it is another process.
     """
     found: dict[str, dict[str, list[float]]] = {name: {"speed": [], "cpu": []} for name in WAYS}
     names = list(WAYS)
@@ -224,7 +224,7 @@ def measure(case: Case, rounds: int) -> dict[str, dict[str, list[float]]]:
 
 
 def machine() -> dict[str, str]:
-    """What the numbers were measured on."""
+    """Return the machine on which the numbers were measured."""
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "cpu": names[0].partition(":")[2].strip() if names else platform.machine(),
@@ -241,7 +241,7 @@ def machine() -> dict[str, str]:
 def measured(
     disk: Path, workers: int, gigabytes: float, rounds: int
 ) -> Iterator[tuple[str, dict[str, dict[str, list[float]]]]]:
-    """All ways for records of each size, into a folder of their own on this disk."""
+    """Measure all methods for records of each size, in a new folder on this disk."""
     for label, rows in ROWS.items():
         count = max(1, round(gigabytes * 1e9 / (rows * SLOTS * HIDDEN * 2)))
         with tempfile.TemporaryDirectory(dir="/dev/shm") as ram, tempfile.TemporaryDirectory(dir=disk) as out:
@@ -252,7 +252,7 @@ def measured(
 
 
 def file_system(folder: Path) -> str:
-    """Its type, as `stat` names it."""
+    """Return the type of the file system, as `stat` names it."""
     command = ["stat", "--file-system", "--format", "%T", str(folder)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 

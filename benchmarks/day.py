@@ -1,13 +1,13 @@
-"""The day from end to end on one machine with a GPU: `inv prepare` to `inv verify`, each typed as a person would.
+"""Types a whole day of commands, from `inv prepare` to `inv verify`, on one machine with a GPU.
 
     python -m benchmarks.day --root ~/sglang-gpu --out benchmarks/results --layers 2 --records 220
     python -m benchmarks.day … --servers 8 --tp 1     # one server on each of eight GPUs
     python -m benchmarks.day … --servers 1 --tp 8     # one server over eight GPUs
     python -m benchmarks.day … --tp 8 --tune decode,prefill   # and `inv tune` with that server before it is stopped
 
-The host is this machine (`connection: local`). The model is Kimi-K2.5 with fewer layers (benchmarks/gpu/kimi.py), the
-records have lengths as real ones (lognormal, mean 2,353 tokens). The same prompts are prefilled plainly in the same
-server at the same concurrency before and after the extraction, which `inv pull --follow --free` drains meanwhile.
+The host is this machine (`connection: local`). The model is Kimi-K2.5 with fewer layers (benchmarks/gpu/kimi.py), and
+the records have realistic lengths (lognormal, mean 2,353 tokens). Before and after the extraction, the same prompts are
+prefilled plainly in the same server at the same concurrency. `inv pull --follow --free` drains during the extraction.
 
 `--practice` tries the same on a CPU: the tiny model, `.engine`, a few short records.
 """
@@ -50,7 +50,7 @@ TUNE_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What differs between a GPU machine and a try on a CPU."""
+    """The settings that differ between a GPU machine and a trial on a CPU."""
 
     folder: Path
     model: Path
@@ -66,7 +66,7 @@ class Settings:
 
 
 class Day:
-    """One day's commands and what they took."""
+    """The commands of one day and their seconds."""
 
     def __init__(self, settings: Settings, out: Path) -> None:
         self.settings = settings
@@ -112,7 +112,7 @@ class Day:
         may_fail: bool = False,
         most: float = STEP_SECONDS,
     ) -> dict[str, Any]:
-        """Wait for a command; keep its seconds and what it said. Raises RuntimeError if it failed."""
+        """Wait for a command's end, and keep its seconds and its output; raise RuntimeError if it failed."""
         said, noise = process.communicate(timeout=most)
         seconds = round(time.time() - begun, 2)
         self.steps[name] = {"seconds": seconds, "code": process.returncode}
@@ -131,14 +131,14 @@ class Day:
         self._out.write_text(json.dumps(self.steps, indent=1) + "\n")
 
     def prompts(self) -> list[list[int]]:
-        """The dataset's token ids, in order."""
+        """Return the dataset's token ids, in order."""
         import datasets
 
         rows = datasets.load_from_disk(str(self.dataset)).with_format(None)
         return [list(tokens) for tokens in rows["input_ids"]]
 
     def plain(self, prompts: list[list[int]], name: str) -> float:
-        """Prefill all prompts plainly at the extraction's concurrency; tokens a second."""
+        """Prefill all prompts plainly at the extraction's concurrency; return the tokens a second."""
         folders = sorted((self.workdir.root / "servers").iterdir())
         keys = [headers(self.workdir.server(folder.name)) for folder in folders]
         addresses = [f"http://127.0.0.1:{port}/generate" for port in self.settings.ports]
@@ -152,7 +152,7 @@ class Day:
 
 
 class InFlight:
-    """Tokens that are out at once, as the extractor bounds them."""
+    """A limit for the tokens in flight, like the extractor's."""
 
     def __init__(self, servers: int) -> None:
         self._used = [0] * servers
@@ -196,7 +196,7 @@ async def prefill(prompts: list[list[int]], servers: list[tuple[str, dict[str, s
 
 
 def write_chats(path: Path, records: int, mean: int) -> None:
-    """Conversations of two turns; about two letters make a token of the random tokenizer."""
+    """Write conversations of two turns. About two letters make a token of the random tokenizer."""
     draw = random.Random(11)
     letters = "etaoinshrdlucmfwypvbgkjqxz"
     with path.open("w") as lines:
@@ -213,7 +213,7 @@ def write_chats(path: Path, records: int, mean: int) -> None:
 
 
 def extracted(day: Day, begun: float, ended: float) -> dict[str, Any]:
-    """What the run's ledger says of the extraction that one command started and waited for."""
+    """Return the figures of the extraction from the run's ledger."""
     paths = day.workdir.run(RUN)
     with sqlite3.connect(f"file:{paths.ledger}?mode=ro", uri=True) as ledger:
         rows = ledger.execute("SELECT finished_at, rows, size_bytes, state, parity FROM records").fetchall()
@@ -257,7 +257,7 @@ def await_file(path: Path | None, seconds: float = 240) -> None:
 
 
 def run(day: Day, *, verify_model: bool, quiet_after: Path | None, goals: list[str]) -> None:
-    """Every command of the day; what fails is kept, and the server is stopped in any case."""
+    """Type every command of the day. Failures are kept, and the server is stopped in any case."""
     given = day.settings
     chats = given.folder / "chats.jsonl"
     write_chats(chats, given.records, given.mean)

@@ -1,7 +1,7 @@
-"""A long way on loopback: forwards every connection to another port, each byte so many seconds later.
+"""Delays connections on loopback: forwards every connection to another port, each byte by the same number of seconds.
 
-A userspace stand-in for netem, in a process of its own. Bytes wait in kernel pipes and never enter this program
-(`splice`), so on a machine of few cores it takes little from what is measured beside it.
+A replacement for netem in user space, in a separate process. Bytes wait in kernel pipes and never enter this program
+(`splice`), so it takes little CPU time from the measured programs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
 
 @dataclass
 class _Chunk:
-    """Bytes under way in a pipe of their own; none at the end of the stream."""
+    """Delayed bytes in their own pipe. A chunk without bytes is the end of the stream."""
 
     due: float
     pipe: tuple[int, int]
@@ -34,7 +34,7 @@ class _Chunk:
 
 @dataclass
 class _Way:
-    """One direction of a connection, its oldest chunk first."""
+    """One direction of a connection, with its oldest chunk first."""
 
     source: socket.socket
     target: socket.socket
@@ -44,7 +44,7 @@ class _Way:
 
 
 class Delay:
-    """Listens on a port of its own, `port`."""
+    """Listens on `port`, and forwards connections with a delay."""
 
     def __init__(self, target: int, one_way_seconds: float) -> None:
         self._target = target
@@ -82,7 +82,7 @@ class Delay:
             self._connections.append((_Way(near, far), _Way(far, near)))
 
     def _receive(self, way: _Way) -> None:
-        """Take all that is there; raises OSError where the connection is broken."""
+        """Take all bytes that have arrived; raise OSError if the connection is broken."""
         due = time.monotonic() + self._delay
         while not way.at_end:
             pipe = self._pipes.pop() if self._pipes else os.pipe()
@@ -95,7 +95,7 @@ class Delay:
             way.at_end = not size
 
     def _deliver(self, way: _Way) -> None:
-        """Send what is due, as far as the other side takes it."""
+        """Send the bytes that are due, as far as the other side accepts them."""
         now = time.monotonic()
         with suppress(BlockingIOError):
             while way.under_way and way.under_way[0].due <= now:
@@ -119,7 +119,7 @@ class Delay:
 
 @contextmanager
 def delayed(target: int, one_way_seconds: float) -> Iterator[int]:
-    """A long way to the port `target`; yields the port where it begins."""
+    """Delay connections to the port `target`; yield the port to which clients connect."""
     command = [sys.executable, "-m", "benchmarks.delay", str(target), str(one_way_seconds)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None

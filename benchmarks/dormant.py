@@ -1,12 +1,12 @@
-"""Does a patched SGLang that serves without capture cost anything? `inv bench` before the patch and with it dormant.
+"""Measures what a patch costs in an SGLang that serves without capture: `inv bench` with a bare and a patched SGLang.
 
     .venv/bin/python -m benchmarks.dormant [--rounds 6]
 
-Two practice hosts with an SGLang install each: the practice engine's files, the model files copied. In a round one
-host's install is bare and the other's is patched (`inv attach --way patch`); both serve in mode `serve`, and
-`inv bench` measures one after the other, in an order that changes, while the other sleeps. In the next round the hosts
-change roles. A start of a server has luck of its own, which all that is measured under it shares: each start gives one
-value. The time to first token is the prefill's; `inv bench --compare` judges.
+There are two practice hosts, each with its own SGLang install (the practice engine's files, with the model files
+copied). In a round one host's install is bare and the other's is patched (`inv attach --way patch`). Both serve in mode
+`serve`, and `inv bench` measures one host while the other sleeps, in a changing order. In the next round the hosts
+change roles. All measurements under one start of a server share the random effects of that start, so each start gives
+one value. The time to first token is that of prefill, and `inv bench --compare` judges.
 
 Writes the transcript to `benchmarks/results/dormant-<date>.md` and the numbers beside it.
 """
@@ -57,7 +57,7 @@ def measure(practice: Practice, host_of: dict[str, str], order: tuple[str, ...])
 
 
 def give_installs(practice: Practice) -> None:
-    """Each host imports an SGLang of its own, in front of the engine's: model files copied, links to all else."""
+    """Give each host its own SGLang, imported before the engine's: copies of the model files, and links to all else."""
     python = str(practice.paths.engine_python)
     asked = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     engine = Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
@@ -77,7 +77,7 @@ def give_installs(practice: Practice) -> None:
 
 
 def write(folder: Path, practice: Practice) -> None:
-    """The transcript as Markdown and every kept result as JSON."""
+    """Write the transcript as Markdown and every kept result as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     kept = BenchResults(Kept(practice.paths.inventory.parent).bench)
