@@ -1,11 +1,11 @@
-"""Is capture right for families and quantised weights that need a GPU? Every case in one call, servers side by side.
+"""Checks capture of the model families and quantised weights that need a GPU, all cases in one call, side by side.
 
     python -m benchmarks.families_gpu --root ~/sglang-gpu --out benchmarks/results [--only kimi-k2.5,gpt_oss]
 
-Every case of benchmarks/gpu/cases.py is served by real SGLang and asked for unequal prompts at once, in chunks, with a
-shared prefix and one prompt twice; every row of every boundary is compared with transformers in float32 on the same
-weights (quantised ones dequantised), and transformers in the served dtype with the same: no kernel is asked for more
-than twice that. Each case's line is written as soon as it is known.
+Real SGLang serves every case of benchmarks/gpu/cases.py and gets prompts of unequal lengths at once, in chunks, with a
+shared prefix, and one prompt twice. Every row of every boundary is compared with transformers in float32 on the same
+weights (quantised weights are dequantised first). The error may be at most twice that of transformers in the served
+dtype. Each case's line is written as soon as it is known.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ CHUNK = 256
 READY_SECONDS = 150.0
 SERVING = f"--mem-fraction-static=0.9 --max-total-tokens=16384 --context-length=4096 --chunked-prefill-size={CHUNK}"
 TIMES_ALLOWED = 2.0
-"""Of transformers' own error in the served dtype."""
+"""The largest permitted error, as a multiple of the error of transformers in the served dtype."""
 QUANTILES = (0.5, 0.99, 1.0)
 
 
 def prompts() -> list[list[int]]:
-    """Unequal, chunked, around a chunk; a shared prefix; the same prompt twice."""
+    """Return prompts of unequal lengths, some longer than a chunk, with a shared prefix, and one prompt twice."""
     lengths = (17, 130, CHUNK, CHUNK + 1, 700)
     shared, one, other = (prompt(50 + i, length, VOCABULARY) for i, length in enumerate((200, 30, 45)))
     return [
@@ -125,7 +125,7 @@ def start(root: Path, case: Case, folder: Path, number: int) -> Served:
 
 
 def judged(one: Served) -> dict[str, Any]:
-    """Everything that is asked of a case."""
+    """Run all checks of a case; return its result."""
     begun = time.monotonic()
     one.server.wait(READY_SECONDS)
     waited = time.monotonic() - begun
@@ -181,7 +181,7 @@ def worst(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def compared(one: Served, sent: list[list[int]], states: list[torch.Tensor]) -> dict[str, Any]:
-    """Row errors of each slot against float32: the server's, and transformers' own in the served dtype."""
+    """Return each slot's row errors against float32: those of the server, and of transformers in the served dtype."""
     torch.backends.cuda.matmul.allow_tf32 = False
     truth = boundaries(one.folder, torch.float32, sent)
     own = boundaries(one.folder, getattr(torch, one.case.dtype), sent)
@@ -194,7 +194,7 @@ def compared(one: Served, sent: list[list[int]], states: list[torch.Tensor]) -> 
 
 @torch.no_grad()
 def boundaries(folder: Path, dtype: torch.dtype, sent: list[list[int]]) -> list[torch.Tensor]:
-    """Of each prompt float32 [rows, boundaries, hidden], from hooks on the blocks."""
+    """Return for each prompt float32 [rows, boundaries, hidden], from hooks on the blocks."""
     model = load_model(folder, dtype).eval().cuda()
     seen: list[torch.Tensor] = []
 
@@ -226,7 +226,7 @@ def row_errors(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 
 
 def quantiles(errors: list[torch.Tensor]) -> dict[str, list[float]]:
-    """By quantile over all rows, one figure a slot."""
+    """Return for each quantile over all rows one figure for each slot."""
     rows = torch.cat(errors)
     return {str(q): [float(f"{value:.3g}") for value in rows.quantile(q, dim=0)] for q in QUANTILES}
 

@@ -1,15 +1,15 @@
-"""A call that does nothing, on many hosts at once: Roost with both backends, and others with a bare start of Python.
+"""Measures an empty call on many hosts at once: Roost with both backends, and other tools with a bare start of Python.
 
     python -m venv OTHERS && OTHERS/bin/pip install fabric asyncssh pyinfra ansible-core
     .venv/bin/python -m benchmarks.fanout --others OTHERS --hosts 16,64 --rounds 3 --out results.json \\
         [--before CHECKOUT]
 
-Laptop's side. The hosts are addresses 127.0.1.1 and on, sixteen of each private sshd on this machine, so its cores play
-the laptop and every host. Each way is a process of its own, from its start to its end, run in turn: `roost-*` runs the
-verb `hello`, which checks the payload and imports what every verb imports; the others run `python -c pass`. Seconds are
-of the clock, and of CPU: the laptop's (the process, and all that it starts) and a host's (sshd, the shell and Python).
-For Roost, `peak_mib` and `descriptors` are the most memory and open descriptors of the laptop's process (without the
-`ssh` processes of the OpenSSH backend).
+Laptop's side. The hosts are addresses from 127.0.1.1 on, sixteen of each private sshd on this machine, so its cores are
+those of the laptop and of every host. Each tool is a separate process, and the tools run in turn. `roost-*` runs the
+verb `hello`, which checks the payload and imports the common modules of all verbs; the other tools run `python -c
+pass`. The results are wall seconds, and CPU seconds of the laptop (the process and its children) and of a host (sshd,
+the shell and Python). For Roost, `peak_mib` and `descriptors` are the most memory and open descriptors of the laptop's
+process (without the `ssh` processes of the OpenSSH backend).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ADDRESSES_OF_AN_SSHD = 16
 
 @dataclass(frozen=True)
 class Box:
-    """The sshd, as a step is told of it (as JSON)."""
+    """The facts about the sshd that a step gets (as JSON)."""
 
     port: int
     key: str
@@ -122,7 +122,7 @@ def _commit(checkout: Path) -> str:
 
 
 class HostSide:
-    """The sshd in a process of its own, which takes in what sessions leave behind: all of it is the CPU of hosts."""
+    """The sshd in a separate process, which adopts the processes of ended sessions: all of them are CPU of hosts."""
 
     def __init__(self, folder: Path, hosts: int) -> None:
         command = [
@@ -142,7 +142,7 @@ class HostSide:
         return self._process.pid
 
     def cpu(self) -> float:
-        """Seconds so far, asked for once every session has ended."""
+        """Return the CPU seconds so far, after every session has ended."""
         assert self._process.stdin
         self._process.stdin.write("cpu\n")
         self._process.stdin.flush()
@@ -157,7 +157,7 @@ class HostSide:
 
 
 def _serve(folder: Path, hosts: int) -> None:
-    """Be the host side: start sshd, say how it is reached, and answer every line with the CPU seconds so far."""
+    """Start sshd, print how it is reached, and answer every line with the CPU seconds so far."""
     _adopt_orphans()
     home = folder / "home"
     port: int | None = None
@@ -193,7 +193,7 @@ def _adopt_orphans() -> None:
 
 
 def _orphans() -> set[int]:
-    """Children that still run; those that have ended are reaped."""
+    """Reap the children that have ended; return those that still run."""
     return {
         child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE or _reap(child)
     }
@@ -276,7 +276,7 @@ _QUIETLY = {
 
 
 def _program(way: str, box: Box, others: Path) -> list[str]:
-    """The command line of a tool that is a program, with its inventory written beside the home."""
+    """Write a tool's inventory beside the home; return the tool's command line."""
     folder = Path(box.home).parent
     if way == "ansible":
         options = f"-oUserKnownHostsFile={box.known_hosts} -oIdentitiesOnly=yes"

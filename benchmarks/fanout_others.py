@@ -1,6 +1,6 @@
-"""Ways of others to run `python -c pass` on many hosts at once, for `benchmarks.fanout`. Runs in their own venv.
+"""Runs `python -c pass` on many hosts at once with another tool, for `benchmarks.fanout`. Runs in the tools' own venv.
 
-Standard library, and the one tool that is asked for; told of the hosts by JSON.
+Imports the standard library and the chosen tool only. The hosts are given as JSON.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What keeping a history costs a host: CPU a look, and bytes after a month. Runs under the host's own Python.
+"""Measures what a history costs a host: CPU time of a look, and bytes after a month. Runs under the host's Python.
 
     .engine/bin/python -m benchmarks.history [--looks 300] [--out benchmarks/results]
 
-The host is a folder as an extractor and a supervisor leave it: one run at work, one server whose log grows, eight GPUs
-(their readings are made up here, and NVML's own time is measured on a GPU host). The history is a month old.
+The host is a folder with the files of an extractor and a supervisor: a run at work, a server whose log grows, eight
+GPUs (with invented readings; NVML's time is measured on a GPU host). The history is a month old.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def measure(workdir: Workdir, looks: int) -> dict[str, object]:
-    """Look so often, as fast as possible, and count this process's CPU time."""
+    """Make this number of looks as fast as possible, and return this process's CPU time."""
     paths, server = host(workdir)
     recorder = Recorder(Context(workdir, Report(io.StringIO())))
     recorder._looker._gauges.read = lambda: GPUS  # type: ignore[method-assign]
@@ -95,7 +95,7 @@ def measure(workdir: Workdir, looks: int) -> dict[str, object]:
 
 
 def host(workdir: Workdir) -> tuple[RunPaths, ServerState]:
-    """A run and a server, as they are left on disk."""
+    """Write the files of a run and a server."""
     paths = workdir.run("kimi-1")
     paths.shards.mkdir(parents=True)
     extractor_says(paths, done=0)
@@ -110,7 +110,7 @@ def host(workdir: Workdir) -> tuple[RunPaths, ServerState]:
 
 
 def extractor_says(paths: RunPaths, done: int) -> None:
-    """The state file, as it is written about once a second."""
+    """Write the state file, as an extractor does about once a second."""
     counts = Counts(assigned=125_000, done=done, tokens_assigned=10**8, tokens_done=900 * done, bytes_done=10**8 * done)
     state = ExtractorState(
         run="kimi-1", epoch=1, status="running", counts=counts, tokens_per_second=51_234.5, in_flight=32,
@@ -120,7 +120,7 @@ def extractor_says(paths: RunPaths, done: int) -> None:
 
 
 def age(path: Path, days: int) -> Point:
-    """Fill the history with `days` of points before its newest one; an hour a commit."""
+    """Fill the history with points for `days` days before its newest point, with a commit for each hour."""
     with to_write(path)[0] as store:
         last = store.last()
         assert last is not None

@@ -1,10 +1,10 @@
-"""What a million records cost where Roost handles them all at once: prepare, plan, ledger status, resume scan, verify.
+"""Measures the steps that handle all of a million records at once: prepare, plan, assign, ledger, resume scan.
 
     .engine/bin/python -m benchmarks.million --records 1000000 --tokens 200 --out benchmarks/results/million.json
 
-Runs under a Python with the `data` extra; writes only its own temporary folder and the results file. Each step runs
-in a process of its own; memory is the peak of the step and of all its worker processes together (proportional set
-size, so that what workers share counts once), sampled ten times a second.
+Runs under a Python with the `data` extra; writes only its own temporary folder and the results file. Each step is a
+separate process. Memory is the peak of the step and all its worker processes together, sampled ten times a second, as
+proportional set size, in which shared pages count once.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Peak:
 
 
 def write_source(path: Path, records: int, tokens: int) -> int:
-    """Conversations of two and four turns whose lengths are spread as chat data's; one token a byte."""
+    """Write conversations of two and four turns, with lengths spread like chat data's and one token for each byte."""
     chance = random.Random(0)
     words = " ".join(chance.choice(WORDS) for _ in range(20_000))
     with path.open("w") as out:
@@ -169,7 +169,7 @@ def write_source(path: Path, records: int, tokens: int) -> int:
 
 
 def write_tokenizer(folder: Path) -> None:
-    """The practice models' own tokenizer."""
+    """Write the practice models' tokenizer."""
     from hosts.practice.engine.tokenizer import write_tokenizer as write
 
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Single steps of `benchmarks/million.py`, each run in a process of its own so that its memory can be told."""
+"""Single steps of `benchmarks/million.py`, each in a separate process so that its memory can be measured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOSTS = 64
 
 
 def fabricate(dataset: str, records: str, tokens: str) -> None:
-    """A dataset of made-up ids, with lengths spread as chat data's."""
+    """Write a dataset of random ids, with lengths spread like chat data's."""
     import numpy as np
     import pyarrow as pa
 
@@ -68,7 +68,7 @@ def plan(dataset: str) -> Plan:
 
 
 def replan_(dataset: str) -> None:
-    """Three hosts are lost; the others have done half of their records, here and there."""
+    """Plan again after three hosts were lost and the other hosts did half of their records, in random places."""
     made = plan(dataset)
     chance = random.Random(0)
     folder = Path(dataset)
@@ -100,7 +100,7 @@ def assign(dataset: str, given: str) -> None:
 
 
 def ledger(dataset: str, path: str) -> None:
-    """Every second record is done."""
+    """Write a ledger in which every second record is done."""
     from remote.work.ledger import Ledger, Row
 
     lengths = read_lengths(Path(dataset), read_manifest(Path(dataset)))

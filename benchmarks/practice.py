@@ -1,4 +1,4 @@
-"""A practice fleet of a benchmark's own, and `inv` on it with everything that it says. Laptop's Python."""
+"""A practice fleet for a benchmark, and the transcript of `inv` commands on it. Runs under the laptop's Python."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hosts.practice.paths import PracticePaths
 
 CLONE = Path(__file__).resolve().parents[1]
 STILL_WAITING = "waiting for "
-"""What `inv` says from time to time while nothing happens; left out of a transcript."""
+"""Lines that `inv` prints from time to time while nothing happens. A transcript leaves them out."""
 
 
 @dataclass
 class Practice:
-    """The fleet, and the transcript of what was typed at it."""
+    """The fleet, and the transcript of the commands that were typed."""
 
     paths: PracticePaths
     transcript: list[str] = field(default_factory=list)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Type `inv WORDS`; stdout and stderr come together."""
+        """Type `inv WORDS`, with stdout and stderr in one stream."""
         self._say(f"$ inv {' '.join(words)}")
         process = subprocess.Popen(
             [str(Path(sys.executable).parent / "inv"), *words],
@@ -43,14 +43,14 @@ class Practice:
         return process
 
     def end(self) -> None:
-        """End what was typed and still runs, as before a fleet is taken down under it."""
+        """End the commands that still run, before their fleet is taken down."""
         for process in self.started:
             if process.poll() is None:
                 process.kill()
             process.wait()
 
     def follow(self, process: subprocess.Popen[str]) -> int:
-        """Take down what it says until it ends; return its exit code."""
+        """Add a command's output to the transcript until it ends; return its exit code."""
         assert process.stdout is not None
         for line in process.stdout:
             if not line.startswith(STILL_WAITING):
@@ -58,13 +58,13 @@ class Practice:
         return process.wait()
 
     def inv(self, *words: str) -> None:
-        """`inv WORDS` must end well."""
+        """Type `inv WORDS`; raise an error if it fails."""
         code = self.follow(self.start(*words))
         if code:
             raise SystemExit(f"inv {words[0]} ended with {code}")
 
     def note(self, text: str) -> None:
-        """A remark between commands."""
+        """Add a remark to the transcript."""
         self._say(f"# {text}")
 
     def _say(self, line: str) -> None:
@@ -75,7 +75,7 @@ class Practice:
 
 @contextmanager
 def practising(hosts: int) -> Iterator[Practice]:
-    """A fleet in a temporary folder, with this clone's engine and models; ended with the block."""
+    """Yield a fleet in a temporary folder, with this clone's engine and models. The fleet ends with the block."""
     with tempfile.TemporaryDirectory(prefix="roost-practice-") as folder:
         root = Path(folder)
         (root / ".practice").mkdir(mode=0o700)

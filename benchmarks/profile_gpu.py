@@ -1,11 +1,11 @@
-"""Where capture's time goes on short prompts: a profile of 64 x 512 tokens, plain and captured, in one server.
+"""Profiles capture on short prompts: 64 x 512 tokens, plain and captured, in one server.
 
     python -m benchmarks.profile_gpu --root ~/sglang-gpu --out benchmarks/results [--wait-for FILE]
 
 Eight true-width DeepSeek-V3 layers (as benchmarks/capture_gpu.py). SGLang's own profiler records the device's kernels
-and copies by stream; rounds alternate. Told apart: what capture adds to the stream of the forward pass, how much slower
-that stream's own kernels become beside capture's, the gaps between its kernels, and what runs on streams of its own.
-Without the profiler, the CPU time of capture's threads and of the scheduler's own thread.
+and copies by stream, and rounds alternate. The result has separate figures for the kernels that capture adds to the
+stream of the forward pass, the slowdown of that stream's other kernels, the gaps between its kernels, and the work on
+capture's own streams. The CPU time of capture's threads and of the scheduler's thread is measured without the profiler.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def wait_for(path: Path | None) -> None:
 
 
 def timed(server: GpuServer, drain: Drain, rounds: int = 7) -> dict[str, Any]:
-    """Microseconds a token without a profiler, and CPU seconds a round of each thread of the scheduler's process."""
+    """Return microseconds a token without a profiler, and CPU seconds a round of each of the scheduler's threads."""
     scheduler = scheduler_of(server)
     micros: dict[str, list[float]] = defaultdict(list)
     threads: dict[str, dict[str, float]] = {way: defaultdict(float) for way in WAYS}
@@ -102,7 +102,7 @@ def scheduler_of(server: GpuServer) -> psutil.Process:
 
 
 def cpu(process: psutil.Process) -> dict[str, float]:
-    """CPU seconds by thread name; the first thread is the scheduler's own."""
+    """Return the CPU seconds by thread name. The first thread is the scheduler's own."""
     found: dict[str, float] = defaultdict(float)
     for thread in process.threads():
         try:
@@ -114,7 +114,7 @@ def cpu(process: psutil.Process) -> dict[str, float]:
 
 
 def profiled(server: GpuServer, drain: Drain, traces: Path) -> dict[str, Any]:
-    """What the device did in a round, by way: medians over rounds."""
+    """Return the device's times in a round, plain and captured, as medians over rounds."""
     seen: dict[str, list[dict[str, float]]] = defaultdict(list)
     for turn in range(ROUNDS):
         for way in WAYS:
@@ -139,7 +139,7 @@ def ask(server: GpuServer, path: str, body: dict[str, Any]) -> None:
 
 
 def traced(folder: Path, seconds: float = 60) -> list[dict[str, Any]]:
-    """The events of the one trace that comes into `folder`."""
+    """Wait for the trace in `folder`, and return its events."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for path in folder.rglob("*.trace.json.gz"):
@@ -153,7 +153,7 @@ def traced(folder: Path, seconds: float = 60) -> list[dict[str, Any]]:
 
 
 def device_times(events: list[dict[str, Any]]) -> dict[str, float]:
-    """Milliseconds of a round: the forward pass's stream (the busiest), its gaps, and the others', by kind."""
+    """Return a round's milliseconds by kind: the forward pass's stream (the busiest), its gaps, and other streams."""
     work = [one for one in events if one.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and "dur" in one]
     streams: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for one in work:

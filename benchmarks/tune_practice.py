@@ -1,11 +1,11 @@
-"""`inv tune` from end to end on a practice host: real SGLang servers with tp 2 on CPU, their ranks over gloo.
+"""Runs `inv tune` from end to end on a practice host, with real SGLang servers of tp 2 on CPU and ranks over gloo.
 
     .venv/bin/python -m benchmarks.tune_practice
 
-The grid holds a network interface that does not exist (a crash), one whose ranks are frozen from outside as by a
-driver that never answers (a hang), and a server flag that a server can be faster with. The search is killed while the
+The grid has a network interface that does not exist (a crash), a setting whose ranks are frozen from outside like those
+of a driver that never answers (a hang), and a server flag that may make a server faster. The search is killed while the
 challenger's server starts, typed again, and ends with `--apply`. Writes the transcript to
-`benchmarks/results/tune_practice-<date>.md`. A machine's speed says nothing here; that the mechanism holds does.
+`benchmarks/results/tune_practice-<date>.md`. The speeds mean nothing here; the run shows that the mechanism works.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STARTS_SECONDS = 1800.0
 
 
 def main() -> None:
-    """Search, be killed, search on, apply; write what was said."""
+    """Search, kill the search, search on and apply; write the transcript."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     given = options.parse_args()
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def killed_half_way(practice: Practice, tune: tuple[str, ...]) -> None:
-    """SIGKILL `inv tune` when the challenger's server is on its way."""
+    """Kill `inv tune` while the challenger's server starts."""
     process = practice.start(*tune)
     follower = threading.Thread(target=practice.follow, args=(process,))
     follower.start()
@@ -88,7 +88,7 @@ def killed_half_way(practice: Practice, tune: tuple[str, ...]) -> None:
 
 
 def command(practice: Practice) -> list[str]:
-    """The command of the host's server as recorded; empty where there is none."""
+    """Return the recorded command of the host's server; empty if there is no server."""
     path = Workdir(practice.paths.host(HOST).workdir).server("main").state
     try:
         recorded: list[str] = json.loads(path.read_bytes())["command"]
@@ -98,7 +98,7 @@ def command(practice: Practice) -> list[str]:
 
 
 def running(practice: Practice) -> list[str]:
-    """Roost's servers on the host that live."""
+    """Return the running servers of Roost on the host."""
     from hosts.practice import fleet
 
     return [each.name for host in fleet.status(practice.paths.root) for each in host.running]
@@ -106,7 +106,7 @@ def running(practice: Practice) -> list[str]:
 
 @contextmanager
 def frozen_ranks(variable: str, value: str) -> Iterator[None]:
-    """SIGSTOP every rank of the collectives' benchmark under this setting, as a driver that never answers would."""
+    """Freeze every rank of the collectives' benchmark under this setting, like a driver that never answers."""
     over = threading.Event()
 
     def freeze() -> None:
@@ -129,7 +129,7 @@ def frozen_ranks(variable: str, value: str) -> Iterator[None]:
 
 
 def write(folder: Path, practice: Practice, diff: list[str]) -> None:
-    """The transcript as Markdown, with the machine and the date."""
+    """Write the transcript as Markdown, with the machine and the date."""
     folder.mkdir(parents=True, exist_ok=True)
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())

@@ -1,10 +1,10 @@
-"""A practice run that is watched, told of and reported: pictures for docs/, recordings for tests, and a transcript.
+"""Watches a practice run and writes its report: pictures for docs/, recordings for tests, and a transcript.
 
     .venv/bin/python -m benchmarks.watching [--docs docs] [--recorded tests/recorded] [--out benchmarks/results]
     .venv/bin/python -m benchmarks.watching --redraw    # the pictures again, from the recordings, without SGLang
 
-Three practice hosts extract; one is paused and resumed, one is lost with everything on it. While they work, no `inv`
-runs, and a webhook on loopback takes down what the hosts themselves tell.
+Three practice hosts extract. One host is paused and resumed, and one is lost with everything on it. While they work, no
+`inv` runs, and a webhook on loopback receives the hosts' own notifications.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def prepare(practice: Practice, address: str) -> None:
-    """Servers up, a plan made, prices and a webhook in the inventory."""
+    """Start the servers, plan the run, and put prices and a webhook into the inventory."""
     yaml = YAML()
     inventory = yaml.load(practice.paths.inventory.read_text())
     inventory["defaults"] |= {"cost_per_hour": COST_PER_HOUR, "notify": {"webhook": address}, "in_flight_tokens": 2048}
@@ -115,7 +115,7 @@ def watch(practice: Practice, docs: Path, recorded: Path) -> None:
 
 
 def cost(practice: Practice) -> None:
-    """What the recorders took, by the kernel's count."""
+    """Note the recorders' CPU time and memory, as the kernel counts them."""
     for name in ("practice1", "practice2"):
         host = practice.paths.host(name)
         recorders = [one.process for one in running_on(host.workdir) if one.kind == "recorder"]
@@ -130,12 +130,12 @@ def cost(practice: Practice) -> None:
 
 
 def told_of(view: FleetView, kind: str) -> bool:
-    """Whether a host that is heard has told of such an event."""
+    """Return whether a reachable host has recorded an event of this kind."""
     return any(event.kind == kind for _, event in view.events(100))
 
 
 def lose(practice: Practice, name: str) -> None:
-    """Kill a host: its sshd with all sessions, its servers, its extractor and its recorder, with no word to anybody."""
+    """Kill a host without notice: its sshd with all sessions, its servers, its extractor and its recorder."""
     state = practice_fleet._read(practice.paths)
     host = next(one for one in state.hosts if one.name == name)
     living = [one.process for one in running_on(practice.paths.host(name).workdir)] + [host.sshd]
@@ -147,7 +147,7 @@ def lose(practice: Practice, name: str) -> None:
 
 
 def keep_views(folder: Path, view: FleetView) -> None:
-    """What the hosts said, for tests of views."""
+    """Keep the hosts' answers for tests of views."""
     hosts = {
         host.name: {
             "glance": None if host.glance is None else host.glance.model_dump(mode="json"),
@@ -189,7 +189,7 @@ async def draw(
 
 
 def report(practice: Practice, docs: Path, recorded: Path) -> None:
-    """The report by its command, its pictures, and what it was made from."""
+    """Make the report by its command, draw its pictures, and keep its data."""
     path = practice.paths.folder / "report.html"
     practice.follow(practice.start("report", "--hosts", "all", "--run", RUN, "--out", str(path)))
     pictures(path, docs)
@@ -201,7 +201,7 @@ def report(practice: Practice, docs: Path, recorded: Path) -> None:
 
 
 def redraw(docs: Path, recorded: Path) -> None:
-    """The pictures that need nothing but the recordings: all but the detail, whose log was not kept."""
+    """Draw the pictures that need only the recordings: all except the detail, whose log was not kept."""
     view = read_view(recorded)
     for width, height in SIZES:
         asyncio.run(draw(lambda: view, NoActions(), docs / f"watch-{width}.png", width, height))
@@ -214,7 +214,7 @@ def redraw(docs: Path, recorded: Path) -> None:
 
 
 class NoActions:
-    """What the keys do where no host is."""
+    """The actions of the keys for a recording, which has no hosts."""
 
     def steer(self, host: str, action: str) -> str:
         return f"{host} is a recording, and cannot {action}."
@@ -224,7 +224,7 @@ class NoActions:
 
 
 def read_view(recorded: Path) -> FleetView:
-    """The fleet as it was recorded; the counterpart of `keep_views`."""
+    """Return the recorded fleet, which `keep_views` wrote."""
     kept = json.loads((recorded / "fleet.json").read_text())
     hosts = []
     for name, one in kept["hosts"].items():
@@ -236,19 +236,19 @@ def read_view(recorded: Path) -> FleetView:
 
 
 def pictures(path: Path, docs: Path) -> None:
-    """The report in Chromium, light and dark."""
+    """Draw the report with Chromium, light and dark."""
     picture(path, docs / "report.png", 1200, 3300)
     picture(path, docs / "report-dark.png", 1200, 1400, dark=True)
 
 
 def keep_records(folder: Path, records: list[HostRecord], practice: Practice) -> None:
-    """What a report is made from, for tests, without the paths of this machine."""
+    """Keep the data of the report for tests, without the paths of this machine."""
     text = json.dumps([record.model_dump(mode="json") for record in records])
     (folder / "report.json").write_text(text.replace(str(practice.paths.root), "/home/roost") + "\n")
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that the hosts do."""
+    """Wait until a condition on the hosts holds."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         if time.monotonic() > deadline:
@@ -262,7 +262,7 @@ def clock(at: float) -> str:
 
 @contextmanager
 def webhook() -> Iterator[tuple[str, list[tuple[float, Any]]]]:
-    """An address, and what was posted to it, with the time."""
+    """Yield an address, and the list of everything that is posted to it, with the time."""
     told: list[tuple[float, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
