@@ -148,6 +148,7 @@ def cancel(context: Context, name: str, *, dry_run: bool) -> list[str]:
         paths = context.workdir.job(name)
         kept = _kept(paths)
         SCHEDULERS[kept.engine](paths).cancel(kept.number)
+        _remove_mark(paths)
         write_whole(paths.told, b"")
     return [name]
 
@@ -327,13 +328,18 @@ def _end(outcome: Result | Failure, paths: JobPaths, context: Context) -> End:
 
 def _keep(paths: JobPaths, end: End) -> End:
     """Put down how the job ended, and remove what it needs no more."""
+    _remove_mark(paths)
+    write_whole(paths.ended, end.model_dump_json().encode())
+    paths.ledger.unlink(missing_ok=True)
+    return end
+
+
+def _remove_mark(paths: JobPaths) -> None:
+    """Remove the file beside the verb's output by which the node could tell that it sees that folder."""
     with suppress(OSError, ValidationError):
         mark = JobTask.model_validate_json(read_own(paths.task)).mark
         if mark:
             Path(mark).unlink(missing_ok=True)
-    write_whole(paths.ended, end.model_dump_json().encode())
-    paths.ledger.unlink(missing_ok=True)
-    return end
 
 
 def _row(paths: JobPaths, context: Context) -> JobRow:

@@ -107,6 +107,7 @@ def waiting_job_is_shown_and_cancelled(site: Site[Lab], prepare: list[str]) -> N
     assert f"cancelled: {name}" in typed(site, "stop", *ON, "--job", name)
     until(lambda: site.lab.said("squeue", "-h", "-o", "%i").split() == [foreign])
     assert not (site.shared / "another").exists()
+    assert not list(site.shared.glob(".roost-*")), "the mark for the node was left behind"
     namespaces.run("scancel", foreign)
     site.lab.await_idle()
 
