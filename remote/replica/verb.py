@@ -1,8 +1,8 @@
-"""The verb `replica`: serve, take chunks from the run's queue, extract them, publish them, stop. Runs on a node.
+"""The verb `replica`: serve, claim chunks from the run's queue, extract and publish them, stop. Runs on a node.
 
-Started by whatever engine gave the node (Slurm, Ray, a person): `python -m remote replica --folder RUN --name R.0
---scratch DIR --output log`. Knows no engine. SIGUSR1 and SIGTERM drain it: it takes nothing more, finishes what is in
-flight, publishes what is whole and leaves; what it held is anybody's then. `--tied true` ends it when its stdin ends.
+The engine (Slurm, Ray) or a person starts it: `python -m remote replica --folder RUN --name R.0 --scratch DIR --output
+log`. It knows no engine. SIGUSR1 and SIGTERM drain it: the replica claims no more chunks, finishes the requests in
+flight, publishes finished chunks and releases the others. `--tied true` ends it when its stdin ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STOP_SECONDS = 20.0
 
 
 def replica(request: ReplicaRequest, context: Context) -> ReplicaResult:
-    """Be a replica until the run is over, or until told to drain."""
+    """Work as a replica until the run is over or a signal to drain comes; return what was published."""
     shared = RunPaths(Path(request.folder).expanduser())
     spec = _spec_of(shared)
     shared = in_round(shared, spec)
@@ -60,15 +60,15 @@ def replica(request: ReplicaRequest, context: Context) -> ReplicaResult:
 
 
 def _spec_of(shared: RunPaths) -> ReplicaSpec:
-    """What this replica does; raises UsageError if this machine does not see the run's folder as it is."""
+    """Return the replica's spec; raise UsageError if this node sees an older state of the run's folder."""
     spec = read_spec(shared)
     if newest_epoch(shared) != spec.epoch:
-        raise UsageError(f"{shared.replicas} is of epoch {spec.epoch}, and the run of {newest_epoch(shared)}.")
+        raise UsageError(f"{shared.replicas} has epoch {spec.epoch}, but the run has epoch {newest_epoch(shared)}.")
     return spec
 
 
 def _end_with_stdin() -> None:
-    """Die as if killed once stdin ends: the guard ends the servers, and this node's next attempt goes on at once."""
+    """Kill this process once stdin ends. The guard then ends the servers, and the next attempt can start at once."""
     while os.read(0, 4096):
         pass
     print("the process that started this replica is gone, so it ends", file=sys.stderr, flush=True)
@@ -76,7 +76,7 @@ def _end_with_stdin() -> None:
 
 
 def _work(desk: Desk, own: RunPaths, spec: ReplicaSpec, scratch: Context) -> None:
-    """Extract what the desk has, again and again, until nothing is left anywhere."""
+    """Extract the chunks that the desk holds, session by session, until the run is over or the replica drains."""
     looks = 0
     while not desk.draining:
         _drain_on_signals(desk, own)  # a session's event loop takes SIGTERM to itself
@@ -94,7 +94,7 @@ def _work(desk: Desk, own: RunPaths, spec: ReplicaSpec, scratch: Context) -> Non
 
 
 def _pause(desk: Desk, seconds: float) -> None:
-    """Wait before the next look; a signal to drain ends the wait soon."""
+    """Wait before the next look at the queue. A signal to drain ends the wait soon."""
     until = time.monotonic() + seconds
     while not desk.draining and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, PAUSE_SECONDS))
@@ -122,7 +122,7 @@ def _serve(spec: ReplicaSpec, scratch: Context) -> None:
 
 
 def _end_earlier(scratch: Context) -> None:
-    """Servers that an earlier attempt left on this node hold its GPUs: name them and end them."""
+    """End the servers that an earlier attempt left on this node, because they hold its GPUs, and name them."""
     if not scratch.workdir.servers.is_dir():
         return
     ended = _end_servers(scratch)
