@@ -46,10 +46,19 @@ class RankWatch:
     def _refresh(self) -> None:
         try:
             for child in psutil.Process(self._leader).children(recursive=True):
-                if child.name().startswith(TITLE):
+                if child.name().startswith(TITLE) and not _is_fork(child):
                     self._titles.setdefault(child, _title(child))
         except psutil.Error:
             return
+
+
+def _is_fork(child: psutil.Process) -> bool:
+    """Return whether the process is a rank's own fork: it has the rank's title until it runs another program or ends.
+
+    SGLang starts every rank as a new program, below a process that has no title or another one.
+    """
+    parent = child.parent()
+    return parent is not None and parent.name() == child.name()
 
 
 def _title(rank: psutil.Process) -> str:
