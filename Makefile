@@ -69,7 +69,7 @@ test-fast: venv engine ## the tests that start no server and open no connection
 	.engine/bin/python -m pytest -n 2 -m "$(FAST)" tests/remote
 
 test: lint readers ## lint, types and the tests, with real sshd, rsync, SGLang and, if it can be had, Ray
-	-@$(MAKE) --no-print-directory ray
+	-@$(BIN)/python -m hosts.practice.ray.install .ray
 	$(BIN)/python -m pytest -n 3 $(SHARED) -m "not long" tests/fleet tests/faults tests/slurm tests/ray tests/hosts
 	.engine/bin/python -m pytest -n 2 $(SHARED) -m "not long" tests/remote/servers tests/remote
 

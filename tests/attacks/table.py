@@ -55,7 +55,7 @@ ATTACKS = (
     Attack(
         "A host lies about rows and sizes",
         (
-            "tests/hosts/pull/test_hostile_host.py::test_a_row_that_can_be_no_record_of_the_run_is_refused",
+            "tests/hosts/pull/test_hostile_host.py::test_a_row_that_cannot_be_a_record_of_the_run_is_refused",
             "tests/hosts/pull/test_hostile_host.py::test_only_records_of_the_run_are_offered",
             "tests/remote/transfer/test_engine.py::test_bytes_that_are_no_record_of_the_run_are_not_delivered",
         ),
