@@ -44,8 +44,9 @@ def leader() -> Iterator[subprocess.Popen[bytes]]:
         until(lambda: len(titled(process.pid)) == 2, "the rank's fork")
         yield process
     finally:
-        for child in [*psutil.Process(process.pid).children(recursive=True), process]:
+        for child in psutil.Process(process.pid).children(recursive=True):
             child.kill()
+        process.kill()
         process.communicate()
 
 
