@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,7 @@ from hosts.console.text import moment
 from hosts.errors import UsageError
 from hosts.fleet import Fleet
 from hosts.inventory.clusters import AnyCluster
-from hosts.tasks.places import places
-from hosts.tasks.session import chosen_run, finish, printing, session, the_inventory
+from hosts.tasks.session import chosen_run, finish, printing, the_inventory
 from hosts.tasks.trailing import note_in_trail
 from remote.shared.messages.jobs import JobRow, JobTold, SubmitResult
 from remote.shared.words import counted
@@ -199,30 +198,25 @@ def _begun(told: JobTold) -> str:
 
 
 @contextmanager
-def job_or_places(
-    job: Job, host: str | None, hosts: str | None, inventory: str | None, json: bool
+def job_or(
+    otherwise: Callable[[str | None, str | None, str | None, bool], AbstractContextManager[tuple[Fleet, Output]]],
+    job: Job,
+    host: str | None,
+    hosts: str | None,
+    inventory: str | None,
+    json: bool,
+    **only_jobs: bool,
 ) -> Iterator[tuple[Fleet, Output]]:
-    """Yield the fleet on which a data verb runs: a cluster's job, the named hosts, or the laptop alone."""
+    """Yield the fleet on which a verb runs: a cluster's job, or what `otherwise` (`session`, `places`) yields.
+
+    Without a cluster, the options `only_jobs` are refused if they were given.
+    """
     if job.cluster:
         with job.session(inventory, json, {"host": host, "hosts": hosts}) as both:
             yield both
         return
-    refuse_without_cluster(json, detach=job.detach, dry_run=job.dry_run)
-    with places(host, hosts, inventory, json) as both:
-        yield both
-
-
-@contextmanager
-def job_or_session(
-    job: Job, host: str | None, hosts: str | None, inventory: str | None, json: bool
-) -> Iterator[tuple[Fleet, Output]]:
-    """Yield the fleet on which a run's verb runs: a cluster's job, or the chosen hosts."""
-    if job.cluster:
-        with job.session(inventory, json, {"host": host, "hosts": hosts}) as both:
-            yield both
-        return
-    refuse_without_cluster(json, detach=job.detach)
-    with session(host, hosts, inventory, json) as both:
+    refuse_without_cluster(json, **only_jobs)
+    with otherwise(host, hosts, inventory, json) as both:
         yield both
 
 

@@ -15,7 +15,7 @@ from hosts.console.data import plan_document, show_inspected, show_plan, show_pr
 from hosts.console.live import live_lines
 from hosts.console.output import EXIT_FAILED
 from hosts.errors import UsageError
-from hosts.tasks.clusters import ONE_JOB, Job, job_or_places
+from hosts.tasks.clusters import ONE_JOB, Job, job_or
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.session import JSON, TARGET, finish, indices, roost_task, session
 from hosts.transport.backend import Backend
@@ -78,7 +78,7 @@ def prepare(
 ) -> None:
     """Make a dataset of conversations: merge, dedup, shuffle, chat template, loss mask, global indices."""
     job = Job(cluster, detach=detach, dry_run=dry_run)
-    with job_or_places(job, host, hosts, inventory, json) as (fleet, output):
+    with job_or(places, job, host, hosts, inventory, json, detach=detach, dry_run=dry_run) as (fleet, output):
         known = [preparing.tokenizer_of(fleet.inventory, each, tokenizer) for each in fleet.hosts]
         demand(
             "inv prepare --input chats.jsonl --out data/kimi --tokenizer /models/kimi-k2.5",

@@ -21,9 +21,9 @@ from hosts.fleet import Fleet, fleet_of
 from hosts.inventory.model import Host
 from hosts.inventory.select import select
 from hosts.pull.sources import Place, place_of
-from hosts.tasks.clusters import ONE_JOB, Job, job_or_places, job_or_session, refuse_without_cluster
-from hosts.tasks.places import PLACES, demand, show_places
-from hosts.tasks.session import JSON, TARGET, chosen_run, finish, printing, roost_task, the_inventory
+from hosts.tasks.clusters import ONE_JOB, Job, job_or, refuse_without_cluster
+from hosts.tasks.places import PLACES, demand, places, show_places
+from hosts.tasks.session import JSON, TARGET, chosen_run, finish, printing, roost_task, session, the_inventory
 from hosts.tasks.trailing import note_in_trail
 from remote.shared.messages.export import ExportDtype, ExportRequest, ExportResult, Format
 from remote.shared.messages.run import refuse_other_run
@@ -80,7 +80,7 @@ def verify(
     if folder:
         _verify_folder(folder, run, host, hosts, model, quick, repair, dry_run, job, inventory, json)
         return
-    with job_or_session(job, host, hosts, inventory, json) as (fleet, output):
+    with job_or(session, job, host, hosts, inventory, json, detach=detach) as (fleet, output):
         name = chosen_run(fleet, output, run)
         faults: list[tuple[str, Fault]] = []
         plan = plan_for(fleet, name)
@@ -191,7 +191,7 @@ def export(
 ) -> None:
     """Write a destination's records in the layout of a trainer, with its side files and a card."""
     job = Job(cluster, detach=detach, dry_run=dry_run)
-    with job_or_places(job, host, hosts, inventory, json) as (fleet, output):
+    with job_or(places, job, host, hosts, inventory, json, detach=detach, dry_run=dry_run) as (fleet, output):
         demand("inv export --folder /data/kimi-1 --out /data/kimi-1-export", folder=folder, out=out)
         if format and format not in FORMATS:
             raise UsageError(f"There is no format {format!r}.", remedy=f"Formats: {', '.join(FORMATS)}.")

@@ -14,7 +14,7 @@ from hosts.console.output import Output
 from hosts.errors import UsageError
 from hosts.fleet import Outcome
 from hosts.inventory.model import Host
-from hosts.tasks.clusters import ONE_JOB, Job, job_or_session
+from hosts.tasks.clusters import ONE_JOB, Job, job_or
 from hosts.tasks.places import PLACES, demand, places, show_places
 from hosts.tasks.session import DRY_RUN, JSON, TARGET, WAIT, chosen_run, finish, roost_task, session
 from hosts.units import duration, size
@@ -86,7 +86,7 @@ def compress(
 ) -> None:
     """Compress finished shards in place to two thirds of their size, without loss; pull and verify read both forms."""
     job = Job(cluster, detach=detach, dry_run=dry_run)
-    with job_or_session(job, host, hosts, inventory, json) as (fleet, output):
+    with job_or(session, job, host, hosts, inventory, json, detach=detach) as (fleet, output):
         identity = plan_for(fleet, chosen_run(fleet, output, run)).identity
         request = CompressRequest(identity=identity, dry_run=dry_run and not cluster)
         with live_lines(output, fleet) as lines:

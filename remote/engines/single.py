@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import xxhash
 from pydantic import Field, ValidationError
@@ -52,25 +52,6 @@ LOOK_SECONDS = 5.0
 """Between two questions to the scheduler."""
 GONE_SECONDS = 20.0
 """A job that left the queue this long ago without an outcome has none: file systems may show a file late."""
-
-
-class Scheduler(Protocol):
-    """The scheduler as an engine for one job that runs one verb."""
-
-    def text(self, order: Any, payload: Path) -> str:
-        """What would be submitted, for people."""
-
-    def submit(self, order: Any, payload: Path) -> str:
-        """Submit the job and return its number."""
-
-    def row(self, number: str) -> JobRow | None:
-        """The job as it waits or runs; None once it has left the queue."""
-
-    def cause(self, number: str) -> str:
-        """The scheduler's word for the job's end; "" if it has none."""
-
-    def cancel(self, number: str) -> None:
-        """End the job."""
 
 
 class End(Message):
@@ -208,22 +189,22 @@ def _places(asked: Message) -> tuple[list[str], Path | None]:
     The node looks for all of them before it begins.
     """
     given = [one for key in READ for one in _texts(getattr(asked, key, ""))]
-    seen = [str(Path(one).expanduser()) for one in given if "://" not in one]
-    for path in seen:
-        if not Path(path).exists():
-            if not Path(path).is_absolute() and path in _texts(getattr(asked, "tokenizer", "")):
-                continue  # a name that transformers resolves
+    seen = []
+    for path in [str(Path(one).expanduser()) for one in given if "://" not in one]:
+        if Path(path).exists():
+            seen.append(path)
+        elif Path(path).is_absolute() or path not in _texts(getattr(asked, "tokenizer", "")):
             raise UsageError(
                 f"{path} is not there on the cluster's login host.",
                 remedy="Inputs and folders are paths on the file system that the cluster's hosts share: copy it there.",
-            )
+            )  # a tokenizer may be a name that transformers resolves
     out = getattr(asked, WRITTEN, "")
     if not out or "://" in out:
-        return [path for path in seen if Path(path).exists()], None
+        return seen, None
     parent = Path(out).expanduser().absolute().parent
     while not parent.is_dir():
         parent = parent.parent
-    return [path for path in seen if Path(path).exists()], parent / f".roost-{secrets.token_hex(8)}"
+    return seen, parent / f".roost-{secrets.token_hex(8)}"
 
 
 def _texts(value: str | list[str]) -> list[str]:
@@ -294,7 +275,7 @@ def _word(number: str, row: JobRow | None) -> str:
     return f"job {number} is {row.state.lower()}" + (f" on {row.node}" if row.node else "")
 
 
-def _without_outcome(paths: JobPaths, kept: Kept, scheduler: Scheduler) -> End:
+def _without_outcome(paths: JobPaths, kept: Kept, scheduler: SlurmJob) -> End:
     """Return the end of a job that left the queue without a result, with the scheduler's cause."""
     cause = scheduler.cause(kept.number)
     said = f"; the scheduler says {cause}" if cause else ""
@@ -347,7 +328,7 @@ def _row(paths: JobPaths, context: Context) -> JobRow:
     kept, name = _kept(paths), paths.root.name
     end = ended(paths, context)
     if end is None:
-        scheduler: Scheduler = SCHEDULERS[kept.engine](paths)
+        scheduler = SCHEDULERS[kept.engine](paths)
         row = scheduler.row(kept.number)
         if row is not None:
             newest = [line.text for line in _lines(paths) if isinstance(line, Progress)][-1:]

@@ -188,7 +188,7 @@ class JobPaths:
 
     @property
     def task(self) -> Path:
-        """The work of the node, a `remote.engines.perform.Task`; the node reads it."""
+        """The work of the node, a `JobTask`; the node reads it."""
         return self.root / "task.json"
 
     @property

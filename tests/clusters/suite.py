@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Generic
 
 from hosts.practice import namespaces
-from tests.clusters.trial import LabT, Site, Strike, trial
+from tests.clusters.trial import DELAY_SECONDS, LabT, Site, Strike, trial
 
 TRIAL_SECONDS = 900.0
 LAST_CHARACTERS = 4_000
@@ -89,19 +89,36 @@ class Suite(Generic[LabT]):
 
     def _inside(self, name: str, seed: int) -> int:
         fault, draw = self.faults[name], random.Random(seed)
-        root = Path(tempfile.mkdtemp(prefix="roost-cluster-"))
-        try:
-            namespaces.run("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")  # no other trial's dumps
-            site = Site(root, fault.lab(root / "lab"))
-            site.lab.start()
-            site.build(**fault.settings)
+
+        def attempt(site: Site[LabT]) -> None:
             trial(site, fault.strike, draw.uniform(0.05, 0.8), draw)
-            return 0
-        except Exception:
-            for log in [*site.run.glob("jobs/*.log"), *site.lab.logs()]:
-                with suppress(OSError):
-                    print(f"--- {log.name}\n{log.read_text(errors='replace')[-LAST_CHARACTERS:]}", file=sys.stderr)
-            traceback.print_exc()
-            return 1
-        finally:
-            shutil.rmtree(root, ignore_errors=True)
+
+        return tried(fault.lab, attempt, fault.settings)
+
+
+def tried(
+    lab: Callable[[Path], LabT],
+    attempt: Callable[[Site[LabT]], None],
+    settings: Mapping[str, object],
+    delay_seconds: float = DELAY_SECONDS,
+) -> int:
+    """Start a lab in this process's own namespaces and build a site in a new folder, and attempt something there.
+
+    Return 0, or 1 if the attempt failed; then the logs of the jobs and the lab and the traceback are on stderr.
+    """
+    root = Path(tempfile.mkdtemp(prefix="roost-cluster-"))
+    site = Site(root, lab(root / "lab"), delay_seconds)
+    try:
+        namespaces.run("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")  # no other trial's dumps
+        site.lab.start()
+        site.build(**settings)
+        attempt(site)
+        return 0
+    except Exception:
+        for log in [*site.shared.glob("jobs/*/*.log"), *site.run.glob("jobs/*.log"), *site.lab.logs()]:
+            with suppress(OSError):
+                print(f"--- {log.name}\n{log.read_text(errors='replace')[-LAST_CHARACTERS:]}", file=sys.stderr)
+        traceback.print_exc()
+        return 1
+    finally:
+        shutil.rmtree(root, ignore_errors=True)

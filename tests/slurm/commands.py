@@ -6,15 +6,12 @@ Ends with 0 if every command printed and did the right things.
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
-import traceback
-from pathlib import Path
 
 from hosts.practice import namespaces
 from hosts.practice.nodes import until
 from hosts.practice.slurm.lab import Lab
+from tests.clusters.suite import tried
 from tests.clusters.trial import CLUSTER, RUN, Site
 
 SLOW_SECONDS = 5.0
@@ -71,21 +68,7 @@ def said(site: Site[Lab], *words: str) -> str:
 
 def main() -> int:
     """Build a lab and type the commands. If they fail, print the traceback and the logs of Slurm and the jobs."""
-    root = Path(tempfile.mkdtemp(prefix="roost-cluster-"))
-    site = Site(root, Lab(root / "lab", 3), delay_seconds=SLOW_SECONDS)
-    try:
-        namespaces.run("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")
-        site.lab.start()
-        site.build()
-        type_everything(site)
-        return 0
-    except Exception:
-        for log in [*site.run.glob("jobs/*.log"), *site.lab.logs()]:
-            print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}", file=sys.stderr)
-        traceback.print_exc()
-        return 1
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    return tried(lambda root: Lab(root, 3), type_everything, {}, SLOW_SECONDS)
 
 
 if __name__ == "__main__":

@@ -10,16 +10,14 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import tempfile
-import traceback
 from contextlib import closing
-from pathlib import Path
 
 import psutil
 
 from hosts.practice import namespaces
 from hosts.practice.nodes import until
 from hosts.practice.slurm.lab import Lab
+from tests.clusters.suite import tried
 from tests.clusters.trial import CLUSTER, RECORDS, RUN, Site
 from tests.faults.box import CLONE
 
@@ -225,22 +223,8 @@ def _digest(site: Site[Lab]) -> str:
 
 
 def main() -> int:
-    """Build a lab and type; the traceback and the logs tell why it failed."""
-    root = Path(tempfile.mkdtemp(prefix="roost-cluster-"))
-    site = Site(root, Lab(root / "lab", 2), delay_seconds=0.05)
-    try:
-        namespaces.run("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")
-        site.lab.start()
-        site.build(cpu={"mem": 10, "cpus_per_task": 2})
-        type_everything(site)
-        return 0
-    except Exception:
-        for log in [*site.shared.glob("jobs/*/*.log"), *site.run.glob("jobs/*.log"), *site.lab.logs()]:
-            print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}", file=sys.stderr)
-        traceback.print_exc()
-        return 1
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    """Build a lab and type the commands. If they fail, print the traceback and the logs of Slurm and the jobs."""
+    return tried(lambda root: Lab(root, 2), type_everything, {"cpu": {"mem": 10, "cpus_per_task": 2}}, 0.05)
 
 
 if __name__ == "__main__":
